@@ -1,0 +1,1 @@
+"""sfumato: private image classifiers, and one checkable sentence about what was promised."""

@@ -1,0 +1,83 @@
+"""Argument checks. Every refusal says what was wrong, with which value, and what to do instead."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection
+
+
+class SfumatoError(ValueError):
+    """A refusal that its reader can act on.
+
+    Args:
+        problem: what is wrong: the argument's name, its value, what is allowed. One sentence without the full stop.
+        remedy: what to do about it. One sentence without the full stop.
+
+    >>> print(SfumatoError("epsilon must be positive, got -1", "give a number such as 3"))
+    epsilon must be positive, got -1; give a number such as 3
+    """
+
+    def __init__(self, problem: str, remedy: str):
+        super().__init__(f"{problem}; {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+    def __reduce__(self):
+        return type(self), (self.problem, self.remedy)
+
+
+def number(name: str, value: object, *, remedy: str = "give a finite number") -> float:
+    """The value as a finite float, or a refusal."""
+    try:
+        result = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise SfumatoError(f"{name} must be a number, got {value!r}", remedy) from None
+    if isinstance(value, (bool, str)) or not math.isfinite(result):
+        raise SfumatoError(f"{name} must be a finite number, got {value!r}", remedy)
+    return result
+
+
+def positive(name: str, value: object, *, remedy: str = "give a number above 0") -> float:
+    """The value as a float above zero, or a refusal."""
+    result = number(name, value, remedy=remedy)
+    if result <= 0:
+        raise SfumatoError(f"{name} must be positive, got {value!r}", remedy)
+    return result
+
+
+def not_negative(name: str, value: object, *, remedy: str = "give 0 or a number above it") -> float:
+    """The value as a float of at least zero, or a refusal."""
+    result = number(name, value, remedy=remedy)
+    if result < 0:
+        raise SfumatoError(f"{name} must not be negative, got {value!r}", remedy)
+    return result
+
+
+def fraction(name: str, value: object, *, remedy: str = "give a number strictly between 0 and 1") -> float:
+    """The value as a float strictly between zero and one, or a refusal."""
+    result = number(name, value, remedy=remedy)
+    if not 0 < result < 1:
+        raise SfumatoError(f"{name} must lie strictly between 0 and 1, got {value!r}", remedy)
+    return result
+
+
+def positive_integer(name: str, value: object, *, remedy: str = "give a whole number of at least 1") -> int:
+    """The value as an integer of at least one, or a refusal. A float is refused even when it is whole."""
+    if isinstance(value, bool):
+        raise SfumatoError(f"{name} must be a whole number, got {value!r}", remedy)
+    try:
+        result = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise SfumatoError(f"{name} must be a whole number, got {value!r}", remedy) from None
+    if result < 1:
+        raise SfumatoError(f"{name} must be at least 1, got {value!r}", remedy)
+    return result
+
+
+def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | None = None) -> str:
+    """The value if it is one of the allowed names, or a refusal that lists them."""
+    if isinstance(value, str) and value in allowed:
+        return value
+    listing = ", ".join(allowed)
+    raise SfumatoError(f"{name} must be one of {listing}; got {value!r}", remedy or "choose one of these names")

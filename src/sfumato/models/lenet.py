@@ -1,0 +1,50 @@
+"""LeNet-5 (LeCun et al. 1998), with the bounded activations that suit private training (Papernot et al. 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+
+_SMALLEST_SIDE = 12
+
+
+class LeNet5(nn.Module):
+    """Two convolutions of 5 x 5 with pooling, then three linear layers: 61,706 parameters on 28 x 28 grey images.
+
+    The activation is tanh: bounded activations keep per-example gradients small, so that less is lost to clipping
+    (Papernot et al. 2021, arXiv 2007.14191). The last layer starts at zero, so that the first steps are those of a
+    linear model on the features, whose gradients agree between examples.
+
+    Args:
+        classes: number of classes.
+        channels: colour channels C.
+        size: height and width (H, W) of the images, at least 12 pixels each.
+    """
+
+    def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
+        super().__init__()
+        if min(size) < _SMALLEST_SIDE:
+            raise SfumatoError(
+                f"lenet5 needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}",
+                "choose the model cnn, or larger images",
+            )
+        # 28 x 28 images are padded to the 32 x 32 of the original network; larger ones need no frame.
+        padding = 2 if min(size) < 32 else 0
+        height, width = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in size)
+        self.conv1 = nn.Conv2d(channels, 6, 5, padding=padding)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.pool = nn.AvgPool2d(2)
+        self.hidden1 = nn.Linear(16 * height * width, 120)
+        self.hidden2 = nn.Linear(120, 84)
+        self.head = nn.Linear(84, classes)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images (N, C, H, W) to logits (N, classes)."""
+        features = self.pool(torch.tanh(self.conv1(images)))
+        features = self.pool(torch.tanh(self.conv2(features))).flatten(1)
+        features = torch.tanh(self.hidden2(torch.tanh(self.hidden1(features))))
+        return self.head(features)

@@ -1,0 +1,116 @@
+"""Public weights: loading them into a model, the head that they leave open, and the pixel constants they expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+
+_SHOWN = 4
+
+
+def load(model: nn.Module, path: str | Path) -> None:
+    """Copy the tensors of a safetensors file into the model, by name.
+
+    A classifier that is missing from the file, or has other shapes there (another number of classes), starts at zero;
+    any other difference in names or shapes is refused before anything is copied.
+
+    Args:
+        model: any module; its classifier is what timm's `default_cfg["classifier"]` names, or its attribute `head`.
+        path: a safetensors file whose keys are those of `model.state_dict()`.
+
+    Raises:
+        SfumatoError: no such file, not a safetensors file, or weights that don't fit.
+    """
+    stored = _read(Path(path))
+    own = model.state_dict()
+    head = tuple(f"{name}." for name in classifier_names(model))
+
+    def differs(key: str) -> bool:
+        return key not in stored or key not in own or stored[key].shape != own[key].shape
+
+    different = [key for key in sorted(own.keys() | stored.keys()) if differs(key)]
+    foreign = [key for key in different if not key.startswith(head)] if head else different
+    if foreign:
+        raise SfumatoError(f"pretrained file {path} does not fit the model: {_explain(foreign, stored, own)}", _REMEDY)
+    with torch.no_grad():
+        for key, tensor in own.items():
+            if not different or not key.startswith(head):
+                tensor.copy_(stored[key])
+    if different:
+        zero_classifier(model)
+
+
+_REMEDY = "give weights of the same model with the same number of colour channels"
+
+
+def classifier_names(model: nn.Module) -> tuple[str, ...]:
+    """The names of the modules that give the logits: from timm's configuration, else `head`, else none."""
+    named = getattr(model, "default_cfg", None) or {}
+    names = named.get("classifier", "head") if isinstance(named, Mapping) else "head"
+    names = (names,) if isinstance(names, str) else tuple(names or ())
+    modules = dict(model.named_modules())
+    return tuple(name for name in names if name in modules)
+
+
+def zero_classifier(model: nn.Module) -> None:
+    """Set every parameter of the model's classifier to zero, so that training starts from even predictions."""
+    with torch.no_grad():
+        for name in classifier_names(model):
+            for parameter in model.get_submodule(name).parameters():
+                parameter.zero_()
+
+
+def public_constants(model: nn.Module, *, channels: int = 3) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and standard deviation per channel, on the scale 0 to 1, of the pixels that the backbone was trained with.
+
+    Args:
+        model: any module; timm's models know their constants.
+        channels: colour channels C; other than 3, each channel gets the mean of the three.
+
+    Returns:
+        (mean, standard deviation), C numbers each, or None for a model that expects nothing in particular.
+    """
+    settings: Any = getattr(model, "pretrained_cfg", None)
+    if not isinstance(settings, Mapping) or "mean" not in settings or "std" not in settings:
+        return None
+    return _spread(settings["mean"], channels), _spread(settings["std"], channels)
+
+
+def _spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
+    listed = tuple(float(value) for value in values)
+    return listed if len(listed) == channels else (sum(listed) / len(listed),) * channels
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise SfumatoError(
+            f"pretrained file {path} does not exist", "give the path of a safetensors file, or the word timm"
+        )
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise SfumatoError(
+            f"pretrained file {path} cannot be read as safetensors: {error}",
+            "convert the weights with safetensors.torch.save_file; pickled files are not loaded",
+        ) from error
+
+
+def _explain(keys: list[str], stored: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    def line(key: str) -> str:
+        if key not in stored:
+            return f"{key} is missing from the file"
+        if key not in own:
+            return f"{key} is not in the model"
+        return f"{key} is {tuple(stored[key].shape)} in the file and {tuple(own[key].shape)} in the model"
+
+    rest = f", and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(line(key) for key in keys[:_SHOWN]) + rest

@@ -1,0 +1,70 @@
+"""Models of timm, named `timm:NAME`."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.models.pretrained import zero_classifier
+
+PREFIX = "timm:"
+
+
+def create(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+    """The model `timm:NAME` with untrained weights; `size` is passed on where the model depends on it (as ViTs do).
+
+    Raises:
+        SfumatoError: timm has no such model, or cannot build it for this size.
+    """
+    return _build(name, classes=classes, channels=channels, size=size, downloaded=False)
+
+
+def create_downloaded(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+    """The model `timm:NAME` with the weights that timm downloads, and a classifier of zeros if `classes` differs.
+
+    Raises:
+        SfumatoError: `name` is no model of timm, it has no weights, or they cannot be fetched.
+    """
+    if not name.startswith(PREFIX):
+        raise SfumatoError(
+            f"pretrained 'timm' needs a model of timm, got model {name!r}",
+            "choose timm:NAME, or give the path of a safetensors file",
+        )
+    model = _build(name, classes=classes, channels=channels, size=size, downloaded=True)
+    if getattr(model, "pretrained_cfg", {}).get("num_classes") != classes:
+        zero_classifier(model)
+    return model
+
+
+def _build(name: str, *, classes: int, channels: int, size: tuple[int, int], downloaded: bool) -> nn.Module:
+    import timm
+
+    short = name.removeprefix(PREFIX)
+    if not timm.is_model(short):
+        near = difflib.get_close_matches(short, timm.list_models(), n=3)
+        raise SfumatoError(
+            f"model {name!r}: timm {timm.__version__} has no model of that name",
+            f"did you mean {', '.join(near)}" if near else "timm.list_models() lists its models",
+        )
+    settings: dict[str, Any] = {"pretrained": downloaded, "num_classes": classes, "in_chans": channels}
+    try:
+        try:
+            return timm.create_model(short, img_size=size, **settings)
+        except TypeError as error:
+            # A network that takes any size, as most convolutional ones do, has no such argument.
+            if "img_size" not in str(error):
+                raise
+            return timm.create_model(short, **settings)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        remedy = (
+            "check the network, or pass the path of a safetensors file as pretrained"
+            if downloaded
+            else "choose another model or image size"
+        )
+        raise SfumatoError(
+            f"model {name!r} cannot be made for {channels} x {size[0]} x {size[1]} images: {reason}", remedy
+        ) from error

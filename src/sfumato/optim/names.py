@@ -1,0 +1,75 @@
+"""Optimizers by name: torch's own, and LAMB from timm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError, not_negative, one_of, positive
+
+
+def _sgd(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
+    return torch.optim.SGD(parameters, lr=learning_rate, weight_decay=weight_decay)
+
+
+def _momentum(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
+    return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
+
+
+def _adam(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
+    return torch.optim.Adam(parameters, lr=learning_rate, betas=(momentum, 0.999), weight_decay=weight_decay)
+
+
+def _adamw(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
+    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(momentum, 0.999), weight_decay=weight_decay)
+
+
+def _lamb(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
+    from timm.optim.lamb import Lamb
+
+    # timm's default clips the whole gradient to norm 1, a second clipping after the noise that nobody asked for.
+    return Lamb(parameters, lr=learning_rate, betas=(momentum, 0.999), weight_decay=weight_decay, max_grad_norm=None)
+
+
+_OPTIMIZERS = MappingProxyType({"sgd": _sgd, "momentum": _momentum, "adam": _adam, "adamw": _adamw, "lamb": _lamb})
+
+NAMES: tuple[str, ...] = tuple(_OPTIMIZERS)
+
+
+def create(
+    name: str,
+    parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
+    *,
+    learning_rate: float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+) -> torch.optim.Optimizer:
+    """The optimizer of that name over the given parameters.
+
+    An optimizer sees noisy gradients only, so its choice is no part of the guarantee: it is post-processing.
+
+    Args:
+        name: `sgd` (no momentum), `momentum` (heavy ball), `adam`, `adamw` (decoupled weight decay) or `lamb`
+            (You et al. 2020, arXiv 1904.00962, as in timm, never clipping on its own).
+        parameters: tensors, or torch's parameter groups.
+        learning_rate: step size for gradients that are divided by the clipping norm (De et al. 2022, equation 3).
+        momentum: heavy-ball coefficient of `momentum`, or the first beta of the Adam family, in [0, 1);
+            `sgd` has none.
+        weight_decay: L2 coefficient (decoupled for `adamw`).
+
+    Raises:
+        SfumatoError: an unknown name, a value out of range, or no parameters.
+    """
+    one_of("optimizer", name, NAMES)
+    positive("learning rate", learning_rate)
+    not_negative("weight decay", weight_decay)
+    if not_negative("momentum", momentum, remedy="give a number in [0, 1), such as 0.9") >= 1:
+        raise SfumatoError(f"momentum must be below 1, got {momentum!r}", "give a number in [0, 1), such as 0.9")
+    listed: list[Any] = list(parameters)
+    if not listed:
+        raise SfumatoError("parameters must not be empty", "pass a model with at least one trainable parameter")
+    return _OPTIMIZERS[name](listed, learning_rate, momentum, weight_decay)

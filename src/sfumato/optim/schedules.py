@@ -1,0 +1,67 @@
+"""Learning rate schedules: pure functions from the step to a multiplier of the learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import MappingProxyType
+
+from sfumato._checks import SfumatoError, one_of, positive_integer
+
+
+def constant(progress: float) -> float:
+    """1, whatever the progress in [0, 1): De et al. 2022, appendix C.3."""
+    return 1.0
+
+
+def cosine(progress: float) -> float:
+    """Half a cosine from 1 to 0 over the progress in [0, 1]: (1 + cos(pi * progress)) / 2."""
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def linear(progress: float) -> float:
+    """A straight line from 1 to 0 over the progress in [0, 1]: 1 - progress."""
+    return 1.0 - progress
+
+
+_SHAPES = MappingProxyType({"constant": constant, "cosine": cosine, "linear": linear})
+
+SCHEDULES: tuple[str, ...] = tuple(_SHAPES)
+
+
+def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float]:
+    """The multiplier of the learning rate for step 0, ..., steps - 1.
+
+    During warm-up, step t has (t + 1) / warmup; after it, the shape's value at (t - warmup) / (steps - warmup). The
+    multiplier is above zero at every step, so that no paid release is thrown away.
+
+    Args:
+        name: `constant`, `cosine` or `linear`.
+        steps: number of steps T of the run.
+        warmup: number of steps of linear warm-up, fewer than `steps`.
+
+    Returns:
+        A function of the step that refuses a step outside 0, ..., steps - 1.
+
+    Raises:
+        SfumatoError: an unknown name, or numbers out of range.
+
+    >>> rate = schedule("linear", steps=6, warmup=2)
+    >>> [rate(step) for step in range(6)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    shape = _SHAPES[one_of("schedule", name, SCHEDULES)]
+    positive_integer("steps", steps)
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or not 0 <= warmup < steps:
+        raise SfumatoError(
+            f"warmup must be a whole number from 0 to steps - 1 = {steps - 1}, got {warmup!r}", "give fewer steps"
+        )
+
+    def multiplier(step: int) -> float:
+        if not 0 <= step < steps:
+            raise SfumatoError(f"step must lie between 0 and {steps - 1}, got {step!r}", "plan more steps")
+        if step < warmup:
+            return (step + 1) / warmup
+        return shape((step - warmup) / (steps - warmup))
+
+    return multiplier

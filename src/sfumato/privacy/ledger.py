@@ -1,0 +1,194 @@
+"""The ledger: an append-only, hash-chained record of every release. One JSON object a line.
+
+The chain shows that the record is consistent with itself. It cannot show that its writer was honest: whoever can write
+the file can write another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sfumato._checks import SfumatoError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - only on systems without POSIX locks
+    fcntl = None  # type: ignore[assignment]
+
+ORIGIN = "0" * 64
+_FIELDS = {"index", "kind", "body", "previous", "hash"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line: its place, what kind of event it records, the event, the hash of the line before, its own hash."""
+
+    index: int
+    kind: str
+    body: Mapping[str, Any]
+    previous: str
+    hash: str
+
+    @classmethod
+    def after(cls, previous: Entry | None, kind: str, body: Mapping[str, Any]) -> Entry:
+        """The entry that follows `previous` (None: the first one)."""
+        index, head = (0, ORIGIN) if previous is None else (previous.index + 1, previous.hash)
+        return cls(index=index, kind=kind, body=dict(body), previous=head, hash=_hash(index, kind, body, head))
+
+    def line(self) -> bytes:
+        """The line as it stands in the file."""
+        data = {
+            "index": self.index,
+            "kind": self.kind,
+            "body": self.body,
+            "previous": self.previous,
+            "hash": self.hash,
+        }
+        return _canonical(data) + b"\n"
+
+
+def _canonical(data: Any) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _hash(index: int, kind: str, body: Mapping[str, Any], previous: str) -> str:
+    return hashlib.sha256(_canonical([index, kind, body, previous])).hexdigest()
+
+
+def read(path: str | os.PathLike[str]) -> list[Entry]:
+    """All complete entries of a ledger, each checked against the one before it.
+
+    A last line without its line break is the trace of a process that was killed while writing: its event had not
+    happened yet, and it is left out. Any other defect is a refusal that names the line.
+    """
+    return list(_entries(_content(Path(path)), Path(path).name))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise SfumatoError(f"there is no ledger at {path}", "name a run directory that holds ledger.jsonl") from None
+    except OSError as error:
+        raise SfumatoError(f"the ledger {path} cannot be read ({error.strerror})", "check its permissions") from None
+
+
+def _entries(content: bytes, name: str) -> Iterator[Entry]:
+    previous: Entry | None = None
+    lines = content.split(b"\n")
+    for position, line in enumerate(lines[:-1], start=1):
+        entry = _parse(line, f"line {position} of {name}")
+        expected = Entry.after(previous, entry.kind, entry.body)
+        if entry != expected:
+            raise SfumatoError(
+                f"line {position} of {name} does not follow from the line before it",
+                "the ledger was changed by hand or damaged; restore it from a copy, or discard the run",
+            )
+        yield entry
+        previous = entry
+
+
+def _parse(line: bytes, where: str) -> Entry:
+    try:
+        data = json.loads(line)
+        if not isinstance(data, dict) or set(data) != _FIELDS or not isinstance(data["body"], dict):
+            raise ValueError
+        return Entry(**data)
+    except (ValueError, TypeError):
+        raise SfumatoError(
+            f"{where} is not a ledger entry",
+            "the ledger was changed by hand or damaged; restore it from a copy, or discard the run",
+        ) from None
+
+
+class Ledger:
+    """A ledger open for writing, held by one process at a time.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
+    >>> with Ledger(path) as ledger:
+    ...     entry = ledger.append("release", {"step": 0})
+    >>> [entry.kind for entry in read(path)]
+    ['release']
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise SfumatoError(
+                f"the ledger {self.path} cannot be written ({error.strerror})", "choose a directory that can be written"
+            ) from None
+        try:
+            self._lock()
+            content = _content(self.path)
+            self._entries = list(_entries(content, self.path.name))
+            whole = len(content) if content.endswith(b"\n") else content.rfind(b"\n") + 1
+            if whole != len(content):
+                os.ftruncate(self._descriptor, whole)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._length = whole
+
+    def _lock(self) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SfumatoError(
+                f"another process is writing the run in {self.path.parent}", "wait for it to end, or stop it first"
+            ) from None
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """All entries so far."""
+        return tuple(self._entries)
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> Entry:
+        """Write one entry, whole or not at all, before the event that it records happens.
+
+        On a full disk the part that was written is taken back and the refusal says so; nothing is lost.
+        """
+        entry = Entry.after(self._entries[-1] if self._entries else None, kind, body)
+        line = entry.line()
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._descriptor, line[written:])
+        except OSError as error:
+            os.ftruncate(self._descriptor, self._length)
+            raise SfumatoError(
+                f"the ledger {self.path} cannot be extended ({error.strerror})",
+                "free some space and start the same command again: the run goes on where it stopped",
+            ) from None
+        self._length += len(line)
+        self._entries.append(entry)
+        return entry
+
+    def sync(self) -> None:
+        """Make sure that what was appended survives a power cut. Called before anything that depends on it is kept."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Give the file and its lock back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

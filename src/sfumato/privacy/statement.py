@@ -1,0 +1,190 @@
+"""The statement: what a run promises, by which theorem, and what it does not cover. A sentence and its JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy.plan import PrivacyPlan
+
+FACT_NAMES = {
+    "examples": "the number of training examples",
+    "classes": "the list of classes",
+    "size": "the image size",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What a statement must say about a run beyond its plan. Nothing here may depend on the private data's content.
+
+    Args:
+        read: which of "examples", "classes", "size" were read from the data instead of declared.
+        data_public: the owner declared the training data public.
+        test_public: the test split's data are public, so figures measured on it reveal nothing private.
+        seeded: the dice key was derived from a seed that somebody knows.
+        key_bits: the width of the secret from which every draw was made.
+        noise_sampler: how the noise was made.
+        pretrained: where the initial weights came from: None, "timm" or "file".
+        steps_taken: how many of the plan's steps were taken, where the run ended early.
+    """
+
+    read: tuple[str, ...] = ()
+    data_public: bool = False
+    test_public: bool = False
+    seeded: bool = False
+    key_bits: int = 256
+    noise_sampler: str = "float64 Gaussian (Philox counter generator, ziggurat), rounded to float32"
+    pretrained: str | None = None
+    steps_taken: int | None = None
+
+    def __post_init__(self) -> None:
+        unknown = set(self.read) - set(FACT_NAMES)
+        if unknown:
+            raise SfumatoError(f"read names unknown facts {sorted(unknown)}", f"use {', '.join(FACT_NAMES)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return asdict(self) | {"read": list(self.read)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Circumstances:
+        """The circumstances that `to_dict` wrote."""
+        try:
+            return cls(**(data | {"read": tuple(data["read"])}))
+        except (TypeError, KeyError):
+            raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What a run promised. Everything in it follows from the plan and the circumstances, so anyone can derive it again.
+
+    **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, rounded up. The statement names the
+    plan and its steps, and never a time, a path, a ledger's head or anything else that depends on the private data.
+    """
+
+    plan: PrivacyPlan
+    circumstances: Circumstances
+
+    @property
+    def epsilon(self) -> float:
+        """The plan's epsilon at its delta."""
+        return self.plan.epsilon()
+
+    @property
+    def sentence(self) -> str:
+        """The promise in one sentence that can be checked."""
+        plan = self.plan
+        sampling = (
+            f"each example drawn into each step with probability {plan.sampling_probability:.6g}"
+            if plan.sampling_probability < 1
+            else "every example in every step"
+        )
+        exception = (
+            " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
+        )
+        return (
+            f"This model is ({rounded_up(self.epsilon)}, {plan.delta:g})-differentially private for each single training "
+            f"example under {plan.adjacency} adjacency: {plan.steps} steps of the {plan.theorem.name}, {sampling}, "
+            f"clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}, "
+            f"accounted by {plan.theorem.tight} with N = {plan.examples}; plan {plan.fingerprint[:16]}.{exception}"
+        )
+
+    @property
+    def plain(self) -> list[str]:
+        """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
+        epsilon = self.epsilon
+        lines = [
+            "For every single training example: whoever sees the finished model, knows all the other examples and has "
+            "unlimited computing power learns almost the same as if that example had never been used.",
+            f"In figures: no outcome becomes more than {_factor(epsilon)} times as likely or as unlikely through one "
+            f"example's presence, up to a chance of {self.plan.delta:g} (epsilon {rounded_up(epsilon)}).",
+            f"A test for whether an example was used that raises a false alarm in 1% of the cases finds it in at most "
+            f"{_detection(epsilon, self.plan.delta):.0%} of the cases.",
+            "The promise is per example: a person with several images in the data is protected more weakly, by about "
+            "that many times the epsilon.",
+        ]
+        if self.circumstances.data_public:
+            lines.append("The owner declared the training data public: then there was no secret here to keep.")
+        if self.circumstances.seeded:
+            lines.insert(0, "This run's randomness came from a seed: to whoever knows the seed it promises nothing.")
+        return lines
+
+    @property
+    def not_covered(self) -> list[str]:
+        """What the promise does not speak of. Each line names something that could reveal private data all the same."""
+        facts = self.circumstances
+        lines = [
+            f"{FACT_NAMES[name][0].upper()}{FACT_NAMES[name][1:]}, which was read from the data and is treated as public."
+            for name in facts.read
+        ]
+        lines.append(
+            "Checks of the data before training (broken images, unknown labels, classes with one image): their outcome is "
+            "the owner's to see."
+        )
+        if not facts.test_public:
+            lines.append(
+                "Accuracy, losses and pictures measured on the test split, wherever they are shown: they are not noisy."
+            )
+        lines += [
+            "Choices made by looking at earlier runs on the same data, and those runs themselves: their epsilons add up.",
+            "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
+            "Two records of one person, or copies of one image: each record counts as one example.",
+            f"Floating-point artefacts of the noise sampler: {facts.noise_sampler}.",
+            "The honesty of this record: it is consistent and can be derived again, but whoever writes a record can write another.",
+        ]
+        if facts.pretrained is not None:
+            where = "timm" if facts.pretrained == "timm" else "a file of the owner"
+            lines.insert(0, f"The data behind the pre-trained weights (from {where}), which are taken as public.")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon rounded up to six decimals."""
+        plan, facts = self.plan, self.circumstances
+        return {
+            "sentence": self.sentence,
+            "plain": self.plain,
+            "not_covered": self.not_covered,
+            "unit": plan.unit,
+            "adjacency": plan.adjacency,
+            "epsilon": _ceil(self.epsilon, 6),
+            "epsilon_rdp": _ceil(plan.epsilon(accountant="rdp"), 6),
+            "delta": plan.delta,
+            "accountant": plan.theorem.tight,
+            "theorem": plan.theorem.name,
+            "citation": plan.theorem.citation,
+            "steps_planned": plan.steps,
+            "steps_taken": plan.steps if facts.steps_taken is None else facts.steps_taken,
+            "plan": plan.to_dict(),
+            "plan_fingerprint": plan.fingerprint,
+            "circumstances": facts.to_dict(),
+        }
+
+
+def rounded_up(value: float, digits: int = 3) -> str:
+    """A figure for a sentence: never below the value.
+
+    >>> rounded_up(2.99961), rounded_up(0.90271), rounded_up(float("inf"))
+    ('3.000', '0.903', 'inf')
+    """
+    return f"{_ceil(value, digits):.{digits}f}" if math.isfinite(value) else "inf"
+
+
+def _ceil(value: float, digits: int) -> float:
+    if not math.isfinite(value):
+        return value
+    return math.ceil(round(value * 10**digits, 6)) / 10**digits
+
+
+def _factor(epsilon: float) -> str:
+    factor = math.exp(min(epsilon, 700.0))
+    return f"{math.ceil(factor * 10) / 10:.1f}" if factor < 1000 else f"{factor:.1e}"
+
+
+def _detection(epsilon: float, delta: float, false_alarms: float = 0.01) -> float:
+    """The largest true-positive rate of any membership test: min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR))."""
+    grown = math.exp(min(epsilon, 700.0)) * false_alarms + delta
+    return min(1.0, grown, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))

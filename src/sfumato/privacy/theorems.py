@@ -1,0 +1,199 @@
+"""Which theorem speaks for which (adjacency, sampling rule, mechanism), and what it says.
+
+One table. A combination that has no row is refused, and the refusal lists the rows that exist. dp-accounting's
+accountants differ in their conventions (only its PLD doubles the sensitivity under replace-one, for instance), so
+every row names its adjacency, its event and its accountants explicitly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sfumato._checks import SfumatoError, fraction, one_of, positive_integer
+from sfumato.privacy.mechanism import Gaussian, Mechanism
+from sfumato.privacy.sampling import FullBatch, Poisson, SamplingRule
+
+Adjacency = Literal["add-or-remove"]
+Accountant = Literal["pld", "rdp"]
+
+FINE_GRID = 1e-4
+COARSE_GRID = 1e-3
+ACCOUNTANTS = ("pld", "rdp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorem:
+    """One row of the table.
+
+    Args:
+        adjacency: the relation between data sets under which it holds.
+        sampling: the name of the sampling rule.
+        mechanism: the name of the mechanism.
+        name: what a statement calls it.
+        citation: where it is proven.
+        tight: how the default accountant evaluates it.
+    """
+
+    adjacency: Adjacency
+    sampling: str
+    mechanism: str
+    name: str
+    citation: str
+    tight: str
+
+
+TABLE = (
+    Theorem(
+        adjacency="add-or-remove",
+        sampling="Poisson",
+        mechanism="Gaussian",
+        name="Poisson-subsampled Gaussian mechanism",
+        citation=(
+            "Zhu, Dong and Wang 2022 (dominating pair under add-or-remove); Koskela et al. 2020 and Doroshenko et al. "
+            "2022 (privacy loss distributions, pessimistic connect-the-dots); Mironov, Talwar and Zhang 2019 (RDP)"
+        ),
+        tight="privacy loss distribution (PLD)",
+    ),
+    Theorem(
+        adjacency="add-or-remove",
+        sampling="FullBatch",
+        mechanism="Gaussian",
+        name="composed Gaussian mechanism without sampling",
+        citation="Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022, corollary 3.3 (composition); Mironov 2017 (RDP)",
+        tight="exact Gaussian composition",
+    ),
+)
+
+
+def theorem_for(adjacency: str, sampling: SamplingRule, mechanism: Mechanism) -> Theorem:
+    """The row for this combination, or a refusal that lists the rows there are."""
+    wanted = (adjacency, type(sampling).__name__, type(mechanism).__name__)
+    for row in TABLE:
+        if (row.adjacency, row.sampling, row.mechanism) == wanted:
+            return row
+    rows = "; ".join(f"({row.adjacency}, {row.sampling}, {row.mechanism})" for row in TABLE)
+    raise SfumatoError(
+        f"no theorem here covers (adjacency, sampling, mechanism) = ({', '.join(wanted)})", f"choose one of: {rows}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Releases:
+    """`steps` releases of one mechanism under one sampling rule: what an accountant needs to know of a plan."""
+
+    sampling: SamplingRule
+    mechanism: Mechanism
+    steps: int
+    adjacency: Adjacency = "add-or-remove"
+
+    def __post_init__(self) -> None:
+        positive_integer("steps", self.steps, remedy="give the number of training steps")
+        theorem_for(self.adjacency, self.sampling, self.mechanism)
+
+
+def epsilon(releases: Releases, delta: float, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
+    """The epsilon that the theorem gives at this delta.
+
+    Args:
+        releases: what was released.
+        delta: strictly between 0 and 1.
+        accountant: "pld" (for full-batch Gaussian steps its exact closed form) or "rdp".
+        grid: the discretisation of privacy losses, for "pld". Coarser is faster and larger, never smaller than the truth.
+
+    **Guarantee.** An upper bound on the true epsilon at delta for the row's adjacency: PLD rounds pessimistically, RDP
+    is a bound for each order. Unit and sensitivity are the plan's: the mechanism's noise must have been scaled by the
+    sum's sensitivity under the same adjacency.
+    """
+    return compose([releases], delta, accountant=accountant, grid=grid)
+
+
+def compose(many: Sequence[Releases], delta: float, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
+    """The epsilon of several plans' releases together, on one data set, at one delta.
+
+    **Guarantee.** Adaptive composition: the later releases may depend on the earlier ones, the plans may not (they are
+    fixed beforehand or chosen without looking at anything but releases).
+    """
+    fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+    one_of("accountant", accountant, ACCOUNTANTS)
+    if not many:
+        raise SfumatoError("there is nothing to compose: no releases given", "give at least one")
+    if accountant == "rdp":
+        return _rdp(many, delta)
+    if all(isinstance(item.sampling, FullBatch) and isinstance(item.mechanism, Gaussian) for item in many):
+        return _exact_gaussian(many, delta)
+    return _pld(many, delta, grid)
+
+
+def _exact_gaussian(many: Sequence[Releases], delta: float) -> float:
+    """T_i full-batch Gaussians of multiplier s_i are one Gaussian with 1/s^2 = sum_i T_i / s_i^2."""
+    import dp_accounting
+
+    precision = sum(item.steps / item.mechanism.noise_multiplier**2 for item in many)
+    return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(precision), delta))
+
+
+def _pld(many: Sequence[Releases], delta: float, grid: float) -> float:
+    from dp_accounting.pld import privacy_loss_distribution
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    width = grid * min(_coarsening(item) for item in many)
+    total: Any = None
+    for item in many:
+        one = privacy_loss_distribution.from_gaussian_mechanism(
+            item.mechanism.noise_multiplier,
+            sampling_prob=item.sampling.probability,
+            value_discretization_interval=width,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        )
+        part = one if item.steps == 1 else one.self_compose(item.steps)
+        total = part if total is None else total.compose(part)
+    return float(total.get_epsilon_for_delta(delta))
+
+
+def _coarsening(item: Releases) -> float:
+    """The grid's width over its nominal one: finer where a step's losses are tiny, wider where they spread far.
+
+    Either way one step's losses fall on between about a hundred and a million points.
+    """
+    sigma = item.mechanism.noise_multiplier
+    typical = item.sampling.probability / sigma
+    spread = 1 / (2 * sigma**2) + 10 / sigma
+    return max(min(1.0, typical / 0.003), spread / 10, math.sqrt(item.steps) * typical / 20)
+
+
+def _rdp(many: Sequence[Releases], delta: float) -> float:
+    import dp_accounting
+    from dp_accounting import rdp
+
+    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    with _quiet_absl():
+        for item in many:
+            accountant.compose(_event(item), item.steps)
+        return float(accountant.get_epsilon(delta))
+
+
+def _event(item: Releases) -> Any:
+    """dp-accounting's event of one step."""
+    import dp_accounting
+
+    one = dp_accounting.GaussianDpEvent(item.mechanism.noise_multiplier)
+    if isinstance(item.sampling, Poisson):
+        return dp_accounting.PoissonSampledDpEvent(item.sampling.probability, one)
+    return one
+
+
+@contextlib.contextmanager
+def _quiet_absl() -> Iterator[None]:
+    """dp-accounting logs each RDP order that it leaves out; leaving one out only makes the bound larger."""
+    from absl import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

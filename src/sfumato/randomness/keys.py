@@ -1,0 +1,137 @@
+"""Keys: the dice key of one run, and the owner's key, which outlives runs."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+
+KEY_BYTES = 32
+HOME_VARIABLE = "SFUMATO_HOME"
+
+
+class DiceKey:
+    """The 256-bit secret from which a run draws everything random.
+
+    **Guarantee.** Each (stream, step, name) has a counter-based generator (Philox 4x64) of its own, keyed and placed by
+    HMAC-SHA512 of the whole key: 320 derived bits. Under the assumption that HMAC-SHA512 is a pseudo-random function,
+    draws of different streams, steps and names are independent of each other, and no draw helps to find the key.
+
+    >>> key = DiceKey.from_seed(0)
+    >>> key.generator("noise", 3, "weight").integers(100) == key.generator("noise", 3, "weight").integers(100)
+    True
+    """
+
+    def __init__(self, secret: bytes):
+        if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
+            raise SfumatoError(
+                f"a dice key must be {KEY_BYTES} bytes, got {type(secret).__name__} of another kind or length",
+                "use DiceKey.fresh() or DiceKey.from_seed(seed)",
+            )
+        self._secret = secret
+
+    @classmethod
+    def fresh(cls) -> DiceKey:
+        """A new secret from the operating system."""
+        return cls(secrets.token_bytes(KEY_BYTES))
+
+    @classmethod
+    def from_seed(cls, seed: int) -> DiceKey:
+        """A key for experiments that are to be repeated. Whoever knows the seed knows every draw."""
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise SfumatoError(f"seed must be a whole number, got {seed!r}", "give a number such as 0")
+        return cls(hashlib.sha256(f"sfumato seed {seed}".encode()).digest())
+
+    def _derive(self, stream: str, step: int, name: str) -> bytes:
+        message = b"".join(struct.pack(">Q", len(part)) + part for part in (stream.encode(), name.encode()))
+        return hmac.new(self._secret, message + struct.pack(">q", step), hashlib.sha512).digest()
+
+    def generator(self, stream: str, step: int, name: str = "") -> np.random.Generator:
+        """The generator of one stream at one step for one name, always in the same state."""
+        derived = np.frombuffer(self._derive(stream, step, name)[:40], dtype=np.uint64)
+        counter = np.concatenate([np.zeros(1, np.uint64), derived[2:]])
+        return np.random.Generator(np.random.Philox(key=derived[:2], counter=counter))
+
+    def seed(self, stream: str, step: int, name: str = "") -> int:
+        """63 derived bits for generators that take no more (initial weights, dropout; never noise or sampling)."""
+        return int.from_bytes(self._derive(stream, step, name)[:8], "big") >> 1
+
+    @property
+    def bits(self) -> int:
+        """The width of the secret."""
+        return 8 * KEY_BYTES
+
+    def save(self, path: Path) -> None:
+        """Write the key for its owner's eyes only (mode 0600)."""
+        _write_secret(path, self._secret)
+
+    @classmethod
+    def load(cls, path: Path) -> DiceKey:
+        """Read a key back; a missing or damaged one ends the run."""
+        try:
+            return cls(bytes.fromhex(path.read_text("ascii").strip()))
+        except (OSError, ValueError) as error:
+            if isinstance(error, PermissionError):
+                raise SfumatoError(f"the dice key {path} cannot be read", "run as the user who began the run") from None
+            raise SfumatoError(
+                f"the dice key {path} is missing or damaged, so the run cannot go on without throwing dice twice",
+                "end it with what it has (sfumato finish RUN), or start another run",
+            ) from None
+
+    def __repr__(self) -> str:
+        return "DiceKey(secret)"
+
+
+def home() -> Path:
+    """The owner's directory: $SFUMATO_HOME, else sfumato/ in the user's configuration directory."""
+    named = os.environ.get(HOME_VARIABLE)
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sfumato"
+
+
+def owner_key(directory: Path | None = None) -> bytes:
+    """The owner's 256-bit key, made at first use. It keys data fingerprints and splits, and stays out of run directories."""
+    path = (directory or home()) / "owner.key"
+    if not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write_secret(path, secrets.token_bytes(KEY_BYTES))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise SfumatoError(
+                f"the owner's key cannot be made at {path} ({error.strerror})",
+                f"point {HOME_VARIABLE} to a private directory that can be written",
+            ) from None
+    try:
+        key = bytes.fromhex(path.read_text("ascii").strip())
+        if len(key) != KEY_BYTES:
+            raise ValueError
+    except (OSError, ValueError):
+        raise SfumatoError(
+            f"the owner's key {path} cannot be read or is damaged",
+            "restore it from a copy, or move it away to have another made (earlier runs then cannot be resumed)",
+        ) from None
+    return key
+
+
+def _write_secret(path: Path, secret: bytes) -> None:
+    """Write to a neighbour that nobody else can read, then link it into place, whole or not at all, never over another."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secret.hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(beside, path)
+    finally:
+        os.unlink(beside)

@@ -1,0 +1,10 @@
+"""REPORT. One self-contained page about a run, from plain data alone.
+
+What the page may show to whom is decided in one place, `page`: its public version is written from facts out of which
+everything that was measured on private data has been taken first.
+"""
+
+from sfumato.report.facts import Evaluation, Facts, Sample
+from sfumato.report.page import page
+
+__all__ = ["Evaluation", "Facts", "Sample", "page"]

@@ -1,0 +1,110 @@
+"""What a report is made of: plain data, no tensor and no path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sfumato._checks import SfumatoError
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_STATEMENT_KEYS = ("sentence", "plain", "not_covered", "epsilon", "delta")
+
+
+class Sample(NamedTuple):
+    """One test image with what the model said of it.
+
+    Attributes:
+        png: the image as the bytes of a PNG file.
+        truth: the name of its true class.
+        prediction: the name of the class that the model chose.
+        score: the model's probability for its choice, between 0 and 1.
+    """
+
+    png: bytes
+    truth: str
+    prediction: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How a trained model did on the test split.
+
+    Attributes:
+        accuracy: the share of test images named rightly, between 0 and 1.
+        loss: the mean cross-entropy over the test images, in nats.
+        classes: the class names.
+        confusion: counts of test images, one row per true class, one column per predicted class, in the order of
+            `classes`.
+        samples: some test images with their predictions.
+
+    >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
+    4
+    """
+
+    accuracy: float
+    loss: float
+    classes: Sequence[str]
+    confusion: Sequence[Sequence[int]]
+    samples: Sequence[Sample | tuple[bytes, str, str, float]] = ()
+
+    def __post_init__(self) -> None:
+        count = len(self.classes)
+        if count == 0 or len(self.confusion) != count or any(len(row) != count for row in self.confusion):
+            shape = f"{len(self.confusion)} rows of {sorted({len(row) for row in self.confusion})} columns"
+            raise SfumatoError(
+                f"confusion must have one row and one column for each of the {count} classes, got {shape}",
+                "count with the class list that the model was trained on",
+            )
+        for png, *_ in self.samples:
+            if not png.startswith(_PNG_SIGNATURE):
+                raise SfumatoError(
+                    f"samples must hold PNG files, got bytes that begin with {png[:8]!r}", "encode the image as PNG"
+                )
+
+    @property
+    def examples(self) -> int:
+        """The number of test images."""
+        return sum(sum(row) for row in self.confusion)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Everything that a report tells.
+
+    `title`, `statement`, `plan`, `environment` and `settings` are printed on every version of the page: put nothing
+    there that was measured on private data. `metrics` and `evaluation` are taken to be measured on the test split.
+
+    Attributes:
+        title: what was trained on what, such as "digits, cnn"; never a path.
+        statement: the promise: `sentence`, `plain` (what is promised, to whom, a list of plain sentences),
+            `not_covered` (a list), `epsilon`, `delta`; and, where known, `unit`, `adjacency`, `accountant`, `theorem`,
+            `warning` (a sentence) or `warnings` (a list), shown first and prominently.
+        plan: the privacy plan, flat: name to value.
+        environment: versions, device, threads.
+        settings: model, optimizer, learning rate, views and the like.
+        metrics: one row per evaluation during training: `step`, and of `epsilon`, `accuracy`, `loss`, `learning_rate`
+            those that were measured.
+        evaluation: how the model did at the end; None where that is not known yet.
+        public_test: whether the test split is public data, so that figures measured on it are nobody's secret.
+    """
+
+    title: str
+    statement: Mapping[str, Any]
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]] = ()
+    evaluation: Evaluation | None = None
+    public_test: bool = False
+
+    def __post_init__(self) -> None:
+        missing = [key for key in _STATEMENT_KEYS if key not in self.statement]
+        if missing:
+            raise SfumatoError(
+                f"statement lacks {', '.join(missing)}", "pass the whole statement of the run, as in statement.json"
+            )
+        if any("step" not in row for row in self.metrics):
+            raise SfumatoError("metrics has a row without 'step'", "give every row the step at which it was measured")

@@ -1,0 +1,78 @@
+"""Numbers as a reader wants them: few digits, and never a promise that sounds better than it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+from numbers import Integral, Real
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """The number with so many significant digits, in powers of ten where that is shorter.
+
+    >>> significant(0.23456), significant(1e-5), significant(2.5e-5), significant(60000.0)
+    ('0.235', '10⁻⁵', '2.5 × 10⁻⁵', '60,000')
+    """
+    if math.isnan(value):
+        return "not a number"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e9:
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{value:,.{decimals}f}"
+        return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".").replace("-", "−")
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    return power if mantissa == "1" else f"{mantissa} × {power}"
+
+
+def rounded_up(value: float) -> str:
+    """A privacy loss with two decimals (three significant digits below one), rounded up and never down.
+
+    The promise is an upper bound, so the printed figure must be one too.
+
+    >>> rounded_up(2.9971), rounded_up(3.0), rounded_up(0.12341)
+    ('3.00', '3.00', '0.124')
+    """
+    if not math.isfinite(value) or value <= 0:
+        return significant(value)
+    decimals = 2 if value >= 1 else 2 - math.floor(math.log10(value))
+    return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING))
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with one decimal, and exactly 100% or 0% only where that is so.
+
+    >>> percent(0.9472), percent(1.0), percent(0.9999), percent(0.0001)
+    ('94.7%', '100%', '99.9%', '0.1%')
+    """
+    if share in (0, 1):
+        return f"{share:.0%}"
+    return f"{min(99.9, max(0.1, 100 * share)):.1f}%"
+
+
+def cell(name: str, value: object) -> str:
+    """A value as text for a table of facts; an epsilon is rounded up.
+
+    >>> cell("examples", 60000), cell("epsilon", 2.9971), cell("resumed", False), cell("seed", None)
+    ('60,000', '3.00', 'no', 'none')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Integral):
+        return f"{int(value):,}"
+    if isinstance(value, Real):
+        return rounded_up(float(value)) if "epsilon" in name.lower() else significant(float(value), 5)
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {cell(str(key), item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(cell(name, item) for item in value)
+    return str(value)

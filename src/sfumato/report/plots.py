@@ -1,0 +1,233 @@
+"""The page's plots as inline SVG: same numbers, same bytes; colours are the page's own, in light and in dark mode."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sfumato.report.numbers import percent, rounded_up, significant
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Matplotlib draws in these colours; in the finished SVG each is replaced by a CSS variable of the page.
+_COLOURS = {"#010101": "var(--ink)", "#020202": "var(--muted)", "#030303": "var(--rule)"}
+_SERIES = {"accuracy": ("#040404", "var(--first)"), "loss": ("#050505", "var(--second)")}
+_INK, _MUTED, _RULE = _COLOURS
+
+# Half the page's column: one plot fills a phone, two stand side by side on a desk.
+_WIDTH, _HEIGHT = 340, 236
+_MOST_POINTS = 400
+_MOST_CELLS = 250
+_SHADES = 24
+
+
+def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    """One figure against steps, with the epsilon spent on a second axis along the top.
+
+    Args:
+        rows: the metrics of a run; rows without `key`, or with NaN or Inf there, are passed over.
+        key: "accuracy" or "loss".
+
+    Returns:
+        an `<svg>` element, or an empty string where no row has the figure.
+    """
+    points = [(int(row["step"]), float(row[key])) for row in rows if _finite(row.get(key))]
+    if not points:
+        return ""
+    points = _thinned(points)
+    steps, values = [point[0] for point in points], [point[1] for point in points]
+    sentinel, variable = _SERIES[key]
+    show = percent if key == "accuracy" else significant
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        axes = figure.add_axes((0.135, 0.185, 0.83, 0.62))
+        axes.plot(steps, values, color=sentinel, linewidth=1.8, solid_capstyle="round", solid_joinstyle="round")
+        axes.plot(steps[-1:], values[-1:], "o", color=sentinel, markersize=5, clip_on=False)
+        last = max(int(row["step"]) for row in rows)
+        axes.set_xlim(0, max(last, 1) * 1.03)
+        low, high = min(values), max(values)
+        margin = 0.12 * (high - low) or 0.05 * max(abs(high), 0.1)
+        ceiling = 1.0 if key == "accuracy" else math.inf
+        axes.set_ylim(max(0.0, low - margin), min(ceiling, high + margin))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{100 * value:.4g}%" if key == "accuracy" else f"{value:.4g}")
+        )
+        axes.grid(axis="y", color=_RULE, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.set_xlabel("steps", color=_MUTED, labelpad=4)
+        above = 9 if key == "loss" or values[-1] < sum(axes.get_ylim()) / 2 else -17
+        axes.annotate(
+            show(values[-1]),
+            (steps[-1], values[-1]),
+            xytext=(0, above),
+            textcoords="offset points",
+            ha="right",
+            color=_INK,
+            fontweight="bold",
+        )
+        ticks = epsilon_ticks(rows)
+        if ticks:
+            top = axes.twiny()
+            top.set_xlim(*axes.get_xlim())
+            top.set_xticks([step for step, _ in ticks], [text for _, text in ticks])
+            top.set_xlabel("epsilon spent", color=_MUTED, labelpad=5)
+            _calm(top)
+        _calm(axes)
+
+    alternative = (
+        f"Line: {key} on the test split, {show(values[0])} at step {steps[0]:,} and {show(values[-1])} at step "
+        f"{steps[-1]:,}, against steps, with the epsilon spent on a second axis."
+    )
+    return _svg(draw, name=key, height=_HEIGHT, alternative=alternative, colours={sentinel: variable})
+
+
+def epsilon_ticks(rows: Sequence[Mapping[str, Any]], most: int = 5) -> list[tuple[float, str]]:
+    """Where on the axis of steps a round epsilon was spent.
+
+    Epsilon grows with the steps but not in proportion, so its axis has its ticks at round values of epsilon, each at
+    the step by which it was spent, found by linear interpolation between rows.
+
+    Returns:
+        pairs of step and label, at most `most` of them, never nearer together than an eighth of the run.
+    """
+    spent = sorted((int(row["step"]), float(row["epsilon"])) for row in rows if _finite(row.get("epsilon")))
+    if not spent:
+        return []
+    (first_step, first), (last_step, last) = spent[0], spent[-1]
+    if last <= first or last_step <= first_step:
+        return [(float(last_step), rounded_up(last))]
+    rough = (last - 0.0) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    spacing = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    ticks: list[tuple[float, str]] = []
+    for index in range(1, most + 1):
+        value = index * spacing
+        for (left, low), (right, high) in zip(spent, spent[1:], strict=False):
+            if low <= value * (1 + 1e-9) and value <= high * (1 + 1e-9) and high > low:
+                step = left + (right - left) * min(1.0, max(0.0, (value - low) / (high - low)))
+                if not ticks or step - ticks[-1][0] >= last_step / 8:
+                    ticks.append((step, f"{value:.4g}"))
+                break
+    return ticks or [(float(last_step), rounded_up(last))]
+
+
+def heat_map(confusion: Sequence[Sequence[int]]) -> str:
+    """A confusion matrix of many classes as shades without numbers.
+
+    Each row is divided by its sum. Beyond 250 classes, neighbours share a cell, so that a thousand classes still
+    make a small file.
+
+    Args:
+        confusion: counts, (classes, classes), one row per true class.
+    """
+    import numpy as np
+
+    counts = np.asarray(confusion, dtype=np.float64)
+    classes = len(counts)
+    block = -(-classes // _MOST_CELLS)
+    if block > 1:
+        padding = -classes % block
+        counts = np.pad(counts, (0, padding))
+        cells = len(counts) // block
+        counts = counts.reshape(cells, block, cells, block).sum(axis=(1, 3))
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    # The square root lifts rare confusions out of the ground; few shades compress well.
+    opacity = np.ceil(np.sqrt(share) * _SHADES) / _SHADES
+    image = np.zeros((*share.shape, 4))
+    image[..., :3] = np.array([0x4F, 0x8A, 0x8B]) / 255
+    image[..., 3] = opacity
+    image[opacity == 0] = 0
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = figure.add_axes((0.14, 0.13, 0.84, 0.84))
+        axes.imshow(image, interpolation="none", extent=(0, classes, classes, 0), aspect="auto")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set_xlabel("predicted class, by its place in the list", color=_MUTED)
+        axes.set_ylabel("true class", color=_MUTED)
+        _calm(axes)
+        for spine in axes.spines.values():
+            spine.set_visible(True)
+
+    return _svg(
+        draw,
+        name="confusion",
+        height=_WIDTH,
+        alternative=f"Heat map: for each of {classes:,} true classes, the share of its test images by predicted class.",
+    )
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    if len(points) <= _MOST_POINTS:
+        return points
+    stride = (len(points) - 1) / (_MOST_POINTS - 1)
+    return [points[round(index * stride)] for index in range(_MOST_POINTS)]
+
+
+def _calm(axes: Any) -> None:
+    axes.tick_params(colors=_MUTED, length=0, pad=5)
+    for side, spine in axes.spines.items():
+        spine.set_color(_RULE)
+        spine.set_visible(side == "bottom")
+    axes.patch.set_visible(False)
+
+
+def _svg(draw: Any, *, name: str, height: int, alternative: str, colours: Mapping[str, str] | None = None) -> str:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    settings = {
+        "font.family": "DejaVu Sans",
+        "font.size": 11.5,
+        "svg.fonttype": "none",
+        "svg.hashsalt": f"sfumato {name}",
+        "text.parse_math": False,
+        "axes.linewidth": 0.8,
+    }
+    with matplotlib.rc_context():
+        # A matplotlibrc of the reader's own must not change the bytes.
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings)
+        figure = Figure(figsize=(_WIDTH / 72, height / 72))
+        figure.patch.set_visible(False)
+        draw(figure)
+        written = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(written, format="svg", metadata=nothing)
+    return _inline(written.getvalue(), name, height, alternative, {**_COLOURS, **(colours or {})})
+
+
+def _inline(text: str, name: str, height: int, alternative: str, colours: Mapping[str, str]) -> str:
+    """Matplotlib's file as an element of a page: no prologue, ids of its own, the page's font and colours."""
+    body = text[text.index("<svg") :]
+    body = body[body.index(">") + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{name}-', body)
+    body = re.sub(r'xlink:href="#', f'href="#{name}-', body)
+    body = body.replace("xlink:href=", "href=").replace("url(#", f"url(#{name}-")
+    body = re.sub(r"font: (bold |700 )?([\d.]+px) [^;\"]*", _font, body)
+    for sentinel, variable in colours.items():
+        body = body.replace(sentinel, variable)
+    body = re.sub(r"\n\s*", "\n", body)
+    opening = f'<svg class="plot" role="img" aria-label="{alternative}" viewBox="0 0 {_WIDTH} {height}">'
+    return opening + body.strip()
+
+
+def _font(match: re.Match[str]) -> str:
+    weight = "font-weight: 600; " if match[1] else ""
+    return f"{weight}font-size: {match[2]}"

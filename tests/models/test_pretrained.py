@@ -1,0 +1,100 @@
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from sfumato._checks import SfumatoError
+from sfumato.models import create, public_constants
+
+
+def model_of(classes, name="cnn", **settings):
+    return create(name, **{"classes": classes, "channels": 1, "size": 8, **settings})
+
+
+@pytest.fixture
+def weights(tmp_path):
+    model = model_of(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    path = tmp_path / "weights.safetensors"
+    save_file(model.state_dict(), path)
+    return model.state_dict(), path
+
+
+def test_same_classes_keep_the_head(weights):
+    state, path = weights
+    loaded = model_of(5, pretrained=str(path)).state_dict()
+    assert all(torch.equal(loaded[key], state[key]) for key in state)
+
+
+def test_other_classes_get_a_head_of_zeros(weights):
+    state, path = weights
+    loaded = model_of(3, pretrained=str(path)).state_dict()
+    assert all(torch.equal(loaded[key], state[key]) for key in state if not key.startswith("head."))
+    assert loaded["head.weight"].shape[0] == 3
+    assert loaded["head.weight"].abs().max() == 0
+
+
+def test_file_without_a_head_gives_a_head_of_zeros(weights, tmp_path):
+    state, _ = weights
+    save_file(
+        {key: value for key, value in state.items() if not key.startswith("head.")}, tmp_path / "body.safetensors"
+    )
+    loaded = model_of(5, pretrained=str(tmp_path / "body.safetensors")).state_dict()
+    assert torch.equal(loaded["conv1.weight"], state["conv1.weight"])
+    assert loaded["head.weight"].abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda state: state.pop("conv1.weight"), "conv1.weight is missing"),
+        (lambda state: state.update({"extra.weight": torch.ones(1)}), "extra.weight is not in the model"),
+        (lambda state: state.update({"conv1.bias": torch.ones(3)}), r"conv1.bias is \(3,\) in the file"),
+    ],
+)
+def test_any_other_difference_is_refused_by_key(weights, tmp_path, change, word):
+    state = dict(weights[0])
+    change(state)
+    save_file(state, tmp_path / "changed.safetensors")
+    with pytest.raises(SfumatoError, match=word):
+        model_of(5, pretrained=str(tmp_path / "changed.safetensors"))
+
+
+def test_timm_classifier_is_found_by_its_own_name(tmp_path):
+    source = model_of(5, "timm:resnet10t", channels=3, size=32)
+    save_file(source.state_dict(), tmp_path / "timm.safetensors")
+    loaded = model_of(2, "timm:resnet10t", channels=3, size=32, pretrained=str(tmp_path / "timm.safetensors"))
+    assert torch.equal(loaded.state_dict()["layer1.0.conv1.weight"], source.state_dict()["layer1.0.conv1.weight"])
+    assert loaded.get_submodule("fc").weight.abs().max() == 0
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(SfumatoError, match=r"none\.safetensors does not exist"):
+        model_of(5, pretrained=str(tmp_path / "none.safetensors"))
+
+
+def test_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "weights.pt").write_bytes(b"PK\x03\x04 not tensors at all")
+    with pytest.raises(SfumatoError, match="cannot be read as safetensors"):
+        model_of(5, pretrained=str(tmp_path / "weights.pt"))
+
+
+def test_the_word_timm_needs_a_model_of_timm():
+    with pytest.raises(SfumatoError, match="needs a model of timm, got model 'cnn'"):
+        model_of(5, pretrained="timm")
+
+
+def test_timm_model_without_weights_is_refused():
+    with pytest.raises(SfumatoError, match="cannot be made"):
+        model_of(5, "timm:test_resnet.no_such_tag", pretrained="timm")
+
+
+def test_public_constants_are_those_of_the_backbone():
+    vit = model_of(5, "timm:vit_tiny_patch16_224", channels=3, size=32)
+    assert public_constants(vit) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    resnet = model_of(5, "timm:resnet10t", channels=1, size=32)
+    mean, deviation = public_constants(resnet, channels=1)
+    assert mean == pytest.approx(((0.485 + 0.456 + 0.406) / 3,))
+    assert deviation == pytest.approx(((0.229 + 0.224 + 0.225) / 3,))
+    assert public_constants(model_of(5)) is None

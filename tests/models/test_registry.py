@@ -1,0 +1,150 @@
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.models import NAMES, create
+
+FITTING = [
+    ("lenet5", 1, 28),
+    ("lenet5", 3, 32),
+    ("lenet5", 1, (12, 20)),
+    ("cnn", 1, 8),
+    ("cnn", 1, 28),
+    ("cnn", 3, (32, 9)),
+    ("linear", 1, 8),
+    ("wrn-10-1", 3, 16),
+    ("wrn-16-2", 1, (28, 20)),
+    ("timm:resnet10t", 3, 32),
+    ("timm:vit_tiny_patch16_224", 1, 32),
+]
+
+
+@pytest.mark.parametrize(("name", "channels", "size"), FITTING)
+def test_images_in_logits_out(name, channels, size):
+    model = create(name, classes=7, channels=channels, size=size)
+    height, width = size if isinstance(size, tuple) else (size, size)
+    assert model(torch.randn(2, channels, height, width)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "cnn", "linear", "wrn-10-1"])
+def test_one_example_does_not_move_another(name):
+    torch.manual_seed(0)
+    model = create(name, classes=3, channels=1, size=16)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    first, second, third = torch.randn(3, 1, 1, 16, 16)
+    together = model(torch.cat([first, second]))[0]
+    torch.testing.assert_close(together, model(torch.cat([first, third]))[0], atol=1e-5, rtol=1e-5)
+
+
+def test_lenet5_has_the_size_of_lenet5():
+    model = create("lenet5", classes=10, channels=1, size=28)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 61_706
+
+
+def test_wide_resnet_is_the_one_of_de_et_al():
+    model = create("wrn-16-4", classes=10, channels=3, size=32)
+    norms = [module for module in model.modules() if isinstance(module, nn.GroupNorm)]
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    assert {norm.num_groups for norm in norms} == {16}
+    assert {type(convolution).__name__ for convolution in convolutions} == {"WSConv2d"}
+    # The stem, 6 blocks of two, 3 projections; two norms a block and the last.
+    assert (len(convolutions), len(norms)) == (16, 13)
+    # In each group: the widening convolution, three that keep the width, and the projection.
+    groups = [9 * a * b + 3 * 9 * b * b + a * b for a, b in ((16, 64), (64, 128), (128, 256))]
+    assert sum(convolution.weight.numel() for convolution in convolutions) == 9 * 3 * 16 + sum(groups)
+
+
+@pytest.mark.parametrize("name", ["wrn-15-4", "wrn-4-4", "wrn-16-0"])
+def test_impossible_wide_resnets_are_refused(name):
+    with pytest.raises(SfumatoError, match=r"depth|width"):
+        create(name, classes=10, channels=3, size=32)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "wrn-16", "", "LeNet5"])
+def test_unknown_name_lists_the_names(name):
+    with pytest.raises(SfumatoError, match="model must be one of lenet5") as caught:
+        create(name, classes=10, channels=3, size=32)
+    assert all(known in str(caught.value) for known in NAMES)
+
+
+def test_unknown_timm_name_suggests_one():
+    with pytest.raises(SfumatoError, match=r"did you mean .*resnet18"):
+        create("timm:resnet81", classes=10, channels=3, size=32)
+
+
+def test_timm_model_that_does_not_fit_the_size_is_one_line():
+    with pytest.raises(SfumatoError, match="1 x 8 x 8") as caught:
+        create("timm:vit_tiny_patch16_224", classes=10, channels=1, size=8)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "word"), [("lenet5", 8, "12 pixels"), ("cnn", 4, "8 pixels"), ("cnn", 0, "height")]
+)
+def test_images_too_small_are_refused(name, size, word):
+    with pytest.raises(SfumatoError, match=word):
+        create(name, classes=10, channels=1, size=size)
+
+
+@pytest.mark.parametrize("settings", [{"classes": 0}, {"channels": -1}, {"size": (8, 2.5)}])
+def test_counts_out_of_range_are_refused(settings):
+    with pytest.raises(SfumatoError, match=r"classes|channels|width"):
+        create("cnn", **{"classes": 10, "channels": 1, "size": 8, **settings})
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_models_of_this_test.py").write_text(
+        textwrap.dedent("""
+        from torch import nn
+
+        number = 3
+
+        def build(*, classes, channels, size):
+            return nn.Sequential(nn.Flatten(), nn.Linear(channels * size[0] * size[1], classes))
+
+        def text(*, classes, channels, size):
+            return "a model"
+
+        def other(depth):
+            return None
+
+        def features(*, classes, channels, size):
+            return nn.Flatten()
+        """)
+    )
+    monkeypatch.chdir(tmp_path)
+    yield "own_models_of_this_test"
+    sys.modules.pop("own_models_of_this_test", None)
+
+
+def test_own_function_is_called(own_module):
+    model = create(f"{own_module}:build", classes=4, channels=2, size=8)
+    assert model(torch.zeros(1, 2, 8, 8)).shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("function", "word"),
+    [
+        ("absent", "has no such name"),
+        ("number", "is not callable"),
+        ("text", "returned a str"),
+        ("other", "keywords"),
+        ("features", "logits of shape"),
+    ],
+)
+def test_own_function_that_is_none_is_refused(own_module, function, word):
+    with pytest.raises(SfumatoError, match=word):
+        create(f"{own_module}:{function}", classes=4, channels=2, size=8)
+
+
+@pytest.mark.parametrize("name", ["no_such_module_anywhere:build", ":build", ".relative:build"])
+def test_module_that_cannot_be_imported_is_refused(name):
+    with pytest.raises(SfumatoError, match="cannot be imported"):
+        create(name, classes=4, channels=2, size=8)
