@@ -11,7 +11,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, not_negative
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EMA:
     """Exponential moving average whose decay at step t is min(decay, (1 + t) / (10 + t)).
 

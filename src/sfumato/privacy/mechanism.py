@@ -21,7 +21,11 @@ class Gaussian:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier, remedy="give the noise's standard deviation over the clipping norm")
+        positive(
+            "noise_multiplier",
+            self.noise_multiplier,
+            remedy="give the noise's standard deviation over the clipping norm",
+        )
 
 
 Mechanism = Gaussian

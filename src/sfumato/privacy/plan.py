@@ -91,7 +91,7 @@ class PrivacyPlan:
         if len(missing) != 1:
             found = ", ".join(missing) if missing else "none"
             raise SfumatoError(
-                f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, got {found} left out",
+                f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, but {found} is",
                 "leave out the one that should follow from the others",
             )
         positive_integer("examples", examples, remedy="give the number of training examples")
@@ -103,33 +103,25 @@ class PrivacyPlan:
         if steps is not None and steps > MAX_STEPS:
             raise SfumatoError(f"steps must be at most {MAX_STEPS}, got {steps}", "give fewer steps")
 
-        def build(*, batch_size: int, steps: int, noise_multiplier: float) -> PrivacyPlan:
+        def build(batch: Any = batch_size, count: Any = steps, sigma: Any = noise_multiplier) -> PrivacyPlan:
             return cls(
-                sampling=rule_for(examples=examples, batch_size=batch_size),
-                mechanism=Gaussian(noise_multiplier=noise_multiplier),
-                steps=steps,
+                sampling=rule_for(examples=examples, batch_size=batch),
+                mechanism=Gaussian(noise_multiplier=sigma),
+                steps=count,
                 delta=delta,
                 max_norm=max_norm,
             )
 
+        if epsilon is None:
+            return build()
         if noise_multiplier is None:
-            assert batch_size is not None and steps is not None and epsilon is not None
-            shape = build(batch_size=batch_size, steps=steps, noise_multiplier=1.0)
-            return _least_noise(shape, epsilon)
+            return _least_noise(build(sigma=1.0), epsilon)
         if steps is None:
-            assert batch_size is not None and epsilon is not None
-            one = build(batch_size=batch_size, steps=1, noise_multiplier=noise_multiplier)
+            one = build(count=1)
             most = _largest(lambda n, grid: replace(one, steps=n).epsilon(grid=grid), epsilon, MAX_STEPS, "step")
             return replace(one, steps=most)
-        if batch_size is None:
-            assert epsilon is not None
-
-            def spent(n: int, grid: float) -> float:
-                return build(batch_size=n, steps=steps, noise_multiplier=noise_multiplier).epsilon(grid=grid)
-
-            most = _largest(spent, epsilon, examples, "example in a batch")
-            return build(batch_size=most, steps=steps, noise_multiplier=noise_multiplier)
-        return build(batch_size=batch_size, steps=steps, noise_multiplier=noise_multiplier)
+        whole = _largest(lambda n, grid: build(batch=n).epsilon(grid=grid), epsilon, examples, "example in a batch")
+        return build(batch=whole)
 
     # -- what it promises ------------------------------------------------------------------------------------------
 
@@ -146,9 +138,7 @@ class PrivacyPlan:
     @property
     def releases(self) -> Releases:
         """The plan as an accountant sees it."""
-        return Releases(
-            sampling=self.sampling, mechanism=self.mechanism, steps=self.steps, adjacency=self.adjacency
-        )
+        return Releases(sampling=self.sampling, mechanism=self.mechanism, steps=self.steps, adjacency=self.adjacency)
 
     @property
     def theorem(self) -> Theorem:
@@ -256,7 +246,7 @@ def _least_noise(plan: PrivacyPlan, target: float) -> PrivacyPlan:
     while high / low > 1 + 1e-4:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if spent(middle, COARSE_GRID) <= target else (middle, high)
-    # The fine grid allows a little less noise: epsilon falls like a power of sigma, whose exponent the coarse grid gives.
+    # The fine grid allows a little less noise. Epsilon falls like a power of sigma, which the coarse grid gives.
     power = math.log(spent(high, COARSE_GRID) / spent(high * 1.02, COARSE_GRID)) / math.log(1.02)
     lower = high * (spent(high, FINE_GRID) / target) ** (1 / power)
     grown = math.ceil(min(lower, high) * 1e4) / 1e4
@@ -287,3 +277,12 @@ def _largest(spent: Callable[[int, float], float], target: float, limit: int, wh
         middle = (low + high) // 2
         low, high = (middle, high) if spent(middle, FINE_GRID) <= target else (low, middle)
     return low
+
+
+def default_delta(examples: int) -> float:
+    """The largest power of ten below 1/N.
+
+    >>> default_delta(50_000), default_delta(1437), default_delta(1000)
+    (1e-05, 0.0001, 0.0001)
+    """
+    return float(f"1e-{len(str(positive_integer('examples', examples)))}")

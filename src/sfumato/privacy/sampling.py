@@ -12,7 +12,7 @@ class Poisson:
     """Each example takes part in each step by a coin of its own, with probability `batch_size / examples`.
 
     Args:
-        examples: N, the declared number of examples. A public constant: nothing changes when the data hold more or fewer.
+        examples: N, the declared number of examples: a public constant, whatever number the data hold.
         batch_size: the expected number of participants of a step, below N.
 
     **Guarantee.** The probability is a function of two declared constants, so it does not depend on the data; batches
@@ -30,7 +30,8 @@ class Poisson:
         positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
         if self.batch_size >= self.examples:
             raise SfumatoError(
-                f"batch_size must be below the number of examples for Poisson sampling, got {self.batch_size} of {self.examples}",
+                f"batch_size must be below the number of examples for Poisson sampling, "
+                f"got {self.batch_size} of {self.examples}",
                 "give a smaller batch, or the whole data set for full-batch steps",
             )
 

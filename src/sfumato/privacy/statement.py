@@ -13,6 +13,7 @@ FACT_NAMES = {
     "examples": "the number of training examples",
     "classes": "the list of classes",
     "size": "the image size",
+    "channels": "whether the images are grey or in colour",
 }
 
 
@@ -21,7 +22,7 @@ class Circumstances:
     """What a statement must say about a run beyond its plan. Nothing here may depend on the private data's content.
 
     Args:
-        read: which of "examples", "classes", "size" were read from the data instead of declared.
+        read: which of "examples", "classes", "size", "channels" were read from the data instead of declared.
         data_public: the owner declared the training data public.
         test_public: the test split's data are public, so figures measured on it reveal nothing private.
         seeded: the dice key was derived from a seed that somebody knows.
@@ -53,7 +54,8 @@ class Circumstances:
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
         """The circumstances that `to_dict` wrote."""
         try:
-            return cls(**(data | {"read": tuple(data["read"])}))
+            fields: dict[str, Any] = {**data, "read": tuple(data["read"])}
+            return cls(**fields)
         except (TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None
 
@@ -83,12 +85,10 @@ class Statement:
             if plan.sampling_probability < 1
             else "every example in every step"
         )
-        exception = (
-            " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
-        )
+        exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
         return (
-            f"This model is ({rounded_up(self.epsilon)}, {plan.delta:g})-differentially private for each single training "
-            f"example under {plan.adjacency} adjacency: {plan.steps} steps of the {plan.theorem.name}, {sampling}, "
+            f"This model is ({rounded_up(self.epsilon)}, {plan.delta:g})-differentially private for each single "
+            f"training example under {plan.adjacency} adjacency: {plan.steps} steps of the {plan.theorem.name}, {sampling}, "
             f"clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}, "
             f"accounted by {plan.theorem.tight} with N = {plan.examples}; plan {plan.fingerprint[:16]}.{exception}"
         )
@@ -117,24 +117,21 @@ class Statement:
     def not_covered(self) -> list[str]:
         """What the promise does not speak of. Each line names something that could reveal private data all the same."""
         facts = self.circumstances
-        lines = [
-            f"{FACT_NAMES[name][0].upper()}{FACT_NAMES[name][1:]}, which was read from the data and is treated as public."
-            for name in facts.read
-        ]
+        lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
         lines.append(
-            "Checks of the data before training (broken images, unknown labels, classes with one image): their outcome is "
-            "the owner's to see."
+            "Checks of the data before training (broken images, unknown labels, classes with one image): their outcome "
+            "is the owner's to see."
         )
         if not facts.test_public:
             lines.append(
                 "Accuracy, losses and pictures measured on the test split, wherever they are shown: they are not noisy."
             )
         lines += [
-            "Choices made by looking at earlier runs on the same data, and those runs themselves: their epsilons add up.",
+            "Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up.",
             "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
             "Two records of one person, or copies of one image: each record counts as one example.",
             f"Floating-point artefacts of the noise sampler: {facts.noise_sampler}.",
-            "The honesty of this record: it is consistent and can be derived again, but whoever writes a record can write another.",
+            "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
         ]
         if facts.pretrained is not None:
             where = "timm" if facts.pretrained == "timm" else "a file of the owner"

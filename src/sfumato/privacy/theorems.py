@@ -63,7 +63,7 @@ TABLE = (
         sampling="FullBatch",
         mechanism="Gaussian",
         name="composed Gaussian mechanism without sampling",
-        citation="Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022, corollary 3.3 (composition); Mironov 2017 (RDP)",
+        citation="Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022 (composition); Mironov 2017 (RDP)",
         tight="exact Gaussian composition",
     ),
 )
@@ -102,7 +102,7 @@ def epsilon(releases: Releases, delta: float, *, accountant: str = "pld", grid: 
         releases: what was released.
         delta: strictly between 0 and 1.
         accountant: "pld" (for full-batch Gaussian steps its exact closed form) or "rdp".
-        grid: the discretisation of privacy losses, for "pld". Coarser is faster and larger, never smaller than the truth.
+        grid: the discretisation of privacy losses, for "pld". Coarser is faster and larger, never below the truth.
 
     **Guarantee.** An upper bound on the true epsilon at delta for the row's adjacency: PLD rounds pessimistically, RDP
     is a bound for each order. Unit and sensitivity are the plan's: the mechanism's noise must have been scaled by the

@@ -98,7 +98,7 @@ def home() -> Path:
 
 
 def owner_key(directory: Path | None = None) -> bytes:
-    """The owner's 256-bit key, made at first use. It keys data fingerprints and splits, and stays out of run directories."""
+    """The owner's 256-bit key, made at first use. It keys fingerprints and splits, and stays out of run directories."""
     path = (directory or home()) / "owner.key"
     if not path.exists():
         try:
@@ -124,7 +124,7 @@ def owner_key(directory: Path | None = None) -> bytes:
 
 
 def _write_secret(path: Path, secret: bytes) -> None:
-    """Write to a neighbour that nobody else can read, then link it into place, whole or not at all, never over another."""
+    """Write to a neighbour that only the owner can read, then link it into place: whole, and never over another."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -81,7 +81,7 @@ class Facts:
         title: what was trained on what, such as "digits, cnn"; never a path.
         statement: the promise: `sentence`, `plain` (what is promised, to whom, a list of plain sentences),
             `not_covered` (a list), `epsilon`, `delta`; and, where known, `unit`, `adjacency`, `accountant`, `theorem`,
-            `warning` (a sentence) or `warnings` (a list), shown first and prominently.
+            `citation`, `steps_taken`, `steps_planned`, and `circumstances`, whose `seeded` puts a warning first.
         plan: the privacy plan, flat: name to value.
         environment: versions, device, threads.
         settings: model, optimizer, learning rate, views and the like.

@@ -1,11 +1,12 @@
-"""Numbers as a reader wants them: few digits, and never a promise that sounds better than it is."""
+"""Numbers as a reader wants them: few digits, and an epsilon never rounded down."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Decimal
 from numbers import Integral, Real
+
+from sfumato.privacy.statement import rounded_up
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -32,20 +33,6 @@ def significant(value: float, digits: int = 3) -> str:
     return power if mantissa == "1" else f"{mantissa} × {power}"
 
 
-def rounded_up(value: float) -> str:
-    """A privacy loss with two decimals (three significant digits below one), rounded up and never down.
-
-    The promise is an upper bound, so the printed figure must be one too.
-
-    >>> rounded_up(2.9971), rounded_up(3.0), rounded_up(0.12341)
-    ('3.00', '3.00', '0.124')
-    """
-    if not math.isfinite(value) or value <= 0:
-        return significant(value)
-    decimals = 2 if value >= 1 else 2 - math.floor(math.log10(value))
-    return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING))
-
-
 def percent(share: float) -> str:
     """A share as a percentage with one decimal, and exactly 100% or 0% only where that is so.
 
@@ -61,7 +48,7 @@ def cell(name: str, value: object) -> str:
     """A value as text for a table of facts; an epsilon is rounded up.
 
     >>> cell("examples", 60000), cell("epsilon", 2.9971), cell("resumed", False), cell("seed", None)
-    ('60,000', '3.00', 'no', 'none')
+    ('60,000', '2.998', 'no', 'none')
     """
     if value is None:
         return "none"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sfumato.report.numbers import percent, rounded_up, significant
+from sfumato.privacy.statement import rounded_up
+from sfumato.report.numbers import percent, significant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +48,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-        axes = figure.add_axes((0.135, 0.185, 0.83, 0.62))
+        axes = figure.add_axes((0.135, 0.18, 0.83, 0.64))
         axes.plot(steps, values, color=sentinel, linewidth=1.8, solid_capstyle="round", solid_joinstyle="round")
         axes.plot(steps[-1:], values[-1:], "o", color=sentinel, markersize=5, clip_on=False)
         last = max(int(row["step"]) for row in rows)
@@ -55,8 +57,8 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
         margin = 0.12 * (high - low) or 0.05 * max(abs(high), 0.1)
         ceiling = 1.0 if key == "accuracy" else math.inf
         axes.set_ylim(max(0.0, low - margin), min(ceiling, high + margin))
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
         axes.yaxis.set_major_formatter(
             FuncFormatter(lambda value, _: f"{100 * value:.4g}%" if key == "accuracy" else f"{value:.4g}")
@@ -79,8 +81,11 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
             top = axes.twiny()
             top.set_xlim(*axes.get_xlim())
             top.set_xticks([step for step, _ in ticks], [text for _, text in ticks])
-            top.set_xlabel("epsilon spent", color=_MUTED, labelpad=5)
+            top.set_xlabel("epsilon spent", color=_MUTED, labelpad=7)
             _calm(top)
+            top.tick_params(length=4, pad=3, color=_RULE)
+            top.spines["top"].set_visible(True)
+            top.spines["bottom"].set_visible(False)
         _calm(axes)
 
     alternative = (
@@ -90,34 +95,35 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     return _svg(draw, name=key, height=_HEIGHT, alternative=alternative, colours={sentinel: variable})
 
 
-def epsilon_ticks(rows: Sequence[Mapping[str, Any]], most: int = 5) -> list[tuple[float, str]]:
-    """Where on the axis of steps a round epsilon was spent.
+def epsilon_ticks(rows: Sequence[Mapping[str, Any]], most: int = 8) -> list[tuple[float, str]]:
+    """Where on the axis of steps a round epsilon was spent, and what was spent in the end.
 
     Epsilon grows with the steps but not in proportion, so its axis has its ticks at round values of epsilon, each at
     the step by which it was spent, found by linear interpolation between rows.
 
     Returns:
-        pairs of step and label, at most `most` of them, never nearer together than an eighth of the run.
+        pairs of step and label, rising, never nearer together than an eighth of the run. The last is the epsilon of
+        the last row, rounded up.
     """
     spent = sorted((int(row["step"]), float(row["epsilon"])) for row in rows if _finite(row.get("epsilon")))
     if not spent:
         return []
-    (first_step, first), (last_step, last) = spent[0], spent[-1]
-    if last <= first or last_step <= first_step:
-        return [(float(last_step), rounded_up(last))]
-    rough = (last - 0.0) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    spacing = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    last_step, last = spent[-1]
+    end = (float(last_step), rounded_up(last, 2))
+    if last <= spent[0][1]:
+        return [end]
+    power = 10.0 ** math.floor(math.log10(last / most))
+    spacing = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= last / most)
     ticks: list[tuple[float, str]] = []
     for index in range(1, most + 1):
         value = index * spacing
-        for (left, low), (right, high) in zip(spent, spent[1:], strict=False):
-            if low <= value * (1 + 1e-9) and value <= high * (1 + 1e-9) and high > low:
-                step = left + (right - left) * min(1.0, max(0.0, (value - low) / (high - low)))
-                if not ticks or step - ticks[-1][0] >= last_step / 8:
+        for (left, low), (right, high) in pairwise(spent):
+            if low <= value <= high and low < high:
+                step = left + (right - left) * (value - low) / (high - low)
+                if last_step / 8 <= last_step - step and (not ticks or step - ticks[-1][0] >= last_step / 8):
                     ticks.append((step, f"{value:.4g}"))
                 break
-    return ticks or [(float(last_step), rounded_up(last))]
+    return [*ticks, end]
 
 
 def heat_map(confusion: Sequence[Sequence[int]]) -> str:
@@ -153,7 +159,7 @@ def heat_map(confusion: Sequence[Sequence[int]]) -> str:
         axes = figure.add_axes((0.14, 0.13, 0.84, 0.84))
         axes.imshow(image, interpolation="none", extent=(0, classes, classes, 0), aspect="auto")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(5, integer=True))
+            axis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
         axes.set_xlabel("predicted class, by its place in the list", color=_MUTED)
         axes.set_ylabel("true class", color=_MUTED)
         _calm(axes)
@@ -180,18 +186,25 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _calm(axes: Any) -> None:
-    axes.tick_params(colors=_MUTED, length=0, pad=5)
+    axes.tick_params(labelcolor=_MUTED, length=0, pad=5)
     for side, spine in axes.spines.items():
         spine.set_color(_RULE)
         spine.set_visible(side == "bottom")
     axes.patch.set_visible(False)
 
 
-def _svg(draw: Any, *, name: str, height: int, alternative: str, colours: Mapping[str, str] | None = None) -> str:
+def _svg(
+    draw: Callable[[Figure], None],
+    *,
+    name: str,
+    height: int,
+    alternative: str,
+    colours: Mapping[str, str] | None = None,
+) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    settings = {
+    settings: dict[Any, Any] = {
         "font.family": "DejaVu Sans",
         "font.size": 11.5,
         "svg.fonttype": "none",
@@ -216,18 +229,16 @@ def _inline(text: str, name: str, height: int, alternative: str, colours: Mappin
     """Matplotlib's file as an element of a page: no prologue, ids of its own, the page's font and colours."""
     body = text[text.index("<svg") :]
     body = body[body.index(">") + 1 :]
-    body = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", body, flags=re.DOTALL)
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = re.sub(r'xlink:href="#', f'href="#{name}-', body)
     body = body.replace("xlink:href=", "href=").replace("url(#", f"url(#{name}-")
-    body = re.sub(r"font: (bold |700 )?([\d.]+px) [^;\"]*", _font, body)
+    body = re.sub(r"font-family: [^;\"]*;? *", "", body)
+    body = re.sub(r"font: (?:bold |700 )?([\d.]+px) [^;\"]*", r"font-size: \1", body)
+    body = re.sub(r' transform="rotate\(-0 [^"]*"', "", body)
     for sentinel, variable in colours.items():
         body = body.replace(sentinel, variable)
-    body = re.sub(r"\n\s*", "\n", body)
+    body = re.sub(r"\s*\n\s*", "\n", body)
     opening = f'<svg class="plot" role="img" aria-label="{alternative}" viewBox="0 0 {_WIDTH} {height}">'
     return opening + body.strip()
-
-
-def _font(match: re.Match[str]) -> str:
-    weight = "font-weight: 600; " if match[1] else ""
-    return f"{weight}font-size: {match[2]}"

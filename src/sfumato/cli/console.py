@@ -1,0 +1,31 @@
+"""What a verb prints: results on standard output, talk on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def talk(line: str = "") -> None:
+    """A line for the reader, not for a pipe."""
+    print(line, file=sys.stderr)
+
+
+def result(line: str = "") -> None:
+    """A line of the result."""
+    print(line)
+
+
+def as_json(data: Mapping[str, Any]) -> None:
+    """The result as one JSON object on one line."""
+    print(json.dumps(data, ensure_ascii=False, allow_nan=False))
+
+
+def columns(rows: Iterable[tuple[str, str]]) -> None:
+    """Two columns on standard output."""
+    listed = list(rows)
+    width = max(len(name) for name, _ in listed)
+    for name, value in listed:
+        print(f"{name:<{width}}  {value}")

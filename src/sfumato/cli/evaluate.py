@@ -1,0 +1,82 @@
+"""sfumato evaluate: how a finished run's model does on a source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.cli import console
+from sfumato.cli.options import Device, Directory, Path, SourceName
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Measure a finished run's model on the test part of a source.
+
+    The figures are not noisy: on private data they are for the owner's eyes.
+    """
+
+    run_directory: Directory
+    """The run directory."""
+    source: SourceName
+    """digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME."""
+    part: str = "test"
+    """Which part of the source: test or train."""
+    root: Path = None
+    """Where torchvision's data sets are."""
+    download: bool = False
+    """Let torchvision download the data set."""
+    device: Device = None
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Measure and print."""
+        import torch
+
+        from sfumato._checks import one_of
+        from sfumato.data import open_source
+        from sfumato.randomness import owner_key
+        from sfumato.training import evaluate, load
+        from sfumato.training.prepare import choose_device
+
+        one_of("--part", self.part, ("test", "train"))
+        loaded = load(self.run_directory)
+        device = torch.device(choose_device(self.device))
+        source = open_source(
+            self.source,
+            owner_key=owner_key(),
+            classes=loaded.classes,
+            size=loaded.transform.size,
+            channels=loaded.transform.channels,
+            root=self.root,
+            download=self.download,
+        )
+        records = source.test if self.part == "test" else source.train
+        result = evaluate.evaluation(loaded.module.to(device), records, loaded.transform, device, loaded.classes)
+        rows = [
+            (name, row[place], sum(row))
+            for place, (name, row) in enumerate(zip(loaded.classes, result.confusion, strict=True))
+        ]
+        shares = {name: right / count for name, right, count in rows if count}
+        figures = {
+            "accuracy": result.accuracy,
+            "loss": result.loss,
+            "images": result.examples,
+            "part": self.part,
+            "accuracy_per_class": shares,
+            "public": source.public,
+        }
+        if self.json:
+            console.as_json(figures)
+            return 0
+        console.columns(
+            [
+                ("accuracy", f"{result.accuracy:.2%} of {result.examples} images ({self.part} part)"),
+                ("loss", f"{result.loss:.4f}"),
+                *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
+            ]
+        )
+        if not source.public:
+            console.talk("note: measured on private data without noise; these figures are not covered by the promise")
+        return 0

@@ -1,0 +1,30 @@
+"""sfumato finish: end an unfinished run with what it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.cli.options import Directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """End an unfinished run with what its last checkpoint holds.
+
+    The statement gives the epsilon of the whole plan all the same: stopping early saves nothing.
+    """
+
+    run_directory: Directory
+    """The run directory."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """End it and print the outcome."""
+        from sfumato.cli import recorded
+        from sfumato.cli.train import show
+        from sfumato.training.run import finish_early
+
+        job, run = recorded.job(self.run_directory)
+        show(finish_early(job, run), json=self.json)
+        return 0

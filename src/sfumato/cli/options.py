@@ -1,0 +1,32 @@
+"""How options are spelt and explained, where several verbs share them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import tyro
+
+
+def _shown(metavar: str, hint: str = "") -> Any:
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"({hint})" if hint else "")
+
+
+Directory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+Examples = Annotated[int | None, _shown("N", "default: counted in the data")]
+BatchSize = Annotated[int | None, _shown("B", "default: by rule")]
+Steps = Annotated[int | None, _shown("T", "default: by rule")]
+NoiseMultiplier = Annotated[float | None, _shown("SIGMA", "default: the least that meets epsilon")]
+Epsilon = Annotated[float | None, _shown("EPSILON", "default: 3")]
+Delta = Annotated[float | None, _shown("DELTA", "default: the largest power of ten below 1/N")]
+ByRule = "default: by rule"
+Text = Annotated[str | None, _shown("NAME")]
+TextByRule = Annotated[str | None, _shown("NAME", ByRule)]
+WholeByRule = Annotated[int | None, _shown("NUMBER", ByRule)]
+NumberByRule = Annotated[float | None, _shown("NUMBER", ByRule)]
+Whole = Annotated[int | None, _shown("NUMBER")]
+Number = Annotated[float | None, _shown("NUMBER")]
+Path = Annotated[str | None, _shown("PATH")]
+Names = Annotated[tuple[str, ...] | None, _shown("NAME [NAME ...]", "default: read from the data")]
+Side = Annotated[int | None, _shown("PIXELS", "default: read from the data")]
+Device = Annotated[str | None, _shown("cpu|cuda|cuda:N", "default: cuda where there is one")]

@@ -1,0 +1,94 @@
+"""sfumato plan: one unknown from the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.cli import console
+from sfumato.cli.options import Delta, Epsilon, NoiseMultiplier
+from sfumato.cli.options import Whole as WholeNumber
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Find one of noise multiplier, steps, batch size and epsilon from the others. Looks at no data.
+
+    Give three of the four, with --examples. For instance:
+    sfumato plan --examples 50000 --batch-size 4096 --steps 2500 --epsilon 8
+    """
+
+    examples: WholeNumber = None
+    """N, the number of training examples."""
+    batch_size: WholeNumber = None
+    """Expected number of examples in a step; as many as --examples means full-batch steps."""
+    steps: WholeNumber = None
+    """Number of training steps."""
+    noise_multiplier: NoiseMultiplier = None
+    """Standard deviation of the noise over the clipping norm."""
+    epsilon: Epsilon = None
+    """The privacy budget."""
+    delta: Delta = None
+    """The chance at which the bound may fail."""
+    max_norm: float = 1.0
+    """The clipping norm; it does not change epsilon."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Solve and print."""
+        from sfumato._checks import SfumatoError, positive_integer
+        from sfumato.privacy import PrivacyPlan
+        from sfumato.privacy.plan import default_delta
+
+        if self.examples is None:
+            raise SfumatoError(
+                "--examples is missing", "give the number of training examples, such as --examples 50000"
+            )
+        positive_integer("--examples", self.examples)
+        plan = PrivacyPlan.calibrate(
+            examples=self.examples,
+            delta=default_delta(self.examples) if self.delta is None else self.delta,
+            batch_size=self.batch_size,
+            steps=self.steps,
+            noise_multiplier=self.noise_multiplier,
+            epsilon=self.epsilon,
+            max_norm=self.max_norm,
+        )
+        figures = {
+            "epsilon": plan.epsilon(),
+            "epsilon_rdp": plan.epsilon(accountant="rdp"),
+            "delta": plan.delta,
+            "noise_multiplier": plan.noise_multiplier,
+            "steps": plan.steps,
+            "batch_size": plan.expected_batch_size,
+            "examples": plan.examples,
+            "sampling": type(plan.sampling).__name__,
+            "sampling_probability": plan.sampling_probability,
+            "expected_epochs": plan.expected_epochs,
+            "max_norm": plan.max_norm,
+            "accountant": plan.theorem.tight,
+            "theorem": plan.theorem.name,
+            "fingerprint": plan.fingerprint,
+        }
+        if self.json:
+            console.as_json(figures)
+            return 0
+        console.columns(
+            [
+                ("epsilon", f"{figures['epsilon']:.4f}  by {plan.theorem.tight}"),
+                ("", f"{figures['epsilon_rdp']:.4f}  by Renyi DP, for comparison with papers"),
+                ("delta", f"{plan.delta:g}"),
+                ("noise multiplier", f"{plan.noise_multiplier:g}"),
+                ("steps", f"{plan.steps}"),
+                ("expected batch size", f"{plan.expected_batch_size} of {plan.examples} examples"),
+                ("sampling", f"{figures['sampling']}, probability {plan.sampling_probability:.6g}"),
+                ("expected epochs", f"{plan.expected_epochs:.4g}"),
+                ("theorem", plan.theorem.name),
+                ("plan", plan.fingerprint[:16]),
+            ]
+        )
+        console.talk(
+            f"next: sfumato train SOURCE --batch-size {plan.expected_batch_size} --steps {plan.steps} "
+            f"--noise-multiplier {plan.noise_multiplier:g} --delta {plan.delta:g}"
+        )
+        return 0

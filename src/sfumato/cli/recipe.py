@@ -1,0 +1,33 @@
+"""Recipes: options of `sfumato train` in a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError
+
+ABOUT = "about"
+
+
+def read(path: str, known: Collection[str]) -> dict[str, Any]:
+    """The options of a recipe, by their Python names. The table [about] is for readers: source, hardware, figures."""
+    try:
+        data = tomllib.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        raise SfumatoError(f"the recipe {path} does not exist", "check the path") from None
+    except OSError as error:
+        raise SfumatoError(f"the recipe {path} cannot be read ({error.strerror})", "check its permissions") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SfumatoError(f"the recipe {path} is not valid TOML ({error})", "correct that place") from None
+    data.pop(ABOUT, None)
+    options = {name.replace("-", "_"): value for name, value in data.items()}
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise SfumatoError(
+            f"the recipe {path} has unknown options: {', '.join(unknown)}",
+            f"use only {', '.join(sorted(known))}, and the table [{ABOUT}]",
+        )
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

@@ -1,0 +1,40 @@
+"""sfumato report: write a run's page again, or the version of it that may be published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.cli import console
+from sfumato.cli.options import Directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write the page of a finished run: report.html, or with --public a report-public.html to give away.
+
+    The public page leaves out whatever shows private data or was measured on them.
+    """
+
+    run_directory: Directory
+    """The run directory."""
+    public: bool = False
+    """Leave out what shows private data or figures measured on them."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Write and name the file."""
+        from sfumato.training import directory as names
+        from sfumato.training import finish
+
+        run = names.RunDirectory(self.run_directory)
+        run.require_finished()
+        path = run / ("report-public.html" if self.public else names.REPORT)
+        names.write(path, finish.report(run, public=self.public).encode(), private=not self.public)
+        if self.json:
+            console.as_json({"report": str(path), "public": self.public})
+        else:
+            console.result(str(path))
+            if not self.public:
+                console.talk("note: it may show private images and figures; sfumato report --public leaves them out")
+        return 0

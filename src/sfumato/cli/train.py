@@ -1,0 +1,377 @@
+"""sfumato train: the main job."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato.cli import console, recipe
+from sfumato.cli.options import (
+    BatchSize,
+    Delta,
+    Device,
+    Epsilon,
+    Examples,
+    Names,
+    NoiseMultiplier,
+    NumberByRule,
+    Path,
+    Side,
+    Steps,
+    Text,
+    TextByRule,
+    Whole,
+    WholeByRule,
+)
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.training.directory import RunDirectory
+    from sfumato.training.loop import Job
+    from sfumato.training.run import Run
+    from sfumato.training.settings import Settings
+
+DEFAULT_EPSILON = 3.0
+SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "public", "test_fraction")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train an image classifier privately, and state what was promised.
+
+    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME; or a recipe (a .toml file), which any option
+    overrides; or an unfinished run directory, which is resumed. Every option that is left out follows a written rule,
+    from public facts alone, and the choice is printed.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
+    """Where the images are, a recipe, or a run to resume."""
+
+    epsilon: Epsilon = None
+    """The privacy budget."""
+    delta: Delta = None
+    """The chance at which the bound may fail."""
+    noise_multiplier: NoiseMultiplier = None
+    """Standard deviation of the noise over the clipping norm."""
+    batch_size: BatchSize = None
+    """Expected number of examples in a step; as many as N means full-batch steps."""
+    steps: Steps = None
+    """Number of training steps."""
+    max_norm: NumberByRule = None
+    """C, the norm to which each example's gradient is clipped."""
+
+    model: TextByRule = None
+    """lenet5, cnn, linear, wrn-DEPTH-WIDTH, timm:NAME, or package:function."""
+    pretrained: Path = None
+    """Initial weights, from public data: a safetensors file, or the word timm."""
+    optimizer: TextByRule = None
+    """sgd, momentum, adam, adamw or lamb."""
+    learning_rate: NumberByRule = None
+    """For gradients that are divided by the clipping norm."""
+    momentum: NumberByRule = None
+    """Heavy-ball coefficient, or the first beta of the Adam family."""
+    weight_decay: NumberByRule = None
+    """L2 coefficient."""
+    schedule: TextByRule = None
+    """constant, cosine or linear."""
+    warmup: WholeByRule = None
+    """Steps of linear warm-up."""
+    views: WholeByRule = None
+    """K, views of each example whose mean gradient is clipped; 1 is the image itself."""
+    shift: WholeByRule = None
+    """By how many pixels a view is moved."""
+    flip: Annotated[bool | None, tyro.conf.arg(help_behavior_hint="(default: by rule)")] = None
+    """Whether views are mirrored."""
+    ema: NumberByRule = None
+    """Decay of the weights' moving average; 0 keeps the last weights."""
+
+    source: Text = None
+    """The source, in place of the recipe's."""
+    examples: Examples = None
+    """N, declared: then the statement need not name it as read from the data."""
+    classes: Names = None
+    """Class names, declared."""
+    size: Side = None
+    """Side of the images, declared; others are resized."""
+    channels: Whole = None
+    """1 for grey, 3 for colour, declared."""
+    test_fraction: float | None = None
+    """Share of the test part where a source has none of its own. (default: 0.2)"""
+    public: Annotated[bool | None, tyro.conf.arg(help_behavior_hint="(default: for digits and torchvision)")] = None
+    """The data are public: figures measured on them are then no secret."""
+    root: Path = None
+    """Where torchvision's data sets are."""
+    download: bool = False
+    """Let torchvision download the data set."""
+
+    output: Path = None
+    """The run directory. (default: runs/ and the source's name)"""
+    seed: Whole = None
+    """For experiments: the randomness follows from this number, and the promise is void to whoever knows it."""
+    device: Device = None
+    """Where to compute."""
+    threads: Whole = None
+    """CPU threads."""
+    micro_batch: WholeByRule = None
+    """The most examples in memory at once."""
+    dry_run: bool = False
+    """Check everything, print plan, model, time and memory, and spend nothing."""
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+    def run(self) -> int:
+        """Train, or say what training would be."""
+        from sfumato.training.progress import Bars
+        from sfumato.training.run import execute
+
+        with Bars() as progress:
+            job, run = self._job(progress)
+            if self.dry_run:
+                _show_dry_run(job, run, json=self.json)
+                return 0
+            finished = execute(job, run, progress=progress)
+        show(finished, json=self.json)
+        return 0
+
+    def _job(self, progress: Any) -> tuple[Job, RunDirectory]:
+        from sfumato._checks import SfumatoError
+        from sfumato.cli import recorded
+        from sfumato.data import open_source
+        from sfumato.randomness import owner_key
+        from sfumato.training import directory as names
+        from sfumato.training.prepare import prepare
+        from sfumato.training.run import recorded_performance
+
+        if (FilePath(self.what) / names.SETTINGS).is_file():
+            given = [name for name, value in self._given().items() if name not in ("what", "dry_run", "json")]
+            if given:
+                raise SfumatoError(
+                    f"{self.what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
+                    "leave them out, or give the source instead of the run",
+                )
+            return recorded.job(self.what, progress)
+        if FilePath(self.what).is_dir() and ":" not in self.what:
+            raise SfumatoError(
+                f"{self.what} is a folder, but neither a run nor the name of a source", f"write folder:{self.what}"
+            )
+        asked = self._with_recipe()
+        spec = asked.source or asked.what
+        given = {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name) not in (None, False)}
+        progress.begin("reading", 1)
+        source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
+        plan, settings, reasons = _decide(asked, source)
+        run = _directory(asked, spec, plan, settings, source)
+        if not run.exists:
+            for line in reasons:
+                progress.say(line)
+        job = prepare(
+            None,
+            source,
+            plan,
+            settings,
+            device=asked.device,
+            threads=asked.threads,
+            micro_batch=asked.micro_batch,
+            recorded=recorded_performance(run),
+            request={"source": {"spec": _absolute(spec), **_plain(given)}},
+        )
+        return job, run
+
+    def _given(self) -> dict[str, Any]:
+        """The options that were given, by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name == "what" or getattr(self, field.name) != field.default
+        }
+
+    def _with_recipe(self) -> Train:
+        """These options over those of the recipe, where the source is one."""
+        from sfumato._checks import SfumatoError
+
+        if not self.what.endswith(".toml"):
+            return self
+        known = {field.name for field in fields(self)} - {"what", "json", "dry_run"}
+        options = recipe.read(self.what, known)
+        merged = replace(self, **{**options, **{key: value for key, value in self._given().items() if key != "what"}})
+        if merged.source is None:
+            raise SfumatoError(
+                f"the recipe {self.what} names no source", 'give --source, or add source = "digits" to it'
+            )
+        return merged
+
+
+def _decide(asked: Train, source: Source) -> tuple[PrivacyPlan, Settings, list[str]]:
+    """Plan and settings: what was asked for, the rest by rule."""
+    from sfumato._checks import SfumatoError
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy.plan import default_delta
+    from sfumato.training import defaults
+    from sfumato.training.prepare import choose_device
+    from sfumato.training.settings import Settings
+
+    epsilon, noise, steps, batch_size = asked.epsilon, asked.noise_multiplier, asked.steps, asked.batch_size
+    if epsilon is None and noise is None:
+        epsilon = DEFAULT_EPSILON
+    if None not in (epsilon, noise, steps, batch_size):
+        raise SfumatoError(
+            "--epsilon, --noise-multiplier, --steps and --batch-size are all given",
+            "leave one out: it follows from the others",
+        )
+    choice = defaults.choose(
+        defaults.Facts(
+            examples=source.examples,
+            size=source.size,
+            channels=source.channels,
+            classes=len(source.classes),
+            epsilon=epsilon or DEFAULT_EPSILON,
+            device=choose_device(asked.device).split(":")[0],
+        )
+    )
+    solved = "steps" if epsilon is not None and noise is not None and steps is None else ""
+    solved = "batch size" if epsilon is not None and noise is not None and steps is not None else solved
+    if batch_size is None and solved != "batch size":
+        batch_size = choice.batch_size
+    if steps is None and solved != "steps":
+        steps = choice.steps
+    plan = PrivacyPlan.calibrate(
+        examples=source.examples,
+        delta=default_delta(source.examples) if asked.delta is None else asked.delta,
+        batch_size=batch_size,
+        steps=steps,
+        noise_multiplier=noise,
+        epsilon=epsilon,
+        max_norm=1.0 if asked.max_norm is None else asked.max_norm,
+    )
+    names = {field.name for field in fields(Settings)}
+    rules = {name: value for name, value in asdict(choice).items() if name in names}
+    rules |= {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    settings = Settings(**rules)
+    reasons = [f"by rule: {line}" for name, line in choice.reasons if getattr(asked, name) is None]
+    delta = "" if asked.delta is not None else f"by rule: delta {plan.delta:g}, the largest power of ten below 1/N"
+    return plan, settings, [*reasons, *([delta] if delta else [])]
+
+
+def _directory(asked: Train, spec: str, plan: PrivacyPlan, settings: Settings, source: Source) -> RunDirectory:
+    """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or holds this very run."""
+    from sfumato.training import directory as names
+
+    if asked.output is not None:
+        return names.RunDirectory(asked.output)
+    kind, _, argument = spec.partition(":")
+    stem = (FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument) or kind
+    number = 1
+    while True:
+        run = names.RunDirectory(FilePath("runs") / (stem if number == 1 else f"{stem}-{number}"))
+        if not run.path.exists():
+            return run
+        if run.exists and not run.finished and run.read_json(names.PLAN) == plan.to_dict():
+            record = run.read_json(names.SETTINGS)
+            same_data = record["data"]["fingerprint"] == source.fingerprint
+            if same_data and record["settings"] == json_module.loads(json_module.dumps(settings.to_dict())):
+                return run
+        number += 1
+
+
+def _absolute(spec: str) -> str:
+    kind, colon, argument = spec.partition(":")
+    if colon and kind != "torchvision":
+        return f"{kind}:{FilePath(argument).expanduser().resolve()}"
+    return spec
+
+
+def _plain(given: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    if "root" in plain:
+        plain["root"] = str(FilePath(plain["root"]).expanduser().resolve())
+    return plain
+
+
+def _reading(progress: Any) -> Any:
+    state = {"total": 0}
+
+    def tell(done: int, total: int) -> None:
+        if state["total"] != total:
+            state["total"] = total
+            progress.begin("reading images", total)
+        progress.advance(done)
+
+    return tell
+
+
+def show(run: Run, *, json: bool) -> None:
+    """What a finished run has to say."""
+    from sfumato.training import directory as names
+
+    statement = run.statement
+    path = run.directory
+    if json:
+        console.as_json(
+            {
+                "accuracy": run.accuracy,
+                "epsilon": statement.to_dict()["epsilon"],
+                "delta": statement.plan.delta,
+                "steps": run.steps,
+                "seconds": round(run.seconds, 3),
+                "run": str(path),
+                "statement": statement.sentence,
+            }
+        )
+        return
+    public = statement.circumstances.test_public
+    console.result()
+    console.result(
+        f"test accuracy  {run.accuracy:.2%}" + ("" if public else "  (measured on private data: keep it to yourself)")
+    )
+    console.result()
+    console.result(statement.sentence)
+    console.result()
+    console.talk(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
+    console.talk(f"sfumato predict {path} IMAGE   labels images")
+    console.talk(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def _show_dry_run(job: Job, run: RunDirectory, *, json: bool) -> None:
+    from sfumato.training.estimate import estimate
+    from sfumato.training.finish import plan_table
+
+    expected = estimate(job)
+    plan = {**plan_table(job.plan), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon(accountant="rdp")}
+    state = "resume" if run.exists else "begin"
+    if json:
+        console.as_json(
+            {
+                "run": str(run.path),
+                "would": state,
+                "plan": plan,
+                "settings": job.settings.to_dict(),
+                "performance": job.performance.to_dict(),
+                "estimate": asdict(expected),
+            }
+        )
+        return
+    megabytes = 1 << 20
+    console.columns(
+        [
+            *((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in plan.items()),
+            *(
+                (name.replace("_", " "), str(value))
+                for name, value in job.settings.to_dict().items()
+                if value is not None
+            ),
+            ("parameters", f"{expected.parameters:,}"),
+            ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),
+            ("time", f"about {expected.seconds:.0f} s on {job.performance.device}"),
+            (
+                "memory",
+                f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
+                f"{expected.data_bytes / megabytes:.0f} MiB for the images",
+            ),
+        ]
+    )
+    console.talk(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")

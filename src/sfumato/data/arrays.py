@@ -1,0 +1,187 @@
+"""npz:PATH - arrays in one NumPy archive: x_train y_train x_test y_test, or x y."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data import classes as class_lists
+from sfumato.data.images import check_size, prepare_array
+from sfumato.data.records import Declared, Loaded, Records
+from sfumato.data.split import in_test
+
+_FOUR = ("x_train", "y_train", "x_test", "y_test")
+_PAIR = ("x", "y")
+
+
+def load(path: str, declared: Declared) -> Loaded:
+    """Read images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
+
+    Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
+    refused. An array `classes` of text names the classes. A pair x, y is split by a keyed hash of each picture's
+    pixels. Pictures that are not square lose the ends of their longer side.
+    """
+    file = Path(path).expanduser()
+    where = f"archive {str(file)!r}"
+    arrays, names = _read(file, where)
+    shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
+    if len(shapes) > 1:
+        listing = " and ".join(map(str, sorted(shapes)))
+        raise SfumatoError(f"the two image arrays of {where} differ in shape: {listing}", "save both in one shape")
+    height, width, depth = shapes.pop()
+    size = declared.size or check_size(min(height, width), "declare a size for the images to be brought to")
+    channels = declared.channels or depth
+    classes, listed = _classes(arrays, names, declared, where)
+
+    def part(images: np.ndarray, labels: np.ndarray) -> Records:
+        labels = class_lists.renumbered(labels, names or classes, declared.classes, where)
+        return Records(images=prepare_array(images, size=size, channels=channels), labels=labels)
+
+    if "x" in arrays:
+        images, labels = arrays["x"], arrays["y"]
+        test = np.array(
+            [in_test(declared.owner_key, b"image" + image.tobytes(), declared.test_fraction) for image in images],
+            dtype=bool,
+        )
+        parts = part(images[~test], labels[~test]), part(images[test], labels[test])
+    else:
+        parts = part(arrays["x_train"], arrays["y_train"]), part(arrays["x_test"], arrays["y_test"])
+    rule = "declared" if declared.size else "the shorter side of the arrays"
+    return Loaded(
+        train=parts[0],
+        test=parts[1],
+        classes=classes,
+        classes_listed=listed,
+        parted="x" not in arrays,
+        size_rule=rule,
+    )
+
+
+def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
+    if not os.path.exists(file):
+        raise SfumatoError(f"{where} does not exist", "correct the path after npz:")
+    try:
+        with file.open("rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
+        with np.load(file, allow_pickle=False) as archive:
+            wanted = _PAIR if not set(_FOUR) & set(archive.files) else _FOUR
+            for name in wanted:
+                if name not in archive.files:
+                    found = ", ".join(archive.files) or "nothing"
+                    raise SfumatoError(
+                        f"{where} has no array {name!r}; it holds {found}",
+                        "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
+                    )
+            arrays = {name: archive[name] for name in wanted}
+            listed = archive["classes"] if "classes" in archive.files else None
+    except SfumatoError:
+        raise
+    except PermissionError:
+        raise SfumatoError(f"{where} may not be read", "give yourself permission to read it") from None
+    except IsADirectoryError:
+        raise SfumatoError(f"{where} is a folder", "give the .npz file, or use folder:") from None
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        RuntimeError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as problem:
+        if "allow_pickle" in str(problem):
+            raise SfumatoError(
+                f"{where} holds pickled objects, which can run code when they are read",
+                "save plain arrays: images as uint8, labels as integers, classes as text",
+            ) from None
+        raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
+    for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
+        arrays[images_name] = _images(arrays[images_name], images_name, where)
+        arrays[labels_name] = _labels(arrays[labels_name], labels_name, where)
+        counts = len(arrays[images_name]), len(arrays[labels_name])
+        if counts[0] != counts[1]:
+            raise SfumatoError(
+                f"{images_name} of {where} holds {counts[0]} images and {labels_name} {counts[1]} labels",
+                "save one label for each image",
+            )
+        if not counts[0]:
+            raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
+    return arrays, _names(listed, where)
+
+
+def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
+    if images.ndim == 3:
+        images = images[..., np.newaxis]
+    if images.ndim != 4 or images.shape[3] not in (1, 3):
+        raise SfumatoError(
+            f"{name} of {where} has the shape {images.shape}; it must be (N, H, W), (N, H, W, 1) or (N, H, W, 3)",
+            "reshape it, or move the channels to the end with numpy.moveaxis(x, 1, -1)",
+        )
+    if images.dtype == np.uint8:
+        return images
+    if not np.issubdtype(images.dtype, np.floating):
+        raise SfumatoError(f"{name} of {where} is {images.dtype}", "save uint8 from 0 (black) to 255 (white)")
+    result = np.empty(images.shape, np.uint8)
+    for index, image in enumerate(images):
+        if not (image.min(initial=0) >= 0 and image.max(initial=0) <= 1):  # true for NaN as well
+            value = next(number for number in image.ravel().tolist() if not 0 <= number <= 1)
+            raise SfumatoError(
+                f"{name} of {where} is {images.dtype} and holds {value:g} in image {index}, outside [0, 1]",
+                "save uint8 from 0 (black) to 255 (white), or scale to [0, 1]",
+            )
+        result[index] = np.rint(255 * image.astype(np.float64))
+    return result
+
+
+def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise SfumatoError(
+            f"{name} of {where} has the shape {labels.shape}; it must be (N,)",
+            "save one whole number for each image (y.argmax(1) of one-hot rows)",
+        )
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise SfumatoError(f"{name} of {where} is {labels.dtype}", "save labels as whole numbers 0, 1, 2, ...")
+    if len(labels) and labels.min() < 0:
+        raise SfumatoError(f"{name} of {where} holds the label {labels.min()}", "number the classes from 0")
+    return labels.astype(np.int64)
+
+
+def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
+    if listed is None:
+        return None
+    if listed.ndim != 1 or listed.dtype.kind != "U" or len(set(listed.tolist())) < max(2, len(listed)):
+        raise SfumatoError(
+            f"classes of {where} must be at least two different names, got {listed.dtype} {listed.shape}",
+            "save it as numpy.array(['cat', 'dog']), or leave it out",
+        )
+    return tuple(listed.tolist())
+
+
+def _classes(
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Declared, where: str
+) -> tuple[tuple[str, ...], bool]:
+    labels = [array for name, array in arrays.items() if name.startswith("y")]
+    largest = int(max(array.max() for array in labels))
+    known = names or declared.classes
+    if known is not None:
+        if largest >= len(known):
+            raise SfumatoError(
+                f"{where} holds the label {largest}, and {len(known)} classes are named",
+                "name every class in the order of the labels, which count from 0",
+            )
+        return declared.classes or known, True
+    if largest >= sum(map(len, labels)):
+        raise SfumatoError(
+            f"{where} holds the label {largest}, more than it has images",
+            "number the classes 0, 1, 2, ... without gaps",
+        )
+    return tuple(str(number) for number in range(largest + 1)), False

@@ -1,0 +1,99 @@
+"""Class lists: the names, their order, and whether every class can be learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+
+
+def declared_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The declared class list as a tuple, or None where nothing was declared.
+
+    >>> declared_names(["cat", "dog"])
+    ('cat', 'dog')
+    """
+    if classes is None:
+        return None
+    if isinstance(classes, str) or not all(isinstance(name, str) and name for name in classes):
+        raise SfumatoError(f"classes must be a list of names, got {classes!r}", "give one name for each class")
+    names = tuple(classes)
+    for name in names:
+        if names.count(name) > 1:
+            raise SfumatoError(f"classes names {name!r} twice", "name each class once")
+    if len(names) < 2:
+        raise SfumatoError(f"classes must name at least two classes, got {list(names)!r}", "name every class")
+    return names
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Distinct names, sorted as text, or by value when every name is a whole number.
+
+    >>> in_order(["dog", "cat", "dog"]), in_order(["10", "9"])
+    (('cat', 'dog'), ('9', '10'))
+    """
+    distinct = set(names)
+    if all(name.isascii() and name.isdigit() for name in distinct):
+        return tuple(sorted(distinct, key=lambda name: (int(name), name)))
+    return tuple(sorted(distinct))
+
+
+def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, ...] | None, where: str) -> np.ndarray:
+    """Labels that point into `found`, made to point into the declared class list instead.
+
+    Args:
+        labels: int64 (N,), positions in `found`.
+        found: the names that the data set carries.
+        declared: the names that the owner declared, or None to keep `found`.
+        where: what to call the data set in an error.
+
+    >>> renumbered(np.array([0, 1]), ("a", "b"), ("b", "a"), "x.npz").tolist()
+    [1, 0]
+    """
+    if declared is None or declared == found:
+        return labels
+    for label in np.unique(labels):
+        if found[label] not in declared:
+            raise SfumatoError(
+                f"{where} holds the label {found[label]!r}, which is not among the declared classes",
+                "add it to the declared classes, or take its images out",
+            )
+    table = np.array([declared.index(name) if name in declared else -1 for name in found])
+    return table[labels]
+
+
+def check_counts(
+    train: np.ndarray, test: np.ndarray, classes: tuple[str, ...], *, where: str, listed: bool, parted: bool
+) -> None:
+    """Refuse a class that cannot be learnt: with a single picture, or with none in the training part.
+
+    Args:
+        train, test: labels of the two parts, int64 (N,).
+        classes: class names.
+        where: what to call the data set in an error.
+        listed: whether the class list was written down; then a class may be absent from the data altogether.
+        parted: whether the owner made the two parts (otherwise the keyed hash did).
+    """
+    if len(classes) == 1:
+        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
+    in_train = np.bincount(train, minlength=len(classes))
+    in_all = in_train + np.bincount(test, minlength=len(classes))
+    for name, learnt, total in zip(classes, in_train, in_all, strict=True):
+        if total == 0 and not listed:
+            raise SfumatoError(
+                f"{where} has no image of class {name!r}", "number the classes without gaps, or declare every class"
+            )
+        if total == 1 or (parted and learnt == 1):
+            part = "training " if parted else ""
+            raise SfumatoError(
+                f"class {name!r} of {where} has a single {part}image",
+                "add images of this class, or take the class out",
+            )
+        if total and not learnt:
+            why = "" if parted else f" after the split by keyed hash, which put all {total} of them in the test part"
+            raise SfumatoError(
+                f"class {name!r} of {where} has no training image{why}",
+                "add images of this class, or make the train and test parts yourself",
+            )

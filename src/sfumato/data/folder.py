@@ -1,0 +1,120 @@
+"""folder:PATH - a folder of image files, one folder for each class."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sfumato._checks import SfumatoError
+from sfumato.data.files import Entry, load_files
+from sfumato.data.images import EXTENSIONS
+from sfumato.data.records import Declared, Loaded
+
+_LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
+_SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
+
+
+def load(path: str, declared: Declared) -> Loaded:
+    """Read class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
+
+    One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
+    Windows and macOS are passed over; any other file in a class folder must be an image.
+    """
+    root = _existing_folder(path)
+    folders = _subfolders(root)
+    where = f"folder {str(root)!r}"
+    if not folders:
+        raise SfumatoError(f"{where} has no class folders", _LAYOUT)
+    _refuse_loose_images(root)
+    # "train" is a fair name for a class of vehicles: it means a part only if it holds folders itself.
+    parts = {folder.name: folder for folder in folders if folder.name in ("train", "test") and _subfolders(folder)}
+    if parts:
+        entries = _parts(root, folders, parts, declared)
+    elif {folder.name for folder in folders} == {"train", "test"}:
+        raise SfumatoError(f"train and test of {where} have no class folders", _LAYOUT)
+    else:
+        entries = [Entry(path=file, label=folder.name) for folder in folders for file in _files(folder)]
+    return load_files(entries, declared, where=where)
+
+
+def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared) -> list[Entry]:
+    for folder in folders:
+        if folder.name not in parts:
+            raise SfumatoError(
+                f"folder {str(root)!r} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
+                "keep the two folders train and test, each with class folders, and move the others away",
+            )
+    for name in ("train", "test"):
+        if name not in parts:
+            raise SfumatoError(
+                f"folder {str(root)!r} has no {name!r} beside {next(iter(parts))!r}",
+                f"add {name} with the same class folders, or give the class folders alone to have them split",
+            )
+    names = {name: {folder.name for folder in _subfolders(part)} for name, part in parts.items()}
+    only = sorted(names["train"] ^ names["test"])
+    if only and declared.classes is None:
+        holder, other = ("train", "test") if only[0] in names["train"] else ("test", "train")
+        raise SfumatoError(
+            f"class {only[0]!r} of folder {str(root)!r} is in {holder} and not in {other}",
+            f"add it to {other}, or declare the classes",
+        )
+    for part in parts.values():
+        _refuse_loose_images(part)
+    return [
+        Entry(path=file, label=folder.name, part=name)
+        for name in ("train", "test")
+        for folder in _subfolders(parts[name])
+        for file in _files(folder)
+    ]
+
+
+def _files(folder: Path) -> list[Path]:
+    files = []
+    for item in _listing(folder):
+        if item.is_dir():
+            raise SfumatoError(
+                f"class folder {str(folder)!r} holds the folder {item.name!r}", "put images directly in class folders"
+            )
+        if item.suffix.lower() not in EXTENSIONS:
+            raise SfumatoError(
+                f"{str(item)!r} is not an image file by its name",
+                f"take it out, or give it one of the endings {' '.join(EXTENSIONS)}",
+            )
+        files.append(item)
+    if not files:
+        raise SfumatoError(f"class folder {str(folder)!r} holds no image", "add images, or take the folder away")
+    return files
+
+
+def _refuse_loose_images(folder: Path) -> None:
+    for item in _listing(folder):
+        if item.suffix.lower() in EXTENSIONS and not item.is_dir():
+            raise SfumatoError(
+                f"image {str(item)!r} lies outside every class folder", "move it to the folder of its class"
+            )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return [item for item in _listing(folder) if item.is_dir()]
+
+
+def _listing(folder: Path) -> list[Path]:
+    try:
+        items = sorted(folder.iterdir())
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(
+            f"folder {str(folder)!r} cannot be listed ({reason})", "give yourself permission to read it"
+        ) from None
+    return [item for item in items if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
+
+
+def _existing_folder(path: str) -> Path:
+    root = Path(path).expanduser()
+    if not os.path.exists(root):
+        raise SfumatoError(f"folder {str(root)!r} does not exist", "correct the path after folder:")
+    if not root.is_dir():
+        raise SfumatoError(
+            f"folder {str(root)!r} is a file", "give the folder that holds the class folders, or use npz: or csv:"
+        )
+    return root

@@ -1,0 +1,178 @@
+"""From image files to uint8 arrays: one rule for every format, colour space and size."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from sfumato._checks import SfumatoError
+from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
+"""File name endings that are read as images, whatever their case."""
+
+LARGEST_PICTURE = 80_000_000
+"""Pixels: a file that would unpack to more is refused, since a small file can claim any size."""
+
+SIZE_CAP = 224
+"""Pixels: the largest size that is chosen for image files when none is declared."""
+
+# Pillow would also try formats that call other programs (EPS starts Ghostscript).
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a file says about its picture before any pixel is decoded: its shorter side in pixels, and if it is grey."""
+
+    shorter_side: int
+    grey: bool
+
+
+@contextlib.contextmanager
+def quiet_decoder() -> Iterator[None]:
+    """Turn Pillow's warning about huge pictures into an exception and silence its remarks about metadata."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of an image file, or a refusal that names it."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise SfumatoError(f"image {str(path)!r} does not exist", "correct the path, or take it out") from None
+    except PermissionError:
+        raise SfumatoError(f"image {str(path)!r} may not be read", "give yourself permission to read it") from None
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(f"image {str(path)!r} cannot be read ({reason})", "check the file and its disk") from None
+    if not content:
+        raise SfumatoError(f"image {str(path)!r} is empty", "replace the file, or take it out")
+    return content
+
+
+def header(content: bytes, path: Path) -> Header:
+    """The picture's shorter side and whether it is grey, without decoding it."""
+    with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        _check(image, f"image {str(path)!r}")
+        return Header(shorter_side=min(image.size), grey=image.mode in _GREY)
+
+
+def decode(content: bytes, path: Path, *, size: int, channels: int) -> np.ndarray:
+    """The picture in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
+    with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        _check(image, f"image {str(path)!r}")
+        # A JPEG can be unpacked at a fraction of its size; twice the target leaves the final filter its work.
+        image.draft(None, (2 * size, 2 * size))
+        return prepare(image, size=size, channels=channels)
+
+
+def prepare(image: Image.Image, *, size: int, channels: int) -> np.ndarray:
+    """One picture by the rule that every source and every prediction follows.
+
+    First frame; turned as its EXIF orientation says; transparent parts on white; 16-bit grey divided by 257; other
+    colour spaces to RGB; the centre square of the shorter side, brought to `size` by an antialiased bilinear filter.
+
+    Args:
+        image: any Pillow image.
+        size: pixels on each side of the result.
+        channels: 1 for grey (ITU-R 601 luma of a coloured picture), 3 for RGB.
+
+    Returns:
+        uint8 (size, size, channels).
+
+    >>> prepare(Image.new("RGB", (40, 30), "white"), size=8, channels=1).shape
+    (8, 8, 1)
+    """
+    _check(image, "image")
+    wide = _wide_grey(image)
+    image = ImageOps.exif_transpose(image)
+    if wide:
+        image = Image.fromarray(np.rint(np.asarray(image).astype(np.float32) / 257).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image = image.convert("L" if channels == 1 else "RGB")
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    if (width, height) != (size, size):
+        box = (left, top, left + side, top + side)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.asarray(image, dtype=np.uint8).reshape(size, size, channels)
+
+
+def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray:
+    """Pictures uint8 (N, H, W, C) by the rule of `prepare`: uint8 (N, size, size, channels).
+
+    >>> prepare_array(np.zeros((2, 10, 8, 3), np.uint8), size=8, channels=1).shape
+    (2, 8, 8, 1)
+    """
+    if images.shape[1:] == (size, size, channels):
+        return images
+    result = np.empty((len(images), size, size, channels), np.uint8)
+
+    def block(start: int) -> None:
+        for index in range(start, min(start + 512, len(images))):
+            pixels = images[index, :, :, 0] if images.shape[3] == 1 else images[index]
+            result[index] = prepare(Image.fromarray(pixels), size=size, channels=channels)
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(block, range(0, len(images), 512)):
+            pass
+    return result
+
+
+def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:
+    """The side of the pictures in pixels, within what this room handles."""
+    if not SMALLEST_SIZE <= size <= LARGEST_SIZE:
+        raise SfumatoError(f"size must lie between {SMALLEST_SIZE} and {LARGEST_SIZE} pixels, got {size}", remedy)
+    return size
+
+
+def _wide_grey(image: Image.Image) -> bool:
+    """Whether the pixels have 16 bits. Pillow gives some such files its 32-bit mode."""
+    return image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+
+
+def _check(image: Image.Image, name: str) -> None:
+    width, height = image.size
+    if width * height > LARGEST_PICTURE:
+        raise _too_large(name)
+    if image.mode in ("I", "F") and not _wide_grey(image):
+        raise SfumatoError(f"{name} has 32-bit pixels, whose range no rule fixes", "save it with 8 or 16 bits")
+
+
+def _too_large(name: str) -> SfumatoError:
+    return SfumatoError(
+        f"{name} would unpack to more than {LARGEST_PICTURE:,} pixels",
+        "make it smaller, or take it out",
+    )
+
+
+@contextlib.contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SfumatoError, MemoryError):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_large(f"image {str(path)!r}") from None
+    except Image.UnidentifiedImageError:
+        raise SfumatoError(
+            f"{str(path)!r} is not an image that can be read", "replace the file, or take it out"
+        ) from None
+    except Exception:  # Pillow's decoders raise a dozen types for broken files
+        raise SfumatoError(f"image {str(path)!r} is broken or cut short", "replace the file, or take it out") from None

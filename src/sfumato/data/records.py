@@ -1,0 +1,95 @@
+"""What a source holds once it is read: pictures with their labels, in two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+SMALLEST_SIZE = 4
+"""Pixels: the fewest that a picture may have on a side."""
+
+LARGEST_SIZE = 1024
+"""Pixels: the most that a picture may have on a side."""
+
+Progress = Callable[[int, int], None]
+"""Called with (files read, files in all) while pictures are decoded."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """One part of a source: N pictures of one size, and the class of each.
+
+    Args:
+        images: uint8 array (N, H, W, C), C = 1 (grey) or 3 (red, green, blue), 0 is black.
+        labels: int64 array (N,), positions in the source's class list.
+        users: array (N,) of text that says whose picture each one is, where the source knows.
+
+    >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
+    >>> len(part), part.images.shape
+    (2, (2, 8, 8, 1))
+    """
+
+    images: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    users: np.ndarray | None = field(repr=False, default=None)
+
+    def __post_init__(self):
+        images, labels, users = self.images, self.labels, self.users
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+            raise TypeError(f"images must be uint8 (N, H, W, 1 or 3), got {images.dtype} {images.shape}")
+        if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
+            raise TypeError(f"labels must be int64 ({len(images)},), got {labels.dtype} {labels.shape}")
+        if users is not None and users.shape != labels.shape:
+            raise TypeError(f"users must have the shape ({len(images)},), got {users.shape}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the owner said about the data, checked, as every kind of source receives it.
+
+    Args:
+        owner_key: the owner's secret, for splits and fingerprints.
+        classes: class names in their order, or None to read them from the data.
+        size: side of the pictures in pixels, or None to read it.
+        channels: 1 or 3, or None to read it.
+        root: folder of a data set collection (torchvision's layout).
+        download: whether a missing published data set may be fetched.
+        test_fraction: expected share of the records that a split by keyed hash puts aside.
+        progress: called with (files read, files in all).
+    """
+
+    owner_key: bytes = field(repr=False)
+    classes: tuple[str, ...] | None = None
+    size: int | None = None
+    channels: int | None = None
+    root: str | None = None
+    download: bool = False
+    test_fraction: float = 0.2
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Loaded:
+    """What one kind of source hands back.
+
+    Args:
+        train: the part to learn from.
+        test: the part to measure on.
+        classes: class names; a label is a position in it.
+        classes_listed: whether somebody wrote the class list down (the owner or the file), so that a class without
+            any picture is meant; otherwise the list is what the labels show.
+        parted: whether the parts were made beforehand; otherwise the keyed hash made them.
+        size_rule: how the pictures' size came about, in words.
+    """
+
+    train: Records
+    test: Records
+    classes: tuple[str, ...]
+    classes_listed: bool
+    parted: bool
+    size_rule: str

@@ -1,0 +1,191 @@
+"""A source: where the pictures come from, which facts about them were declared, and which were read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sfumato import _checks
+from sfumato._checks import SfumatoError
+from sfumato.data import arrays, digits, folder, table, zoo
+from sfumato.data import classes as class_lists
+from sfumato.data.fingerprint import fingerprint
+from sfumato.data.images import check_size
+from sfumato.data.records import Declared, Loaded, Progress, Records
+
+FACTS = ("examples", "classes", "size", "channels")
+"""What a promise needs to know about a data set and must not learn from private records for free."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of source.
+
+    Args:
+        load: reads it, given what follows the colon and what the owner declared.
+        argument: what follows the colon, or None for a name that stands alone.
+        published: whether the data is published, so that nothing about it is secret.
+    """
+
+    load: Callable[[str, Declared], Loaded]
+    argument: str | None
+    published: bool = False
+
+
+KINDS = {
+    "digits": Kind(load=lambda _, declared: digits.load(declared), argument=None, published=True),
+    "folder": Kind(load=folder.load, argument="PATH"),
+    "npz": Kind(load=arrays.load, argument="PATH"),
+    "csv": Kind(load=table.load, argument="PATH"),
+    "torchvision": Kind(load=zoo.load, argument="NAME", published=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """A labelled set of pictures in two parts, with what may be said about it.
+
+    Args:
+        kind: "digits", "folder", "npz", "csv" or "torchvision"; never a path.
+        train, test: the records; images uint8 (N, size, size, channels).
+        classes: class names; a label is a position in it.
+        size: pixels on each side of every picture.
+        channels: 1 (grey) or 3 (red, green, blue).
+        examples: the number of training examples that the promise is computed for: as declared, else counted.
+        read: which of `FACTS` were read from the data rather than declared, and are not covered by the promise.
+            Nothing for published data sets, whose facts everybody knows.
+        public: whether the records are public, so that figures measured on them may be shown.
+        fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits.
+        size_rule: how the size came about, in words.
+    """
+
+    kind: str
+    train: Records = field(repr=False)
+    test: Records = field(repr=False)
+    classes: tuple[str, ...]
+    size: int
+    channels: int
+    examples: int
+    read: tuple[str, ...]
+    public: bool
+    fingerprint: str = field(repr=False)
+    size_rule: str
+
+
+def open_source(
+    spec: str,
+    *,
+    owner_key: bytes,
+    examples: int | None = None,
+    classes: Sequence[str] | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    root: str | None = None,
+    download: bool = False,
+    test_fraction: float = 0.2,
+    public: bool | None = None,
+    progress: Progress | None = None,
+) -> Source:
+    """Read a source into memory, check every record, and say what was declared and what was read.
+
+    Everything that can be wrong with the data is refused here, before any privacy is spent. These checks look at
+    private records without noise, so a refusal is the owner's to see and nobody else's.
+
+    **Guarantee.** Except for the facts named in `read`, each record of the result is a function of that record alone
+    (unit: one record; adjacency: any): the picture is brought to the declared size, and the split hashes it by itself.
+
+    Args:
+        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH` or `torchvision:NAME`.
+        owner_key: the owner's secret, 32 bytes.
+        examples: the declared number of training examples.
+        classes: the declared class names, in the order of the labels. A class may then be absent from the data.
+        size: the declared side of the pictures in pixels, 4 to 1024; pictures are brought to it.
+        channels: the declared number of channels, 1 or 3; pictures are brought to it.
+        root: the folder of torchvision's data sets.
+        download: whether a missing torchvision data set may be fetched.
+        test_fraction: expected share of the test part where the keyed hash splits.
+        public: whether the records are public; None for the kind's own answer (yes for published data sets).
+        progress: called with (files read, files in all) while image files are decoded.
+
+    >>> source = open_source("digits", owner_key=bytes(32))
+    >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
+    ((1438, 8, 8, 1), 359, ('0', '1', '2'), (), True)
+    """
+    name, argument = parse(spec)
+    kind = KINDS[name]
+    if not isinstance(owner_key, bytes) or len(owner_key) < 32:
+        raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
+    if examples is not None:
+        _checks.positive_integer("examples", examples)
+    if size is not None:
+        check_size(_checks.positive_integer("size", size))
+    if channels not in (None, 1, 3):
+        raise SfumatoError(f"channels must be 1 or 3, got {channels!r}", "declare 1 for grey images and 3 for colour")
+    declared = Declared(
+        owner_key=owner_key,
+        classes=class_lists.declared_names(classes),
+        size=size,
+        channels=channels,
+        root=root,
+        download=download,
+        test_fraction=_checks.fraction("test_fraction", test_fraction),
+        progress=progress,
+    )
+    loaded = kind.load(argument, declared)
+    _check_parts(loaded, spec)
+    given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
+    return Source(
+        kind=name,
+        train=loaded.train,
+        test=loaded.test,
+        classes=loaded.classes,
+        size=loaded.train.images.shape[1],
+        channels=loaded.train.images.shape[3],
+        examples=len(loaded.train) if examples is None else examples,
+        read=() if kind.published else tuple(fact for fact in FACTS if given[fact] is None),
+        public=kind.published if public is None else public,
+        fingerprint=fingerprint(owner_key, loaded.train, loaded.test, loaded.classes),
+        size_rule=loaded.size_rule,
+    )
+
+
+def parse(spec: str) -> tuple[str, str]:
+    """Kind and argument of a source's spelling.
+
+    >>> parse("folder:pictures"), parse("digits")
+    (('folder', 'pictures'), ('digits', ''))
+    """
+    name, colon, argument = spec.partition(":")
+    kind = KINDS.get(name)
+    spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
+    if kind is None:
+        remedy = f"write one of {spellings}"
+        if spec in zoo.NAMES:
+            remedy = f"write torchvision:{spec}"
+        elif Path(spec).expanduser().is_dir():
+            remedy = f"write folder:{spec} for a folder of images"
+        elif Path(spec).suffix in (".npz", ".csv"):
+            remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
+        raise SfumatoError(f"source {spec!r} is of no known kind", remedy)
+    if kind.argument is None and colon:
+        raise SfumatoError(f"source {spec!r} takes nothing after its name", f"write {name}")
+    if kind.argument is not None and not argument:
+        raise SfumatoError(f"source {spec!r} lacks its {kind.argument}", f"write {name}:{kind.argument}")
+    return name, argument
+
+
+def _check_parts(loaded: Loaded, spec: str) -> None:
+    class_lists.check_counts(
+        loaded.train.labels,
+        loaded.test.labels,
+        loaded.classes,
+        where=repr(spec),
+        listed=loaded.classes_listed,
+        parted=loaded.parted,
+    )
+    for name, part in (("training", loaded.train), ("test", loaded.test)):
+        if not len(part):
+            raise SfumatoError(
+                f"the {name} part of {spec!r} is empty", "add images, or make the train and test parts yourself"
+            )

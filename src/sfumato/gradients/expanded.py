@@ -1,0 +1,162 @@
+"""Leaves: how parameters enter one run of the model, shared by all examples or expanded to one copy each.
+
+A parameter whose uses are all tapped is *shared*. Any other one (class token, position embedding, LayerScale, a norm's
+scale, anything a tap does not know) is *expanded*: every example gets its own copy under vmap, without memory for it,
+and autograd itself yields the per-example gradients. Which is which is found by running: a shared parameter that still
+has a gradient path past the taps must be expanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients import clipping
+from sfumato.gradients.sites import Instantiated, Use, together
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that require gradients, each once, by the first of its names."""
+    found: dict[str, Tensor] = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
+    for name, parameter in found.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise SfumatoError(
+                f"parameter {name!r} has no shape yet", "run the model once on a made-up input before giving it here"
+            )
+        if not parameter.is_floating_point():
+            raise SfumatoError(
+                f"parameter {name!r} has the type {parameter.dtype}, which has no clipped gradient",
+                "use real floating-point parameters, or freeze it with requires_grad_(False)",
+            )
+    if not found:
+        raise SfumatoError(
+            "the model has no trainable parameter", "set requires_grad_(True) on those that should be trained"
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaves:
+    """The tensors that stand for the model's own in one run.
+
+    Attributes:
+        shared: by name, of the parameter's shape.
+        expanded: by name, (B, *shape).
+        fixed: frozen parameters and buffers that must not be the model's own; usually empty.
+        originals: the model's own trainable parameters. A gradient that reaches one of them went past its substitute.
+    """
+
+    shared: dict[str, Tensor]
+    expanded: dict[str, Tensor]
+    fixed: dict[str, Tensor]
+    originals: dict[str, Tensor]
+
+    def gradient_of_mains(self, total: Tensor, anchors: list[Tensor]) -> tuple[dict[str, Use], set[str]]:
+        """Backward through everything that is not tapped, and by the anchors through the taps.
+
+        Returns:
+            the expanded parameters' uses, and the names of shared parameters that turn out to need expansion.
+        """
+        if not total.requires_grad:
+            return {}, set()
+        wanted = [*anchors, *self.expanded.values(), *self.shared.values(), *self.originals.values()]
+        found = torch.autograd.grad(total, wanted, allow_unused=True)[len(anchors) :]
+        uses: dict[str, Use] = {
+            name: Instantiated(values) for name, values in zip(self.expanded, found, strict=False) if values is not None
+        }
+        direct = found[len(self.expanded) :]
+        self.refuse_bypassed(direct[len(self.shared) :])
+        return uses, {name for name, values in zip(self.shared, direct, strict=False) if values is not None}
+
+    def refuse_bypassed(self, gradients: Sequence[Tensor | None]) -> None:
+        """Refuses if a gradient reached one of the originals, in their order."""
+        for name, gradient in zip(self.originals, gradients, strict=True):
+            if gradient is not None:
+                raise SfumatoError(
+                    f"parameter {name!r} is used by the loss, or through a reference outside its module, "
+                    "so its gradient would be lost",
+                    "use it inside the model's forward pass as an attribute of its module; for weight decay take the "
+                    "optimizer's",
+                )
+
+    def pull_back(self, operand: Tensor, use: Use) -> dict[str, Use]:
+        """From per-example gradients of a function of parameters (a standardised weight) to those of the parameters.
+
+        Args:
+            operand: computed from shared parameters alone, with its graph.
+        """
+        values = use.instantiate().to(operand.dtype)
+        wanted = [*self.shared.values(), *self.originals.values()]
+        try:
+            found = torch.autograd.grad(
+                operand, wanted, values, is_grads_batched=True, allow_unused=True, retain_graph=True
+            )
+        except RuntimeError:  # an operation whose backward has no batching rule
+            rows = [
+                torch.autograd.grad(operand, wanted, value, allow_unused=True, retain_graph=True) for value in values
+            ]
+            found = [None if row[0] is None else torch.stack(row) for row in zip(*rows, strict=True)]
+        self.refuse_bypassed(found[len(self.shared) :])
+        return {
+            name: Instantiated(gradient)
+            for name, gradient in zip(self.shared, found, strict=False)
+            if gradient is not None
+        }
+
+    def by_parameter(self, operands: list[tuple[Tensor, Use]], mains: dict[str, Use]) -> dict[str, Use]:
+        """Everything that reached each parameter, added up before any norm is taken."""
+        names = {id(leaf): name for name, leaf in self.shared.items()}
+        collected: dict[str, list[Use]] = {name: [use] for name, use in mains.items()}
+        derived: dict[int, tuple[Tensor, list[Use]]] = {}
+        for operand, use in operands:
+            if id(operand) in names:
+                collected.setdefault(names[id(operand)], []).append(use)
+            else:
+                derived.setdefault(id(operand), (operand, []))[1].append(use)
+        for operand, uses in derived.values():
+            for name, use in self.pull_back(operand, together(uses)).items():
+                collected.setdefault(name, []).append(use)
+        return {name: together(uses) for name, uses in collected.items()}
+
+
+def make_leaves(model: nn.Module, examples: int, expanded: Collection[str], *, own_copies: bool = False) -> Leaves:
+    """Leaves for one run.
+
+    Args:
+        examples: B.
+        expanded: names of the parameters to expand.
+        own_copies: copy every parameter and buffer, so that a model that writes to them harms nothing.
+    """
+
+    def plain(tensor: Tensor) -> Tensor:
+        return tensor.detach().clone() if own_copies else tensor.detach()
+
+    trainable = trainable_parameters(model)
+    fixed: dict[str, Tensor] = {}
+    if own_copies:
+        frozen = {name: tensor for name, tensor in model.named_parameters() if name not in trainable}
+        fixed = {name: plain(tensor) for name, tensor in {**frozen, **dict(model.named_buffers())}.items()}
+    return Leaves(
+        shared={name: plain(p).requires_grad_() for name, p in trainable.items() if name not in expanded},
+        expanded={
+            name: plain(trainable[name]).unsqueeze(0).expand(examples, *trainable[name].shape).requires_grad_()
+            for name in trainable
+            if name in expanded
+        },
+        fixed=fixed,
+        originals=trainable,
+    )
+
+
+def zero_gradients(model: nn.Module) -> dict[str, Tensor]:
+    """A zero for every trainable parameter, in the type in which its gradients are summed."""
+    return {
+        name: torch.zeros_like(parameter.detach(), dtype=clipping.accumulation_dtype(parameter.dtype))
+        for name, parameter in trainable_parameters(model).items()
+    }

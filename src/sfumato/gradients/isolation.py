@@ -1,0 +1,169 @@
+"""What is refused, because one example could reach another one's gradient.
+
+Within a call nothing can: every example has its own run of the model. Two roads stay open and are closed here: layers
+whose purpose is to mix a batch or to rewrite weights by what they read, and modules that keep something of an example
+(an attribute, a buffer) and meet the next example with it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from sfumato._checks import SfumatoError
+
+# Torch's own book-keeping in a module: parameters and sub-modules are followed by name, hooks hold functions.
+_BOOKKEEPING = frozenset(vars(nn.Module()).keys() - {"_buffers", "training"})
+_DEEPEST = 4
+
+
+def refuse_mixing_layers(model: nn.Module) -> None:
+    """Refuses, by module name, layers that couple examples or rewrite weights at private positions."""
+    for name, module in model.named_modules():
+        place = f"module {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            kind = "synchronised batch norm" if isinstance(module, nn.SyncBatchNorm) else "batch norm"
+            raise SfumatoError(
+                f"{place} is {kind} that normalises by the private batch, so every example would move every other "
+                "one's gradient",
+                "choose a model with group norm (in timm: a name with 'gn', or norm_layer='groupnorm'), or replace the "
+                "module by torch.nn.GroupNorm, or freeze it at its stored statistics with .eval() on that module",
+            )
+        if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
+            raise SfumatoError(
+                f"{place} keeps running statistics of private examples",
+                "build it with track_running_stats=False, or freeze it with .eval() on that module",
+            )
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+            raise SfumatoError(
+                f"{place} has max_norm={module.max_norm}, which rewrites its weights at the private indices it reads",
+                "build it without max_norm",
+            )
+
+
+def refuse_trainable_loss(loss: Any) -> None:
+    """A loss that is a module with trainable parameters would never train them."""
+    if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
+        name = next(name for name, p in loss.named_parameters() if p.requires_grad)
+        raise SfumatoError(
+            f"loss has the trainable parameter {name!r}, which would get no gradient",
+            "move it into the model, or freeze it with requires_grad_(False)",
+        )
+
+
+class _Kept:
+    """A record of what modules hold, by reference and version, to be compared and restored later."""
+
+    def __init__(self, modules: Iterable[tuple[str, nn.Module]], own: Iterable[tuple[str, Tensor]], strict: bool):
+        self._modules = list(modules)
+        self._own = list(own)
+        self._strict = strict
+        self._saved: list[tuple[Any, Any]] = []
+        # Recurrent modules hold their parameters a second time, in a list that a run with substitutes leaves stale.
+        self._aliases = [(m, list(m._flat_weights)) for _, m in self._modules if isinstance(m, nn.RNNBase)]
+        self._before = dict(self._contents(save=True))
+
+    def _contents(self, *, save: bool) -> Iterator[tuple[tuple[str, ...], tuple[Any, Any]]]:
+        for name, module in self._modules:
+            attributes = vars(module)
+            if save:
+                self._saved.append((attributes, dict(attributes)))
+            for key, value in attributes.items():
+                if key not in _BOOKKEEPING and not (key == "_flat_weights" and isinstance(module, nn.RNNBase)):
+                    yield from self._inside((name, key), value, save, 0)
+            for key, parameter in module._parameters.items():
+                if parameter is not None:
+                    yield (name, key), _identity(parameter)
+        for key, tensor in self._own:
+            yield ("", key), _identity(tensor)
+
+    def _inside(self, path: tuple[str, ...], value: Any, save: bool, depth: int):
+        if isinstance(value, Tensor):
+            yield path, _identity(value)
+        elif isinstance(value, (bool, int, float, complex, str)):
+            if self._strict:
+                yield path, (type(value), value)
+        elif depth < _DEEPEST and isinstance(value, (dict, list, set)):
+            if save:
+                self._saved.append((value, value.copy()))
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in list(items):
+                yield from self._inside((*path, str(key)), item, save, depth + 1)
+        elif depth < _DEEPEST and isinstance(value, tuple):
+            for key, item in enumerate(value):
+                yield from self._inside((*path, str(key)), item, save, depth + 1)
+        elif depth < _DEEPEST and _is_plain_object(value):
+            attributes = vars(value)
+            if save:
+                self._saved.append((attributes, dict(attributes)))
+            for key, item in list(attributes.items()):
+                yield from self._inside((*path, key), item, save, depth + 1)
+
+    def change(self) -> tuple[str, ...] | None:
+        """The first place that holds a new or changed value, or None."""
+        after = dict(self._contents(save=False))
+        for path, (what, version) in after.items():
+            before = self._before.get(path)
+            if before is None or (before[1] is not version and before[1] != version):
+                return path
+            if isinstance(what, Tensor) and before[0] is not what:
+                return path
+        return None
+
+    def restore_aliases(self) -> None:
+        """Lets recurrent modules hold their own parameters again."""
+        for module, parameters in self._aliases:
+            vars(module)["_flat_weights"] = parameters
+
+    def restore(self) -> None:
+        """Puts back what containers and attributes held."""
+        for container, contents in self._saved:
+            container.clear()
+            container.extend(contents) if isinstance(container, list) else container.update(contents)
+
+
+def _identity(tensor: Tensor) -> tuple[Tensor, int]:
+    return tensor, -1 if tensor.is_inference() else tensor._version
+
+
+def _is_plain_object(value: Any) -> bool:
+    if isinstance(value, (nn.Module, type, types.ModuleType)) or callable(value):
+        return False
+    return hasattr(value, "__dict__") and not type(value).__module__.startswith("torch")
+
+
+@contextmanager
+def nothing_kept(model: nn.Module, loss: Any, own: Iterable[tuple[str, Tensor]] = (), *, strict: bool = False):
+    """Around a run: refuses, by module and attribute, a model or loss that comes out holding something else.
+
+    Args:
+        own: further named tensors that must not be written to, such as copies that stand in for buffers.
+        strict: also compare numbers and strings; needed where the model sees plain values (under vmap it cannot turn
+            an example's value into a number).
+    """
+    modules = list(model.named_modules())
+    if isinstance(loss, nn.Module):
+        modules += [(f"loss.{name}".rstrip("."), module) for name, module in loss.named_modules()]
+    kept = _Kept(modules, own, strict)
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    kept.restore_aliases()
+    path = kept.change()
+    if path is not None:
+        kept.restore()
+        place = ".".join(part for part in path if part != "_buffers").lstrip(".")
+        raise SfumatoError(
+            f"the forward pass leaves a new or changed value in {place!r}, which the next example would meet",
+            "compute it anew in every forward pass, or freeze the module that keeps it with .eval()",
+        ) from failure
+    if failure is not None:
+        raise failure

@@ -1,0 +1,45 @@
+"""What one more example costs in memory, estimated on made-up examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.gradients.discovery import Road, undisturbed_random
+from sfumato.gradients.examples import Tree, each, tensors
+from sfumato.gradients.vectorised import run
+
+# Tensors of a layer's size that live for a moment: its output gradient, its input gradient, a kernel's workspace.
+_TEMPORARIES = 3
+
+
+def bytes_per_example(
+    model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tree, targets: Tree, *, views: int, road: Road
+) -> int:
+    """Bytes per example: activations that autograd saves, per-example gradients, and a few tensors of passing use.
+
+    Args:
+        inputs: four made-up examples; the difference between four and two is what two examples cost.
+        targets: theirs.
+    """
+    own = sum(tensor[:1].numel() * tensor.element_size() for tensor in tensors(inputs))
+    if not road.fast:
+        return own
+
+    def cost(examples: int) -> int:
+        saved: dict[int, Tensor] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            return tensor
+
+        few, fewer = (each(lambda tensor: tensor[:examples], tree) for tree in (inputs, targets))
+        with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            found = run(model, loss, few, fewer, views=views, expanded=road.expanded, own_copies=True)
+        sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
+        return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(use.bytes() for use in found.uses.values())
+
+    return own + max(1, (cost(4) - cost(2)) // 2)

@@ -1,0 +1,216 @@
+"""The self-check: a `ClippedGradient` against the oracle, on made-up examples, adversarial ones among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients import oracle
+from sfumato.gradients.discovery import first_line, undisturbed_random
+from sfumato.gradients.examples import Tree, call, each, tensors
+from sfumato.gradients.isolation import nothing_kept
+
+if TYPE_CHECKING:
+    from sfumato.gradients.clipped import ClippedSum
+
+# (scale, offset) of the made-up examples: ordinary ones, a large offset, tiny and huge scales, and a constant.
+_KINDS = ((1.0, 0.0), (1.0, 0.0), (1.0, 1000.0), (1e-6, 0.0), (1e4, 0.0), (0.0, 1.0))
+_RELATIVE = 1e-3
+# How many times the oracle's own rounding error is allowed on top.
+_ROUNDING = 30.0
+# Share of the whole gradient below which one parameter's difference is rounding.
+_NEGLIGIBLE = 1e-5
+_REMEDY = (
+    "do not train with this model as it is: a layer computes something else when examples are run one at a time, or "
+    "the loss is not a mean over views; report it if neither holds"
+)
+
+
+class WithoutRandomness(TorchFunctionMode):
+    """While active, dropout keeps everything and random functions return the middle of their range."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if name == "bernoulli_":
+            return args[0].fill_(1)
+        if name == "bernoulli":
+            return torch.ones_like(args[0])
+        if name in ("uniform_", "normal_", "exponential_", "random_"):
+            return args[0].fill_(0.5 if name == "uniform_" else 1)
+        if name in ("rand_like", "randn_like"):
+            return torch.full_like(args[0], 0.5)
+        if name in ("rand", "randn"):
+            return torch.full_like(func(*args, **kwargs), 0.5)
+        if "dropout_p" in kwargs:
+            kwargs["dropout_p"] = 0.0
+        if func is F.scaled_dot_product_attention and len(args) > 4:
+            args = (*args[:4], 0.0, *args[5:])
+        return func(*args, **kwargs)
+
+
+_DROPOUTS = {
+    *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"),
+    *("feature_alpha_dropout", "alpha_dropout_", "feature_dropout_"),
+}
+
+
+def made_up(
+    model: nn.Module, example_shape: Any, targets: Tree | None, views: int, *, examples: int
+) -> tuple[Tree, Tree]:
+    """Made-up inputs (E, ...) or (E, K, ...) and targets (E, ...), on the model's device, in its type.
+
+    Args:
+        example_shape: as in `ClippedGradient.self_check`.
+        targets: (M, ...) to be used in turn, or None for the classes of the model's output.
+    """
+    like = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
+    generator = torch.Generator().manual_seed(1)
+    kinds = [_KINDS[index % len(_KINDS)] for index in range(examples)]
+
+    def draw(shape: tuple[int, ...]) -> Tensor:
+        lead = (examples,) if views == 1 else (examples, views)
+        values = torch.randn(*lead, *shape, generator=generator, dtype=torch.float64)
+        column = (examples, *[1] * (values.dim() - 1))
+        scales, offsets = torch.tensor(kinds, dtype=torch.float64).t()
+        return (values * scales.reshape(column) + offsets.reshape(column)).to(like)
+
+    def build(spec: Any) -> Tree:
+        if isinstance(spec, Tensor):
+            if spec.is_floating_point():
+                return draw(tuple(spec.shape)).to(spec.dtype)
+            return torch.stack([spec if views == 1 else torch.stack([spec] * views)] * examples).to(like.device)
+        if isinstance(spec, dict):
+            return {key: build(value) for key, value in spec.items()}
+        if isinstance(spec, (tuple, list)):
+            if all(isinstance(size, int) and size > 0 for size in spec):
+                return draw(tuple(spec))
+            if all(isinstance(part, (tuple, list, dict, Tensor)) for part in spec):
+                return tuple(build(part) for part in spec)
+        raise SfumatoError(
+            f"example_shape must be a shape such as (3, 32, 32), got {spec!r}", "give one example's shape"
+        )
+
+    inputs = build(example_shape)
+    if targets is None:
+        targets = torch.arange(examples, device=like.device) % _classes(model, inputs, views)
+    else:
+        order = torch.arange(examples) % tensors(targets)[0].shape[0]
+        targets = each(lambda tensor: tensor[order.to(tensor.device)], targets)
+    return inputs, targets
+
+
+def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
+    batch = each(lambda tensor: tensor[:2] if views == 1 else tensor[0], inputs)
+    state = {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
+    with torch.no_grad(), undisturbed_random(), nothing_kept(model, None):
+        try:
+            outputs = call(model, state, batch)
+        except Exception as error:
+            raise SfumatoError(
+                f"the model fails on a made-up example of the given shape: {first_line(error)}", "check example_shape"
+            ) from error
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2:
+        raise SfumatoError("the model's output is not (N, classes), so its targets are unknown", "give targets=")
+    return outputs.shape[1]
+
+
+def check(
+    gradient: Callable[[Tree, Tree], ClippedSum],
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    inputs: Tree,
+    targets: Tree,
+    *,
+    max_norm: float,
+    views: int,
+) -> None:
+    """Refuses if the clipped sums differ from the oracle's: for each made-up example alone, and for all together.
+
+    Where the model can be run in float64 too, the oracle's own rounding error is known, and so much more is allowed: an
+    example with a large offset may have hardly any correct digit in float32, in both computations.
+    """
+
+    def truth(index: int, dtype: torch.dtype | None) -> _Answer:
+        one_input, one_target = (each(lambda tensor: tensor[index : index + 1], tree) for tree in (inputs, targets))
+        return _Answer(
+            *oracle.clipped_sum(model, loss, one_input, one_target, max_norm=max_norm, views=views, dtype=dtype)[:2]
+        )
+
+    def ours(chosen: list[int]) -> _Answer:
+        some_inputs, some_targets = (each(lambda tensor: tensor[chosen], tree) for tree in (inputs, targets))
+        total = gradient(some_inputs, some_targets)
+        return _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
+
+    examples = range(tensors(inputs)[0].shape[0])
+    with undisturbed_random(), WithoutRandomness():
+        plain = [truth(index, None) for index in examples]
+        if not _same(plain[0], truth(0, None)):
+            raise SfumatoError(
+                "the model gives different gradients for the same example, so it cannot be checked",
+                "take its randomness from torch's dropout functions, or switch it off with .eval()",
+            )
+        try:
+            exact = [truth(index, torch.float64) for index in examples]
+        except Exception:  # a model with a type written into it
+            exact = plain
+        alone = [ours([index]) for index in examples]
+        finite = [i for i in examples if all(torch.isfinite(a[i].norms).all() for a in (plain, exact, alone))]
+        if not finite:
+            raise SfumatoError(
+                "the gradients of all made-up examples are not finite", "check the model, the loss and example_shape"
+            )
+        for index in finite:
+            _compare(alone[index], plain[index], exact[index])
+        _compare(ours(finite), _added([plain[i] for i in finite]), _added([exact[i] for i in finite]))
+
+
+class _Answer(NamedTuple):
+    gradients: dict[str, Tensor]
+    norms: Tensor
+
+
+def _added(answers: list[_Answer]) -> _Answer:
+    gradients = {name: sum(answer.gradients[name] for answer in answers) for name in answers[0].gradients}
+    return _Answer(gradients, torch.cat([answer.norms for answer in answers]))  # type: ignore[arg-type]
+
+
+def _same(first: _Answer, second: _Answer) -> bool:
+    return all(
+        torch.allclose(value, second.gradients[name], rtol=1e-3, atol=1e-6 * float(value.abs().max()), equal_nan=True)
+        for name, value in first.gradients.items()
+        if value.numel()
+    )
+
+
+def _compare(ours: _Answer, plain: _Answer, exact: _Answer) -> None:
+    def size(value: Tensor) -> float:
+        return float(value.square().sum().sqrt())
+
+    whole = size(torch.stack([value.square().sum().sqrt() for value in exact.gradients.values()]))
+    for name, value in exact.gradients.items():
+        allowed = _RELATIVE * size(value) + _ROUNDING * size(plain.gradients[name] - value) + _NEGLIGIBLE * whole
+        if name not in ours.gradients or not size(ours.gradients[name] - value) <= allowed:
+            found = size(ours.gradients[name] - value) if name in ours.gradients else float("nan")
+            raise SfumatoError(
+                f"the clipped sum for parameter {name!r} differs from the plain computation by {found:.3g} "
+                f"where {allowed:.3g} is allowed",
+                _REMEDY,
+            )
+    allowed_norms = _RELATIVE * exact.norms + _ROUNDING * (plain.norms - exact.norms).abs()
+    wrong = (ours.norms - exact.norms).abs() > allowed_norms
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise SfumatoError(
+            f"the gradient norm of made-up example {row} is {float(ours.norms[row]):.6g}, "
+            f"the plain computation gives {float(exact.norms[row]):.6g}",
+            _REMEDY,
+        )

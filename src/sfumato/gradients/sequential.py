@@ -1,0 +1,61 @@
+"""The slow exact road, for models that vmap cannot run: one example after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.gradients import clipping
+from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
+from sfumato.gradients.expanded import Leaves, make_leaves, zero_gradients
+from sfumato.gradients.frozen import FrozenNorms
+from sfumato.gradients.isolation import nothing_kept
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    inputs: Tree,
+    targets: Tree,
+    *,
+    max_norm: float,
+    views: int,
+    own_copies: bool = False,
+) -> tuple[dict[str, Tensor], Tensor, Tensor, frozenset[str]]:
+    """Sum over examples of the clipped gradient, adding one example at a time.
+
+    Returns:
+        gradients by parameter name, norms (B,) float64, losses (B,), names of the parameters that had a gradient.
+    """
+    total = zero_gradients(model)
+    coarsest = max((value.dtype for value in total.values()), key=lambda dtype: torch.finfo(dtype).eps)
+    norms, losses, used = [], [], set()
+    for index in range(tensors(inputs)[0].shape[0]):
+        leaves = make_leaves(model, 1, (), own_copies=own_copies)
+        own = {**leaves.fixed, **leaves.shared}
+        with nothing_kept(model, loss, own.items(), strict=True), FrozenNorms():
+            example, target = (each(lambda tensor, row=index: tensor[row], tree) for tree in (inputs, targets))
+            value = loss_of_one(model, loss, own, example, target, views)
+            found = _gradients(value, leaves)
+        squares = value.detach().new_zeros(1).double()
+        for gradient in found.values():
+            squares += clipping.squared_norms(gradient.unsqueeze(0))
+        factor = clipping.clip_factors(squares, value.detach().reshape(1), max_norm=max_norm, dtype=coarsest)
+        for name, gradient in found.items():
+            total[name] += clipping.weighted_sum(gradient.unsqueeze(0).to(total[name].dtype), factor)
+        norms.append(squares.sqrt())
+        losses.append(value.detach())
+        used |= found.keys()
+    return total, torch.cat(norms), torch.stack(losses), frozenset(used)
+
+
+def _gradients(value: Tensor, leaves: Leaves) -> dict[str, Tensor]:
+    if not value.requires_grad:
+        return {}
+    found = torch.autograd.grad(value, [*leaves.shared.values(), *leaves.originals.values()], allow_unused=True)
+    leaves.refuse_bypassed(found[len(leaves.shared) :])
+    dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+    return {name: g for name, g in zip(leaves.shared, dense, strict=False) if g is not None}

@@ -1,0 +1,206 @@
+"""The page of a run: what was promised, how well it worked, and how to check it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from sfumato.privacy.statement import rounded_up
+from sfumato.report.classes import ClassScore, class_scores, confused_pairs, worst
+from sfumato.report.facts import Evaluation, Facts
+from sfumato.report.numbers import cell, percent, significant
+from sfumato.report.plots import curve, heat_map
+
+_MOST_BARS = 40
+_LOWEST_BARS = 20
+_MOST_NUMBERED = 20
+_MOST_ROWS = 12
+_SMALL_IMAGE = 64
+_UNFAIR = (
+    "Private training can be unfair to small groups: clipping and noise cost those most who are few or look unlike "
+    "the rest. Look at the classes that matter to you before you rely on the average."
+)
+
+
+def page(facts: Facts, *, public: bool = False) -> str:
+    """The report as one HTML file that needs no network and runs no script.
+
+    The same facts give the same bytes.
+
+    **Guarantee.** With `public`, the metrics and the evaluation of a run whose test split is private are taken out of
+    the facts before anything is drawn, so that no byte of the page depends on them. What remains (title, statement,
+    plan, settings, environment) is printed as given: that it holds nothing measured on private data is for whoever
+    gathers the facts to see to.
+
+    Args:
+        facts: what to tell.
+        public: leave out what shows private data or was measured on it, and say that it was left out.
+    """
+    withheld = public and not facts.public_test
+    if withheld:
+        facts = replace(facts, metrics=(), evaluation=None)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(files("sfumato.report").joinpath("page.html.jinja").read_text("utf-8"))
+    return template.render(
+        title=facts.title,
+        public=public,
+        withheld=withheld,
+        public_test=facts.public_test,
+        promise=_promise(facts.statement),
+        training=_training(facts.metrics),
+        result=_result(facts.evaluation) if facts.evaluation and facts.evaluation.examples else None,
+        tables=[
+            ("Plan", "What decides epsilon.", _table(facts.plan)),
+            ("Settings", "What the model and its training were.", _table(facts.settings)),
+            ("Environment", "Where the run took place.", _table(facts.environment)),
+        ],
+    )
+
+
+def _promise(statement: Mapping[str, Any]) -> dict[str, Any]:
+    figures = [
+        ("epsilon", rounded_up(float(statement["epsilon"]))),
+        ("delta", significant(float(statement["delta"]))),
+    ]
+    figures += [(key, str(statement[key])) for key in ("unit", "adjacency") if statement.get(key)]
+    seeded = bool(statement.get("circumstances", {}).get("seeded"))
+    plain = [str(line) for line in statement["plain"]]
+    # The warning of a seeded run leads its page; nothing that sounds like a promise is set larger than it.
+    lead = "" if seeded or not plain else plain.pop(0)
+    return {
+        "seeded": seeded,
+        "lead": lead,
+        "plain": plain,
+        "figures": figures,
+        "ended_early": _ended_early(statement),
+        "not_covered": list(statement["not_covered"]),
+        "sentence": statement["sentence"],
+        "sources": [(key, str(statement[key])) for key in ("theorem", "accountant", "citation") if statement.get(key)],
+    }
+
+
+def _ended_early(statement: Mapping[str, Any]) -> str:
+    taken, planned = statement.get("steps_taken"), statement.get("steps_planned")
+    if taken is None or planned is None or taken >= planned:
+        return ""
+    return f"The run ended after {taken:,} of {planned:,} steps. The promise stays the one of the whole plan."
+
+
+def _training(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    rows = sorted(metrics, key=lambda row: int(row["step"]))
+    # Markup is safe here: plots.py draws from numbers and its own words, never from a name in the data.
+    plots = [
+        (heading, Markup(svg))
+        for heading, svg in (("Accuracy", curve(rows, "accuracy")), ("Loss", curve(rows, "loss")))
+        if svg
+    ]
+    if not plots:
+        return None
+    measured = [row for row in rows if row.get("accuracy") is not None or row.get("loss") is not None]
+    stride = (len(measured) - 1) / (_MOST_ROWS - 1)
+    shown = measured if stride <= 1 else [measured[round(index * stride)] for index in range(_MOST_ROWS)]
+    return {
+        "plots": plots,
+        "columns": ("step", "epsilon", "accuracy", "loss"),
+        "rows": [
+            (
+                f"{int(row['step']):,}",
+                *(
+                    "" if row.get(key) is None else show(float(row[key]))
+                    for key, show in (("epsilon", rounded_up), ("accuracy", percent), ("loss", significant))
+                ),
+            )
+            for row in shown
+        ],
+        "thinned": len(shown) < len(measured),
+    }
+
+
+def _result(evaluation: Evaluation) -> dict[str, Any]:
+    scores = class_scores(evaluation)
+    lowest = worst(scores)
+    classes = len(evaluation.classes)
+    many = classes > _MOST_NUMBERED
+    bars = scores if len(scores) <= _MOST_BARS else scores[:_LOWEST_BARS]
+    return {
+        "accuracy": percent(evaluation.accuracy),
+        "mean": f"{100 * evaluation.accuracy:.2f}",
+        "loss": significant(evaluation.loss),
+        "examples": f"{evaluation.examples:,}",
+        "classes": f"{classes:,}",
+        "untested": classes - len(scores),
+        "fairness": _fairness(lowest, evaluation.accuracy),
+        "bars": [
+            {
+                "name": score.name,
+                "width": f"{100 * score.accuracy:.2f}",
+                "share": percent(score.accuracy),
+                "counts": f"{score.correct:,} of {score.examples:,}",
+                "worst": score in lowest,
+            }
+            for score in bars
+        ],
+        "bars_left_out": f"{len(scores) - len(bars):,}" if len(bars) < len(scores) else "",
+        "median": percent(scores[len(scores) // 2].accuracy) if scores else "",
+        "matrix": None if many else _matrix(evaluation),
+        "heat_map": Markup(heat_map(evaluation.confusion)) if many else None,
+        "pairs": confused_pairs(evaluation) if many else [],
+        "samples": [_sample(*sample) for sample in evaluation.samples],
+    }
+
+
+def _fairness(lowest: Sequence[ClassScore], accuracy: float) -> str:
+    if not lowest:
+        return f"No class stands out in this test. {_UNFAIR}"
+    first = lowest[0]
+    if len(lowest) == 1:
+        low, high = first.interval
+        images = "its only test image was" if first.examples == 1 else f"its {first.examples:,} test images were"
+        found = (
+            f"The worst class is “{first.name}”: {percent(first.accuracy)} of {images} classified correctly, against "
+            f"{percent(accuracy)} over all classes. From so many images, its true accuracy lies between {percent(low)} "
+            f"and {percent(high)} with 95% confidence."
+        )
+    else:
+        names = [f"“{score.name}”" for score in lowest[:3]]
+        if len(lowest) > 3:
+            names.append(f"{len(lowest) - 3:,} more")
+        found = (
+            f"The worst classes are {', '.join(names[:-1])} and {names[-1]}: {percent(first.accuracy)} of the test "
+            f"images of each were classified correctly, against {percent(accuracy)} over all classes."
+        )
+    return f"{found} {_UNFAIR}"
+
+
+def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool]]]]:
+    """Rows of (true class, cells of (count, shade from 0 to 10 by its share of the row, on the diagonal))."""
+    rows = []
+    for index, (name, counts) in enumerate(zip(evaluation.classes, evaluation.confusion, strict=True)):
+        total = max(1, sum(counts))
+        cells = [(int(count), -(-10 * int(count) // total), column == index) for column, count in enumerate(counts)]
+        rows.append((str(name), cells))
+    return rows
+
+
+def _sample(png: bytes, truth: str, prediction: str, score: float) -> dict[str, Any]:
+    width = int.from_bytes(png[16:20], "big")
+    return {
+        "source": "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
+        "truth": truth,
+        "prediction": prediction,
+        "right": truth == prediction,
+        "score": f"{float(score):.0%}",
+        "small": width <= _SMALL_IMAGE,
+    }
+
+
+def _table(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(str(name).replace("_", " "), cell(str(name), value)) for name, value in facts.items()]

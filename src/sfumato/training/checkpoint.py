@@ -1,0 +1,127 @@
+"""Checkpoints: the whole state between two steps, in one safetensors file. No pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.training.directory import write
+
+METADATA = "sfumato"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The state after `step` steps.
+
+    Args:
+        step: how many steps were taken.
+        model: parameters and buffers.
+        average: the averaged parameters; empty without averaging.
+        optimizer: the optimizer's own state, as its `state_dict` gives it.
+    """
+
+    step: int
+    model: dict[str, Tensor]
+    average: dict[str, Tensor]
+    optimizer: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, step: int, model: nn.Module, average: dict[str, Tensor], optimizer: torch.optim.Optimizer
+    ) -> Checkpoint:
+        """The state of live objects (not copied)."""
+        return cls(step=step, model=dict(model.state_dict()), average=average, optimizer=optimizer.state_dict())
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
+        """Put the state into live objects; returns the average on the device."""
+        model.load_state_dict(self.model)
+        optimizer.load_state_dict(self.optimizer)
+        return {name: value.to(device) for name, value in self.average.items()}
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        tensors: dict[str, Tensor] = {}
+        skeleton = _lift(self.optimizer, "optimizer", tensors)
+        tensors |= {f"model.{name}": value for name, value in self.model.items()}
+        tensors |= {f"average.{name}": value for name, value in self.average.items()}
+        metadata = {METADATA: json.dumps({"step": self.step, "optimizer": skeleton}, sort_keys=True)}
+        write(path, to_bytes(tensors, metadata), private=True)
+
+    @classmethod
+    def load(cls, path: Path) -> Checkpoint:
+        """Read a file that `save` wrote."""
+        tensors, metadata = read_safetensors(path)
+        try:
+            about = json.loads(metadata[METADATA])
+            return cls(
+                step=about["step"],
+                model=_under("model.", tensors),
+                average=_under("average.", tensors),
+                optimizer=_lower(about["optimizer"], tensors),
+            )
+        except (KeyError, ValueError, TypeError):
+            raise SfumatoError(f"{path} is no checkpoint of sfumato", "restore it from a copy") from None
+
+
+def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """Safetensors bytes, a function of tensors and metadata alone (one key of metadata: their order varies)."""
+    if len(metadata) > 1:
+        raise ValueError("more than one metadata key would make the bytes depend on chance")
+    independent = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    return save(independent, metadata=metadata)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors (on the CPU) and the metadata of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
+    except (OSError, SafetensorError) as error:
+        raise SfumatoError(f"{path} cannot be read as safetensors ({error})", "restore it from a copy") from None
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Move tensors out of a nested state into `tensors`; what stays is JSON."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, dict):
+        items = [[key, _lift(item, f"{name}.{key}", tensors)] for key, item in value.items()]
+        return {"dict": items}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_lift(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    raise SfumatoError(
+        f"the optimizer's state holds a {type(value).__name__} at {name}, which cannot be kept in a checkpoint",
+        "use one of the named optimizers",
+    )
+
+
+def _lower(value: Any, tensors: dict[str, Tensor]) -> Any:
+    (kind, content), *_ = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _lower(item, tensors) for key, item in content}
+    if kind == "list":
+        return [_lower(item, tensors) for item in content]
+    if kind == "tuple":
+        return tuple(_lower(item, tensors) for item in content)
+    return content

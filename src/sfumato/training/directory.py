@@ -1,0 +1,178 @@
+"""The run directory: which files there are, and how each is written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError
+
+PLAN = "plan.json"
+SETTINGS = "settings.json"
+LEDGER = "ledger.jsonl"
+METRICS = "metrics.jsonl"
+STATEMENT = "statement.json"
+REPORT = "report.html"
+MODEL = "model.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
+EVALUATION = "evaluation.json"
+DICE_KEY = "dice.key"
+DONE = "done"
+
+
+class RunDirectory:
+    """One run on disk: absent, unfinished (it can be resumed) or finished.
+
+    A run comes into being in one rename: before it there is nothing to resume, and nothing was spent.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run stands here, finished or not."""
+        return (self / SETTINGS).is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run was concluded."""
+        return (self / DONE).is_file()
+
+    def require(self) -> None:
+        """Refuse a path that holds no run."""
+        if not self.exists:
+            what = "is no run directory" if self.path.is_dir() else "does not exist"
+            raise SfumatoError(f"{self.path} {what}", "name a directory that sfumato train has written")
+
+    def require_finished(self) -> None:
+        """Refuse a path that holds no finished run."""
+        self.require()
+        if not self.finished:
+            raise SfumatoError(
+                f"the run in {self.path} is not finished",
+                f"resume it (sfumato train {self.path}) or end it with what it has (sfumato finish {self.path})",
+            )
+
+    @contextmanager
+    def creating(self) -> Iterator[RunDirectory]:
+        """A neighbour to prepare the run in, moved into place at the end, discarded on any error."""
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise SfumatoError(
+                f"{self.path} exists and holds no run of sfumato", "give --output a directory that is empty or new"
+            )
+        beside = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.path.mkdir()
+            try:
+                yield beside
+                if self.path.is_dir():
+                    self.path.rmdir()
+                os.rename(beside.path, self.path)
+                _sync_directory(self.path.parent)
+            except BaseException:
+                shutil.rmtree(beside.path, ignore_errors=True)
+                raise
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of the run, or a refusal that names it."""
+        path = self / name
+        try:
+            return json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
+        except OSError as error:
+            raise SfumatoError(f"{path} cannot be read ({error.strerror})", "check its permissions") from None
+        except ValueError:
+            raise SfumatoError(f"{path} is not valid JSON", "restore it from a copy, or start another run") from None
+
+    def write_json(self, name: str, data: Any, *, private: bool = False) -> None:
+        """Write a JSON file, whole or not at all."""
+        text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        write(self / name, text.encode(), private=private)
+
+    def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
+        """The complete rows of a file of JSON lines; none where there is no such file."""
+        path = self / name
+        if not path.exists():
+            return []
+        rows = []
+        for position, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                raise SfumatoError(f"line {position} of {path} is not valid JSON", "remove that line") from None
+        return rows
+
+    def append_row(self, row: Mapping[str, Any], name: str = METRICS) -> None:
+        """Add one line."""
+        with writing(self / name), open(self / name, "ab") as file:
+            file.write(json.dumps(row).encode() + b"\n")
+
+    def write_rows(self, rows: list[dict[str, Any]], name: str = METRICS) -> None:
+        """Replace all lines."""
+        write(self / name, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into ours."""
+    try:
+        yield
+    except SfumatoError:
+        raise
+    except OSError as error:
+        raise SfumatoError(
+            f"{path} cannot be written ({error.strerror or error})",
+            "free some space or choose another --output; an unfinished run goes on when the command is given again",
+        ) from None
+
+
+def write(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file whole or not at all, durably: a neighbour first, then one rename."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with writing(path):
+        try:
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        _sync_directory(path.parent)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a killed process left of files that it had not finished writing."""
+    for stray in directory.glob(".*.????????"):
+        stray.unlink(missing_ok=True)
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_directory(path: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

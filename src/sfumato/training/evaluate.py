@@ -1,0 +1,106 @@
+"""How a model does on records: accuracy, loss, confusion, samples. Without noise: private figures."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sfumato.data import Records, Transform
+from sfumato.report import Evaluation
+
+BATCH = 256
+SAMPLES = 24
+
+
+def logits(module: nn.Module, images: np.ndarray, transform: Transform, device: torch.device) -> Tensor:
+    """Logits (N, classes), on the CPU, of uint8 images (N, H, W, C); the module is in evaluation mode meanwhile."""
+    modes = {name: part.training for name, part in module.named_modules()}
+    module.eval()
+    try:
+        with torch.inference_mode():
+            parts = [
+                module(transform(torch.from_numpy(images[start : start + BATCH]).to(device))).float().cpu()
+                for start in range(0, len(images), BATCH)
+            ]
+    finally:
+        for name, part in module.named_modules():
+            part.training = modes[name]
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Accuracy (a share) and mean cross-entropy (nats) on some records."""
+
+    accuracy: float
+    loss: float
+
+
+def score(module: nn.Module, records: Records, transform: Transform, device: torch.device) -> Score:
+    """How the module does on the records."""
+    return _score(logits(module, records.images, transform, device), torch.from_numpy(records.labels))
+
+
+def _score(outputs: Tensor, labels: Tensor) -> Score:
+    accuracy = (outputs.argmax(1) == labels).double().mean().item()
+    return Score(accuracy=accuracy, loss=functional.cross_entropy(outputs.double(), labels).item())
+
+
+def evaluation(
+    module: nn.Module, records: Records, transform: Transform, device: torch.device, classes: Sequence[str]
+) -> Evaluation:
+    """Accuracy, loss, confusion matrix and some samples, half of them errors where there are that many."""
+    outputs = logits(module, records.images, transform, device)
+    labels = torch.from_numpy(records.labels)
+    chosen = outputs.argmax(1)
+    count = len(classes)
+    confusion = torch.bincount(labels * count + chosen, minlength=count * count).reshape(count, count)
+    scores = outputs.double().softmax(1).max(1).values
+    wrong = torch.nonzero(chosen != labels).flatten().tolist()[: SAMPLES // 2]
+    right = torch.nonzero(chosen == labels).flatten().tolist()[: SAMPLES - len(wrong)]
+    samples = [
+        (_png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], float(scores[i]))
+        for i in sorted(wrong + right)
+    ]
+    figures = _score(outputs, labels)
+    return Evaluation(
+        accuracy=figures.accuracy,
+        loss=figures.loss,
+        classes=tuple(classes),
+        confusion=confusion.tolist(),
+        samples=samples,
+    )
+
+
+def to_dict(result: Evaluation) -> dict[str, Any]:
+    """The evaluation as JSON-ready data."""
+    samples = [[base64.b64encode(png).decode("ascii"), *rest] for png, *rest in result.samples]
+    return {
+        "accuracy": result.accuracy,
+        "loss": result.loss,
+        "classes": list(result.classes),
+        "confusion": [list(row) for row in result.confusion],
+        "samples": samples,
+    }
+
+
+def from_dict(data: Mapping[str, Any]) -> Evaluation:
+    """The evaluation that `to_dict` wrote."""
+    samples = [(base64.b64decode(png), truth, chosen, value) for png, truth, chosen, value in data["samples"]]
+    return Evaluation(**{**data, "samples": samples})
+
+
+def _png(image: np.ndarray) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image).save(buffer, "PNG")
+    return buffer.getvalue()

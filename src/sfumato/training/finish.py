@@ -1,0 +1,130 @@
+"""The end of a run: evaluation, statement, report, model, the ledger's last line, done marker, key deletion."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
+from sfumato.report import Evaluation, Facts, page
+from sfumato.training import directory as names
+from sfumato.training import evaluate
+from sfumato.training.checkpoint import METADATA, to_bytes
+from sfumato.training.directory import RunDirectory, file_hash, sweep, write
+from sfumato.training.loop import Job, Outcome
+
+FORMAT = 1
+
+
+def conclude(job: Job, run: RunDirectory, ledger: Ledger, outcome: Outcome) -> Statement:
+    """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again."""
+    early = outcome.step < job.plan.steps
+    facts = replace(job.circumstances, steps_taken=outcome.step if early else None)
+    statement = Statement(plan=job.plan, circumstances=facts)
+    module = copy.deepcopy(job.module)
+    module.load_state_dict(outcome.weights)
+    result = evaluate.evaluation(module, job.source.test, job.transform, job.device, job.source.classes)
+    run.write_json(names.EVALUATION, evaluate.to_dict(result), private=True)
+    run.write_json(names.STATEMENT, statement.to_dict())
+    write(run / names.REPORT, report(run).encode(), private=True)
+    write(run / names.MODEL, to_bytes(outcome.weights, model_metadata(job, statement)))
+    _close(ledger, run, outcome.step)
+    write(run / names.DONE, b"")
+    clean(run)
+    return statement
+
+
+def _close(ledger: Ledger, run: RunDirectory, steps: int) -> None:
+    """The ledger's last line, written once: it binds the model file and the statement."""
+    last = {
+        "steps_taken": steps,
+        "model": file_hash(run / names.MODEL),
+        "statement": file_hash(run / names.STATEMENT),
+    }
+    ends = [entry for entry in ledger.entries if entry.kind == "end"]
+    if not ends:
+        ledger.append("end", last)
+    elif dict(ends[-1].body) != last:
+        raise SfumatoError(
+            f"the ledger of {run.path} ends with another model than this run computes", "restore the run from a copy"
+        )
+    ledger.sync()
+
+
+def clean(run: RunDirectory) -> None:
+    """After the end: delete the dice key, so that nobody can subtract the noise again, and the checkpoint."""
+    for name in (names.DICE_KEY, names.CHECKPOINT):
+        (run / name).unlink(missing_ok=True)
+    sweep(run.path)
+
+
+def model_metadata(job: Job, statement: Statement) -> dict[str, str]:
+    """What the model file says of itself: how to build and feed the model, and its statement."""
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "model": job.settings.model,
+        "classes": list(job.source.classes),
+        "channels": job.source.channels,
+        "size": job.source.size,
+        "transform": job.transform.to_dict(),
+        "statement": statement.to_dict(),
+    }
+    return {METADATA: json.dumps(about, sort_keys=True)}
+
+
+def report(run: RunDirectory, *, public: bool = False) -> str:
+    """The run's page, from its files."""
+    record = run.read_json(names.SETTINGS)
+    statement = run.read_json(names.STATEMENT)
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    facts = Circumstances.from_dict(record["circumstances"])
+    choices = dict(record["settings"])
+    return page(
+        Facts(
+            title=f"{record['data']['kind']}, {choices['model']}",
+            statement=statement,
+            plan=plan_table(plan),
+            environment={**record["environment"], **record["performance"]},
+            settings=_presentable(choices),
+            metrics=run.rows(),
+            evaluation=_evaluation(run),
+            public_test=facts.test_public,
+        ),
+        public=public,
+    )
+
+
+def _evaluation(run: RunDirectory) -> Evaluation | None:
+    return evaluate.from_dict(run.read_json(names.EVALUATION)) if (run / names.EVALUATION).exists() else None
+
+
+def plan_table(plan: PrivacyPlan) -> dict[str, Any]:
+    """The plan's numbers, the derived ones among them."""
+    return {
+        "unit": plan.unit,
+        "adjacency": plan.adjacency,
+        "examples N": plan.examples,
+        "sampling": type(plan.sampling).__name__,
+        "expected batch size B": plan.expected_batch_size,
+        "sampling probability q": plan.sampling_probability,
+        "steps T": plan.steps,
+        "expected epochs": plan.expected_epochs,
+        "clipping norm C": plan.max_norm,
+        "noise multiplier": plan.noise_multiplier,
+        "delta": plan.delta,
+        "fingerprint": plan.fingerprint,
+    }
+
+
+def _presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings for a page that may be published: no path, no seed."""
+    shown = {name: value for name, value in choices.items() if value is not None}
+    if shown.get("pretrained") not in (None, "timm"):
+        shown["pretrained"] = "weights from a file"
+    if "seed" in shown:
+        shown["seed"] = "chosen by the user"
+    return shown

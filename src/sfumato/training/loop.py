@@ -1,0 +1,265 @@
+"""A run from beginning to end: all side effects of training are here.
+
+The order of things is the guarantee's other half. A ledger line is written before its release is computed; a checkpoint
+is written only between steps, after the ledger is safe on disk; every draw is a function of (key, step), so a step that
+is taken again after a kill releases the same thing again, and is paid once.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfumato import optim
+from sfumato._checks import SfumatoError
+from sfumato.averaging import EMA
+from sfumato.data import Records, Source, Transform, Views
+from sfumato.gradients import ClippedGradient
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
+from sfumato.randomness import DiceKey, Noise, Sampler
+from sfumato.training import directory as names
+from sfumato.training import pins, uses
+from sfumato.training.checkpoint import Checkpoint
+from sfumato.training.directory import RunDirectory
+from sfumato.training.evaluate import score
+from sfumato.training.progress import Progress, Silence
+from sfumato.training.settings import Performance, Settings
+from sfumato.training.step import PrivateStep, descend
+
+CHECKPOINT_SECONDS = 15.0
+EVALUATIONS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run that is to be: everything decided and checked, nothing spent.
+
+    Args:
+        module: the model with its initial weights, on the device. The run trains this object.
+        gradient: the clipped gradient of `module`.
+        source, plan, settings, performance: as given.
+        transform: from stored images to the model's inputs.
+        circumstances: what the statement must say besides the plan.
+        key: the dice key; replaced by the recorded one when a run is resumed.
+        request: what the user asked for, as plain data (source and its options).
+    """
+
+    module: nn.Module
+    gradient: ClippedGradient
+    source: Source
+    plan: PrivacyPlan
+    settings: Settings
+    performance: Performance
+    transform: Transform
+    circumstances: Circumstances
+    key: DiceKey
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return torch.device(self.performance.device)
+
+    @property
+    def views(self) -> Views:
+        """How the views of an example are made."""
+        return Views(count=self.settings.views, shift=self.settings.shift, flip=self.settings.flip)
+
+    def record(self, run: str) -> dict[str, Any]:
+        """What settings.json holds."""
+        return {
+            "run": run,
+            "request": dict(self.request),
+            "settings": self.settings.to_dict(),
+            "performance": self.performance.to_dict(),
+            "environment": pins.environment(),
+            "circumstances": self.circumstances.to_dict(),
+            "data": {
+                "kind": self.source.kind,
+                "fingerprint": self.source.fingerprint,
+                "classes": list(self.source.classes),
+                "channels": self.source.channels,
+                "size": self.source.size,
+            },
+            "transform": self.transform.to_dict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Where the steps have led.
+
+    Args:
+        step: how many were taken.
+        weights: parameters and buffers of the model to release: averaged where the run averages.
+        seconds: time spent in this process.
+    """
+
+    step: int
+    weights: dict[str, Tensor]
+    seconds: float
+
+
+def begin(job: Job, run: RunDirectory) -> None:
+    """Lay down a new run: plan, settings, key, the ledger's first line, the checkpoint before the first step."""
+    identity = secrets.token_hex(8)
+    with run.creating() as fresh:
+        fresh.write_json(names.PLAN, job.plan.to_dict())
+        fresh.write_json(names.SETTINGS, job.record(identity), private=True)
+        job.key.save(fresh / names.DICE_KEY)
+        with Ledger(fresh / names.LEDGER) as ledger:
+            ledger.append("begin", _opening(job))
+            ledger.sync()
+        optimizer = _optimizer(job)
+        Checkpoint.of(0, job.module, _start_of_average(job), optimizer).save(fresh / names.CHECKPOINT)
+        if not job.source.public:
+            uses.record(job.source.fingerprint, identity, job.plan)
+
+
+def compare(job: Job, run: RunDirectory) -> None:
+    """Refuse to resume a run as anything but what it was, naming the difference."""
+    recorded = run.read_json(names.SETTINGS)
+    present = job.record(recorded.get("run", ""))
+    again = "give the options that the run began with, or another --output"
+    pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again)
+    for part, remedy in (
+        ("data", "give the data that the run began with, unchanged, or another --output"),
+        ("settings", again),
+        ("transform", again),
+        ("performance", again),
+        ("circumstances", again),
+        ("environment", "go back to the machine and versions that the run began with, or start another run"),
+    ):
+        if part not in recorded:
+            raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
+        pins.compare(part, recorded[part], present[part], remedy=remedy)
+
+
+def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progress | None = None) -> Outcome:
+    """Take all steps that are still to be taken, beginning at the last checkpoint."""
+    progress = progress or Silence()
+    began = time.monotonic()
+    key = DiceKey.load(run / names.DICE_KEY)
+    plan, module, device = job.plan, job.module, job.device
+    optimizer = _optimizer(job)
+    checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+    paid = paid_steps(ledger, plan)
+    if checkpoint.step > paid:
+        raise SfumatoError(
+            f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",
+            "restore ledger.jsonl from a copy: without its lines nobody can say what was spent",
+        )
+    average = checkpoint.restore(module, optimizer, device)
+    run.write_rows([row for row in run.rows() if row["step"] <= checkpoint.step])
+    trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    averaging = EMA(job.settings.ema) if job.settings.ema else None
+    rate = optim.schedule(job.settings.schedule, steps=plan.steps, warmup=job.settings.warmup)
+    sampler = Sampler(plan.sampling, key, records=len(job.source.train))
+    noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
+    private_step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
+    due = set(np.linspace(0, plan.steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
+    shown = copy.deepcopy(module)
+
+    def measure(step: int) -> None:
+        shown.load_state_dict(_weights(module, average))
+        result = score(shown, job.source.test, job.transform, device)
+        row = {"step": step, "epsilon": plan.epsilon(steps=step), "learning_rate": optimizer.param_groups[0]["lr"]}
+        run.append_row(row | {"accuracy": result.accuracy, "loss": result.loss})
+        progress.advance(step, f"epsilon {row['epsilon']:.2f}, test accuracy {result.accuracy:.1%}")
+
+    progress.begin("training", plan.steps, checkpoint.step)
+    saved, saved_at = checkpoint.step, time.monotonic()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for step in range(checkpoint.step, plan.steps):
+            if step >= paid:
+                ledger.append("release", {"step": step, "plan": plan.fingerprint})
+            participants = sampler.draw(step)
+            for group in optimizer.param_groups:
+                group["lr"] = job.settings.learning_rate * rate(step)
+            descend(optimizer, trained, private_step(step, micro_batches(job, key, step, participants)))
+            if averaging is not None:
+                average = averaging.update(average, trained, step)
+            if step + 1 in due:
+                measure(step + 1)
+            progress.advance(step + 1)
+            if time.monotonic() - saved_at > CHECKPOINT_SECONDS or step + 1 == plan.steps:
+                ledger.sync()
+                Checkpoint.of(step + 1, module, average, optimizer).save(run / names.CHECKPOINT)
+                saved, saved_at = step + 1, time.monotonic()
+    return Outcome(step=saved, weights=_weights(module, average), seconds=time.monotonic() - began)
+
+
+def take_none(job: Job, run: RunDirectory) -> Outcome:
+    """What an unfinished run has reached, without another step."""
+    checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+    average = checkpoint.restore(job.module, _optimizer(job), job.device)
+    return Outcome(step=checkpoint.step, weights=_weights(job.module, average), seconds=0.0)
+
+
+def paid_steps(ledger: Ledger, plan: PrivacyPlan) -> int:
+    """How many releases the ledger records; refused unless they are steps 0, 1, 2, ... of this plan."""
+    releases = [entry.body for entry in ledger.entries if entry.kind == "release"]
+    for step, body in enumerate(releases):
+        if body != {"step": step, "plan": plan.fingerprint}:
+            raise SfumatoError(
+                f"the ledger's release {step} is {dict(body)}, not step {step} of the plan",
+                "restore plan.json and ledger.jsonl from a copy, or discard the run",
+            )
+    return len(releases)
+
+
+def micro_batches(job: Job, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+    """The step's participants in pieces: inputs (b, C, H, W), or (b, K, C, H, W) with views, and targets (b,).
+
+    The views' dice are thrown for the whole logical batch, so how it is cut does not matter to them.
+    """
+    records, size = job.source.train, job.performance.micro_batch
+    draws = job.views.draw(key.generator("views", step), len(participants))
+    for start in range(0, len(participants), size):
+        inputs, targets = _load(records, participants[start : start + size], job.transform, job.device)
+        inputs = job.views.apply(inputs, draws[start : start + size])
+        torch.manual_seed(key.seed("dropout", step, str(start)))
+        yield (inputs.squeeze(1) if job.views.count == 1 else inputs), targets
+
+
+def _load(records: Records, rows: np.ndarray, transform: Transform, device: torch.device) -> tuple[Tensor, Tensor]:
+    images = transform(torch.from_numpy(records.images[rows]).to(device))
+    return images, torch.from_numpy(records.labels[rows]).to(device)
+
+
+def _optimizer(job: Job) -> torch.optim.Optimizer:
+    trained = [parameter for parameter in job.module.parameters() if parameter.requires_grad]
+    choice = job.settings
+    return optim.create(
+        choice.optimizer,
+        trained,
+        learning_rate=choice.learning_rate,
+        momentum=choice.momentum,
+        weight_decay=choice.weight_decay,
+    )
+
+
+def _start_of_average(job: Job) -> dict[str, Tensor]:
+    if not job.settings.ema:
+        return {}
+    return {name: value.detach().clone() for name, value in job.module.named_parameters() if value.requires_grad}
+
+
+def _weights(module: nn.Module, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {**{name: value.detach() for name, value in module.state_dict().items()}, **average}
+
+
+def _opening(job: Job) -> dict[str, Any]:
+    return {
+        "plan": job.plan.to_dict(),
+        "plan_fingerprint": job.plan.fingerprint,
+        "data_fingerprint": job.source.fingerprint,
+    }

@@ -1,0 +1,41 @@
+"""Pins: everything besides the plan that decides the bytes of a run. A resumed run must agree with them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from sfumato._checks import SfumatoError
+
+LIBRARIES = ("sfumato", "torch", "numpy", "timm")
+
+
+def environment() -> dict[str, str]:
+    """Library versions and what of the machine changes rounding."""
+    pins = {f"version of {name}": version(name) for name in LIBRARIES}
+    pins["version of python"] = ".".join(platform.python_version_tuple()[:2])
+    pins["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    if torch.cuda.is_available():
+        pins["accelerator"] = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    return pins
+
+
+def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str) -> None:
+    """Refuse a resumption under other conditions, naming each difference."""
+    names = [*recorded, *(name for name in present if name not in recorded)]
+    odd = [
+        f"{name} was {_show(recorded.get(name))} and is {_show(present.get(name))}"
+        for name in names
+        if recorded.get(name) != present.get(name)
+    ]
+    if odd:
+        raise SfumatoError(f"the unfinished run has another {kind}: {', '.join(odd)}", remedy)
+
+
+def _show(value: Any) -> str:
+    text = "absent" if value is None else f"{value}"
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,141 @@
+"""From choices to a job: build the model, check the engine on made-up inputs, size micro-batches. Spends nothing."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.data import Source, Transform
+from sfumato.gradients import ClippedGradient
+from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.randomness import DiceKey
+from sfumato.training.loop import Job
+from sfumato.training.settings import Performance, Settings
+
+CPU_MEMORY = 512 << 20
+CUDA_SHARE = 0.5
+MOST_AT_ONCE = {"cpu": 256, "cuda": 4096}
+
+
+def prepare(
+    model: nn.Module | None,
+    source: Source,
+    plan: PrivacyPlan,
+    settings: Settings,
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    micro_batch: int | None = None,
+    recorded: Performance | None = None,
+    key: DiceKey | None = None,
+    request: Mapping[str, Any] | None = None,
+) -> Job:
+    """Everything up to the first step.
+
+    Args:
+        model: an object of the caller's own, copied; None builds `settings.model`.
+        source, plan, settings: the run's choices.
+        device, threads, micro_batch: None takes the recorded one, else a rule's.
+        recorded: what an unfinished run has pinned.
+        key: the dice key of a run to be; None draws one (or derives it from the seed).
+        request: what the user asked for, for the record.
+
+    Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
+    """
+    if plan.examples != source.examples:
+        raise SfumatoError(
+            f"the plan is for {plan.examples} examples, the source has {source.examples} declared or counted",
+            "calibrate the plan with examples=source.examples, or declare the same number",
+        )
+    device = choose_device(device or (recorded.device if recorded else None))
+    threads = threads or (recorded.threads if recorded else default_threads())
+    torch.set_num_threads(threads)
+    key = key or (DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed))
+    module = _build(model, source, settings, key).to(device)
+    module.train()
+    constants = models.public_constants(module, channels=source.channels) if settings.pretrained else None
+    mean, std = constants or ((0.5,), (0.5,))
+    transform = Transform(size=source.size, channels=source.channels, mean=mean, std=std)
+    gradient = ClippedGradient(module, functional.cross_entropy, max_norm=plan.max_norm, views=settings.views)
+    shape = (source.channels, source.size, source.size)
+    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
+        torch.manual_seed(0)
+        gradient.self_check(shape)
+        if micro_batch is None:
+            micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device)
+    return Job(
+        module=module,
+        gradient=gradient,
+        source=source,
+        plan=plan,
+        settings=settings,
+        performance=Performance(device=device, threads=threads, micro_batch=micro_batch),
+        transform=transform,
+        circumstances=circumstances(source, settings, key),
+        key=key,
+        request=request or {},
+    )
+
+
+def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumstances:
+    """What the statement of such a run must say."""
+    pretrained = settings.pretrained if settings.pretrained in (None, "timm") else "file"
+    return Circumstances(
+        read=source.read,
+        data_public=source.public,
+        test_public=source.public,
+        seeded=settings.seed is not None,
+        key_bits=key.bits,
+        pretrained=pretrained,
+    )
+
+
+def choose_device(name: str | None) -> str:
+    """The device asked for, or CUDA where there is one, else the CPU."""
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()) or (kind == "cpu" and number):
+        raise SfumatoError(f"device must be cpu, cuda or cuda:N, got {name!r}", "give one of these")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise SfumatoError(
+            f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices", "give --device cpu"
+        )
+    return name
+
+
+def default_threads() -> int:
+    """As many as this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(torch.get_num_threads(), allowed))
+
+
+def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: str) -> int:
+    """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
+    kind = device.split(":")[0]
+    budget = CPU_MEMORY if kind == "cpu" else int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0])
+    each = gradient.bytes_per_example(shape)
+    return int(max(1, min(budget // max(1, each), MOST_AT_ONCE[kind])))
+
+
+def _build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:
+    """The model with its initial weights, which are public: drawn from a generator apart from the dice."""
+    if model is not None:
+        return copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key.seed("initial weights", 0))
+        return models.create(
+            settings.model,
+            classes=len(source.classes),
+            channels=source.channels,
+            size=source.size,
+            pretrained=settings.pretrained,
+        )

@@ -1,0 +1,88 @@
+"""What a long run tells while it runs. Figures shown here are for the owner's eyes."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Protocol
+
+from sfumato._checks import SfumatoError
+
+
+class Progress(Protocol):
+    """Where a run reports to."""
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Something of `total` parts begins, `done` of them done before."""
+        ...
+
+    def advance(self, done: int, note: str = "") -> None:
+        """`done` parts are done; the note says how it stands."""
+        ...
+
+    def say(self, line: str) -> None:
+        """One line for the reader."""
+        ...
+
+
+class Silence:
+    """Tells nothing."""
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Nothing."""
+
+    def advance(self, done: int, note: str = "") -> None:
+        """Nothing."""
+
+    def say(self, line: str) -> None:
+        """Nothing."""
+
+
+class Bars:
+    """A progress bar on standard error, on a terminal; elsewhere only lines."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console(stderr=True, soft_wrap=True, highlight=False)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = None
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Show a bar in place of the one before."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(what, total=total, completed=done, note="")
+        self._bars.start()
+
+    def advance(self, done: int, note: str = "") -> None:
+        """Move the bar; an empty note leaves the one before."""
+        if self._task is None:
+            raise SfumatoError("nothing has begun", "call begin first")
+        if note:
+            self._bars.update(self._task, completed=done, note=note)
+        else:
+            self._bars.update(self._task, completed=done)
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(line, markup=False)
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+        sys.stderr.flush()

@@ -1,0 +1,236 @@
+"""Training from Python: begin, resume, finish, and load what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.averaging import EMA
+from sfumato.data import Source, Transform, open_source
+from sfumato.privacy import Ledger, PrivacyPlan, Statement
+from sfumato.randomness import owner_key
+from sfumato.training import directory as names
+from sfumato.training import finish, loop
+from sfumato.training.checkpoint import METADATA, read_safetensors
+from sfumato.training.directory import RunDirectory, sweep
+from sfumato.training.loop import Job
+from sfumato.training.prepare import prepare
+from sfumato.training.progress import Progress, Silence
+from sfumato.training.settings import Performance, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A trained model with what belongs to it.
+
+    Args:
+        module: in evaluation mode, on the CPU.
+        transform: from images to its inputs: `transform.read(path)` or `transform(uint8 array (N, H, W, C))`.
+        classes: the names of its outputs.
+        statement: what its training promised, as in statement.json.
+    """
+
+    module: nn.Module
+    transform: Transform
+    classes: tuple[str, ...]
+    statement: Mapping[str, Any]
+
+    def predict(self, images: Sequence[str | Path], *, batch: int = 64) -> torch.Tensor:
+        """Probabilities (N, classes) for image files."""
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(images), batch):
+                inputs = torch.stack([self.transform.read(path) for path in images[start : start + batch]])
+                parts.append(self.module(inputs).softmax(1))
+        return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run.
+
+    Args:
+        directory: where its files are.
+        statement: what it promised.
+        accuracy: on the test split; a private figure unless the data are public.
+        seconds: time spent on training in this process.
+        steps: how many steps were taken.
+    """
+
+    directory: Path
+    statement: Statement
+    accuracy: float
+    seconds: float
+    steps: int = field(default=0)
+
+    def load(self, model: nn.Module | None = None) -> Loaded:
+        """The trained model; give the module itself where the run trained an object of your own."""
+        return load(self.directory, model=model)
+
+
+def train(
+    model: str | nn.Module,
+    source: str | Source,
+    plan: PrivacyPlan,
+    *,
+    directory: str | os.PathLike[str],
+    learning_rate: float,
+    optimizer: str = "momentum",
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+    warmup: int = 0,
+    views: int = 1,
+    shift: int = 0,
+    flip: bool = False,
+    averaging: EMA | None = EMA(),  # noqa: B008 - frozen
+    pretrained: str | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    micro_batch: int | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Train privately by a plan; an unfinished run in `directory` is resumed.
+
+    Args:
+        model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
+        source: a spelling such as "folder:pictures", or an opened `Source`.
+        plan: everything that decides epsilon; its `examples` must be the source's.
+        directory: the run directory.
+        learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, pretrained, seed:
+            see `Settings`.
+        averaging: the weights' moving average, or None for the last weights.
+        device, threads, micro_batch: performance; they don't change the promise.
+        progress: where to report to.
+
+    **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
+    exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.
+
+    Errors: `SfumatoError`, before anything is spent, for whatever is refused.
+    """
+    opened = open_source(source, owner_key=owner_key(), examples=plan.examples) if isinstance(source, str) else source
+    settings = Settings(
+        model=model if isinstance(model, str) else "module",
+        pretrained=pretrained,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        schedule=schedule,
+        warmup=warmup,
+        views=views,
+        shift=shift,
+        flip=flip,
+        ema=averaging.decay if averaging else 0.0,
+        seed=seed,
+    )
+    run = RunDirectory(directory)
+    job = prepare(
+        None if isinstance(model, str) else model,
+        opened,
+        plan,
+        settings,
+        device=device,
+        threads=threads,
+        micro_batch=micro_batch,
+        recorded=recorded_performance(run),
+    )
+    return execute(job, run, progress=progress)
+
+
+def recorded_performance(run: RunDirectory) -> Performance | None:
+    """What an unfinished run has pinned; None where there is no run."""
+    return Performance.from_dict(run.read_json(names.SETTINGS)["performance"]) if run.exists else None
+
+
+def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) -> Run:
+    """Begin or resume a run, take its steps, and conclude it."""
+    progress = progress or Silence()
+    if run.exists:
+        refuse_finished(run)
+        loop.compare(job, run)
+        progress.say(f"resuming the unfinished run in {run.path}")
+    else:
+        loop.begin(job, run)
+    with Ledger(run / names.LEDGER) as ledger:
+        sweep(run.path)
+        outcome = loop.take_steps(job, run, ledger, progress=progress)
+        progress.say("evaluating, and writing the model and its page")
+        statement = finish.conclude(job, run, ledger, outcome)
+    return _finished(run, statement, outcome)
+
+
+def refuse_finished(run: RunDirectory) -> None:
+    """A finished run stays as it is; another one on the same data costs more privacy and needs a place of its own."""
+    if run.finished:
+        finish.clean(run)
+        raise SfumatoError(
+            f"the run in {run.path} is finished", "give another --output to train anew; privacy costs of both add up"
+        )
+
+
+def finish_early(job: Job, run: RunDirectory) -> Run:
+    """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
+    run.require()
+    refuse_finished(run)
+    with Ledger(run / names.LEDGER) as ledger:
+        sweep(run.path)
+        loop.paid_steps(ledger, job.plan)
+        outcome = loop.take_none(job, run)
+        statement = finish.conclude(job, run, ledger, outcome)
+    return _finished(run, statement, outcome)
+
+
+def _finished(run: RunDirectory, statement: Statement, outcome: loop.Outcome) -> Run:
+    accuracy = run.read_json(names.EVALUATION)["accuracy"]
+    return Run(directory=run.path, statement=statement, accuracy=accuracy, seconds=outcome.seconds, steps=outcome.step)
+
+
+def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -> Loaded:
+    """The model of a finished run.
+
+    Args:
+        directory: the run directory, or its model.safetensors alone (the file says how to build the model).
+        model: the module to fill, where the run trained an object of the caller's own.
+    """
+    path = Path(directory)
+    if path.is_dir() or not path.exists():
+        RunDirectory(path).require_finished()
+        path = path / names.MODEL
+    weights, metadata = read_safetensors(path)
+    try:
+        about = json.loads(metadata[METADATA])
+        classes = tuple(about["classes"])
+    except (KeyError, ValueError):
+        raise SfumatoError(f"{path} is no model of sfumato", "name a run directory or its model file") from None
+    if model is None and about["model"] == "module":
+        raise SfumatoError(
+            f"{path} was trained from a module that only its own code can build", "pass it: load(run, model=module)"
+        )
+    if model is None:
+        with torch.random.fork_rng(devices=[]):
+            model = models.create(about["model"], classes=len(classes), channels=about["channels"], size=about["size"])
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise SfumatoError(
+            f"the weights of {path} do not fit the model ({first})", "pass the model of the run"
+        ) from None
+    model.eval()
+    return Loaded(
+        module=model,
+        transform=Transform.from_dict(about["transform"]),
+        classes=classes,
+        statement=about["statement"],
+    )

@@ -1,0 +1,101 @@
+"""What a run is, besides its plan: the choices that shape the model, and those that only shape the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Choices that shape the model. None of them changes epsilon.
+
+    Args:
+        model: a name that `models.create` knows, or "module" for an object of the caller's own.
+        pretrained: where initial weights come from: None, "timm" or a path.
+        optimizer: a name that `optim.create` knows.
+        learning_rate: for gradients that are divided by the clipping norm (De 2022, equation 3).
+        momentum: heavy-ball coefficient, or first beta of the Adam family.
+        weight_decay: L2 coefficient.
+        schedule: "constant", "cosine" or "linear".
+        warmup: steps of linear warm-up.
+        views: K, augmented copies of an example whose mean gradient is clipped; 1 means the image itself.
+        shift: by how many pixels a view may be moved.
+        flip: whether a view may be mirrored.
+        ema: decay of the weights' moving average (De 2022, appendix C.3); 0 keeps the last weights.
+        seed: None for a secret dice key; a number for experiments, which voids the promise to whoever knows it.
+    """
+
+    model: str
+    optimizer: str
+    learning_rate: float
+    pretrained: str | None = None
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup: int = 0
+    views: int = 1
+    shift: int = 0
+    flip: bool = False
+    ema: float = 0.9999
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        positive("learning_rate", self.learning_rate, remedy="give a number such as 0.5")
+        positive_integer("views", self.views, remedy="give the number of views of each example, 1 for none but itself")
+        not_negative("shift", self.shift, remedy="give a number of pixels")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Settings:
+        """The settings that `to_dict` wrote."""
+        return cls(**_known(cls, data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Performance:
+    """Choices that shape only the computation. None of them is in the plan, yet they change how sums are rounded, so
+    they are pinned for the life of a run.
+
+    Args:
+        device: "cpu", "cuda" or "cuda:N".
+        threads: CPU threads of torch.
+        micro_batch: the most examples that are in memory at once.
+    """
+
+    device: str = "cpu"
+    threads: int = 1
+    micro_batch: int = 64
+
+    def __post_init__(self) -> None:
+        positive_integer("threads", self.threads)
+        positive_integer("micro_batch", self.micro_batch)
+        one_of("device", self.device.split(":")[0], ("cpu", "cuda"), remedy="give cpu, cuda or cuda:0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Performance:
+        """The settings that `to_dict` wrote."""
+        return cls(**_known(cls, data))
+
+
+def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(cls)}
+    odd = sorted(set(data) ^ names)
+    if odd:
+        raise SfumatoError(
+            f"the run's record of its {cls.__name__.lower()} has missing or unknown fields: {', '.join(odd)}",
+            "restore settings.json from a copy, or start another run",
+        )
+    return dict(data)

@@ -1,0 +1,69 @@
+"""How often the owner has used a private data set, and what all of those runs cost together.
+
+One line for each run, beside the owner's key and outside the run directories: it links runs on one data set for the
+owner and for nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy import PrivacyPlan, compose
+from sfumato.randomness import keys
+
+FILE = "uses.jsonl"
+
+
+def record(fingerprint: str, run: str, plan: PrivacyPlan, directory: Path | None = None) -> None:
+    """Note that a run on these data is about to take its first step."""
+    path = (directory or keys.home()) / FILE
+    line = json.dumps({"data": fingerprint, "run": run, "plan": plan.to_dict()}) + "\n"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise SfumatoError(
+            f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"
+        ) from None
+
+
+def plans(fingerprint: str, directory: Path | None = None) -> list[PrivacyPlan]:
+    """The plans of all runs on these data so far, one for each run."""
+    path = (directory or keys.home()) / FILE
+    found: dict[str, PrivacyPlan] = {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            entry = json.loads(line)
+            if entry["data"] == fingerprint:
+                found[entry["run"]] = PrivacyPlan.from_dict(entry["plan"])
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that a kill or a full disk cut short: its run had not begun
+    return list(found.values())
+
+
+def together(many: list[PrivacyPlan]) -> tuple[float, float]:
+    """(epsilon, delta) of all runs together, at the largest of their deltas.
+
+    **Guarantee.** Adaptive composition of the plans' releases, for one example that is in the data of every run.
+    """
+    delta = max(plan.delta for plan in many)
+    counted: dict[str, tuple[PrivacyPlan, int]] = {}
+    for plan in many:
+        key = json.dumps([plan.to_dict()[name] for name in ("sampling", "examples", "batch_size", "noise_multiplier")])
+        first, steps = counted.get(key, (plan, 0))
+        counted[key] = (first, steps + plan.steps)
+    merged = [replace(plan.releases, steps=steps) for plan, steps in counted.values()]
+    if (
+        len(merged) > 8
+    ):  # many different grids: sum what each costs, at a share of delta, instead of one long convolution
+        share = delta / len(merged)
+        return math.fsum(compose([one], share) for one in merged), delta
+    return compose(merged, delta), delta

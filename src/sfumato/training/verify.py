@@ -1,0 +1,138 @@
+"""Does a run's statement follow from its record? Recomputes everything that can be recomputed without the data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy import Circumstances, Entry, PrivacyPlan, Statement, ledger
+from sfumato.training import directory as names
+from sfumato.training.checkpoint import METADATA, read_safetensors
+from sfumato.training.directory import RunDirectory, file_hash
+
+LIMITS = (
+    "This shows that the record is consistent and that the statement follows from it; "
+    "a record cannot prove its own honesty."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at: what, whether it holds, and what was found where it does not."""
+
+    what: str
+    holds: bool
+    found: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """All checks of a run."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the statement follows from the record."""
+        return all(check.holds for check in self.checks)
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line."""
+        if self.holds:
+            return f"The statement follows from the record. {LIMITS}"
+        failed = next(check for check in self.checks if not check.holds)
+        return f"The statement does NOT follow from the record: {failed.what}: {failed.found}. {LIMITS}"
+
+
+class _BrokenError(Exception):
+    """What a check found."""
+
+
+def verify(directory: str | Path) -> Verdict:
+    """Check a finished run: plan, ledger, statement and model file against each other.
+
+    Returns a verdict for any damage inside the run; refuses (`SfumatoError`) only what is no finished run.
+    """
+    run = RunDirectory(directory)
+    run.require_finished()
+    state: dict[str, Any] = {}
+    checks: list[Check] = []
+    for what, check in _checks(run, state):
+        try:
+            check()
+            checks.append(Check(what=what, holds=True))
+        except (_BrokenError, SfumatoError, KeyError, TypeError, ValueError, OSError) as error:
+            found = f"{error}" if isinstance(error, (_BrokenError, SfumatoError)) else f"damaged ({error!r})"
+            checks.append(Check(what=what, holds=False, found=found))
+            break
+    return Verdict(checks=tuple(checks))
+
+
+def _checks(run: RunDirectory, state: dict[str, Any]) -> Iterator[tuple[str, Callable[[], None]]]:
+    def plan() -> None:
+        state["plan"] = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+
+    def chain() -> None:
+        state["entries"] = ledger.read(run / names.LEDGER)
+        tail = (run / names.LEDGER).read_bytes()
+        _require(tail.endswith(b"\n"), "its last line is incomplete")
+
+    def sequence() -> None:
+        _sequence(state["entries"], state["plan"])
+
+    def statement() -> None:
+        written = run.read_json(names.STATEMENT)
+        facts = Circumstances.from_dict(written["circumstances"])
+        steps = state["entries"][-1].body["steps_taken"]
+        facts = replace(facts, steps_taken=steps if steps < state["plan"].steps else None)
+        derived = json.loads(json.dumps(Statement(plan=state["plan"], circumstances=facts).to_dict()))
+        odd = [name for name in derived if written.get(name) != derived[name]] + sorted(set(written) - set(derived))
+        _require(not odd, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(odd)}")
+        state["statement"] = written
+
+    def files() -> None:
+        last = state["entries"][-1].body
+        for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
+            _require(file_hash(run / name) == last[key], f"{name} is not the file that the ledger ends with")
+
+    def metadata() -> None:
+        _, about = read_safetensors(run / names.MODEL)
+        inside = json.loads(about[METADATA])["statement"]
+        _require(inside == state["statement"], f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
+
+    def key() -> None:
+        _require(
+            not (run / names.DICE_KEY).exists(), f"{names.DICE_KEY} still stands: whoever has it can undo the noise"
+        )
+
+    yield "the plan can be read", plan
+    yield "the ledger's hash chain holds", chain
+    yield "the ledger records this plan's steps, each once", sequence
+    yield "the statement and its epsilon follow from plan and ledger", statement
+    yield "statement and model are the files that the ledger ends with", files
+    yield "the model carries the same statement", metadata
+    yield "the dice key is gone", key
+
+
+def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
+    _require(len(entries) >= 2, "it has fewer than two entries")
+    first, *releases, last = entries
+    _require(first.kind == "begin" and last.kind == "end", "it does not run from a beginning to an end")
+    _require(first.body["plan"] == plan.to_dict(), f"it began with another plan than {names.PLAN}")
+    _require(first.body["plan_fingerprint"] == plan.fingerprint, "its plan's fingerprint is wrong")
+    for step, entry in enumerate(releases):
+        expected = {"step": step, "plan": plan.fingerprint}
+        _require(entry.kind == "release" and entry.body == expected, f"entry {entry.index} is not step {step}")
+    taken = last.body["steps_taken"]
+    _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
+    _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
+
+
+def _require(condition: bool, found: str) -> None:
+    if not condition:
+        raise _BrokenError(found)

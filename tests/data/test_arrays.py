@@ -1,0 +1,71 @@
+"""Arrays in one NumPy archive."""
+
+import numpy as np
+import pytest
+
+from sfumato.data import open_source
+
+GENERATOR = np.random.default_rng(0)
+IMAGES = GENERATOR.integers(256, size=(40, 8, 8, 3), dtype=np.uint8)
+LABELS = np.arange(40) % 2
+
+
+def opened(tmp_path, key, arrays, **options):
+    np.savez(tmp_path / "a.npz", **arrays)
+    return open_source(f"npz:{tmp_path}/a.npz", owner_key=key, **options)
+
+
+def four(images=IMAGES, labels=LABELS, **others):
+    halves = {"x_train": images[:30], "y_train": labels[:30], "x_test": images[30:], "y_test": labels[30:]}
+    return {**halves, **others}
+
+
+def test_parts_are_kept_as_they_are(tmp_path, key):
+    source = opened(tmp_path, key, four())
+    assert np.array_equal(source.train.images, IMAGES[:30])
+    assert np.array_equal(source.test.labels, LABELS[30:])
+    assert (source.classes, source.size, source.channels) == (("0", "1"), 8, 3)
+
+
+@pytest.mark.parametrize("shape", [(40, 8, 8), (40, 8, 8, 1)])
+def test_grey_arrays_may_leave_out_their_channel(shape, tmp_path, key):
+    source = opened(tmp_path, key, four(IMAGES[..., 0].reshape(shape)))
+    assert np.array_equal(source.train.images, IMAGES[:30, ..., :1])
+
+
+def test_a_pair_is_split_whatever_its_shape_is_written_like(tmp_path, key):
+    flat = opened(tmp_path, key, {"x": IMAGES[..., 0], "y": LABELS})
+    deep = opened(tmp_path, key, {"x": IMAGES[..., :1], "y": LABELS.reshape(-1, 1)})
+    assert len(flat.test) > 0
+    assert np.array_equal(flat.test.images, deep.test.images)
+    assert flat.fingerprint == deep.fingerprint
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_floating_images_in_the_unit_interval_become_bytes(kind, tmp_path, key):
+    source = opened(tmp_path, key, four((IMAGES / 255).astype(kind)))
+    assert np.array_equal(source.train.images, IMAGES[:30])
+
+
+def test_names_of_the_archive_and_names_declared(tmp_path, key):
+    named = four(classes=np.array(["cat", "dog", "emu"]))
+    assert opened(tmp_path, key, named).classes == ("cat", "dog", "emu")
+    source = opened(tmp_path, key, named, classes=("dog", "cat"))
+    assert source.classes == ("dog", "cat")
+    assert np.array_equal(source.train.labels, 1 - LABELS[:30])
+    assert "classes" not in source.read
+    plain = opened(tmp_path, key, four(), classes=("dog", "cat"))
+    assert np.array_equal(plain.train.labels, LABELS[:30])
+
+
+def test_other_sizes_are_brought_to_a_square(tmp_path, key):
+    source = opened(tmp_path, key, four(np.repeat(IMAGES, 2, axis=2)))
+    assert source.train.images.shape == (30, 8, 8, 3)
+    assert opened(tmp_path, key, four(), size=16, channels=1).test.images.shape == (10, 16, 16, 1)
+
+
+def test_real_arrays(mnist, key):
+    source = open_source(f"npz:{mnist}", owner_key=key)
+    assert source.train.images.shape == (60_000, 28, 28, 1)
+    assert np.bincount(source.train.labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert (len(source.test), source.examples, source.public) == (10_000, 60_000, False)

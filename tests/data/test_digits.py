@@ -1,0 +1,36 @@
+"""The embedded digits: everyone has the same ones in the same parts."""
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from sfumato.data import open_source
+
+
+def test_the_split_is_the_same_for_every_owner_and_stratified(key):
+    source, other = (open_source("digits", owner_key=each) for each in (key, key[::-1]))
+    assert np.array_equal(source.test.images, other.test.images)
+    assert source.fingerprint != other.fingerprint
+    everything = np.bincount(load_digits().target)
+    assert np.abs(np.bincount(source.test.labels) - 0.2 * everything).max() <= 0.5
+    assert (len(source.train), len(source.test)) == (1438, 359)
+    # Figures are compared across machines and versions: the split may never drift.
+    assert source.test.labels[:20].tolist() == FIRST_TEST_LABELS
+
+
+def test_every_digit_is_there_once_from_black_to_white(key):
+    source = open_source("digits", owner_key=key)
+    images = np.concatenate([source.train.images, source.test.images])
+    expected = np.rint(load_digits().images * 255 / 16).astype(np.uint8)
+    assert sorted(image.tobytes() for image in images) == sorted(image.tobytes() for image in expected)
+    assert (images.min(), images.max()) == (0, 255)
+
+
+def test_nothing_is_read_and_declarations_are_obeyed(key):
+    assert open_source("digits", owner_key=key).read == ()
+    source = open_source("digits", owner_key=key, examples=1500, size=16, channels=3, classes=list("9876543210"))
+    assert (source.examples, source.size, source.channels) == (1500, 16, 3)
+    plain = open_source("digits", owner_key=key)
+    assert np.array_equal(source.train.labels, 9 - plain.train.labels)
+
+
+FIRST_TEST_LABELS = [0, 1, 3, 6, 7, 0, 6, 9, 0, 9, 6, 7, 0, 1, 3, 3, 4, 1, 5, 2]

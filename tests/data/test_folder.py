@@ -1,0 +1,94 @@
+"""Folders of image files."""
+
+import numpy as np
+from PIL import Image
+
+from sfumato.data import open_source
+
+
+def test_train_and_test_folders_are_kept_as_they_are(class_folder, key):
+    class_folder("train", cat=4, dog=3)
+    folder = class_folder("test", cat=2, dog=1)
+    source = open_source(f"folder:{folder}", owner_key=key)
+    assert source.train.labels.tolist() == [0] * 4 + [1] * 3
+    assert source.test.labels.tolist() == [0] * 2 + [1]
+    for part, records in (("train", source.train), ("test", source.test)):
+        for label, name in enumerate(("cat", "dog")):
+            files = sorted((folder / part / name).iterdir())
+            expected = np.stack([np.asarray(Image.open(file)) for file in files])
+            assert np.array_equal(records.images[records.labels == label][..., 0], expected)
+
+
+def test_a_class_may_be_called_train(class_folder, key):
+    source = open_source(f"folder:{class_folder(bus=20, train=20)}", owner_key=key)
+    assert source.classes == ("bus", "train")
+    assert len(source.train) + len(source.test) == 40
+
+
+def test_sidecars_and_hidden_files_are_passed_over(class_folder, key):
+    folder = class_folder(cat=9, dog=9)
+    for name in (".DS_Store", "Thumbs.db", "._00.png", "desktop.ini"):
+        (folder / "cat" / name).write_bytes(b"junk")
+    (folder / ".git").mkdir()
+    (folder / "__MACOSX").mkdir()
+    (folder / "README.txt").write_text("about")
+    source = open_source(f"folder:{folder}", owner_key=key)
+    assert len(source.train) + len(source.test) == 18
+    assert source.classes == ("cat", "dog")
+
+
+def test_numbered_classes_come_in_the_order_of_their_numbers(class_folder, key):
+    folder = class_folder(**{"10": 9, "9": 9, "0": 9})
+    assert open_source(f"folder:{folder}", owner_key=key).classes == ("0", "9", "10")
+
+
+def test_one_coloured_picture_makes_all_three_channels(class_folder, key):
+    folder = class_folder(cat=9, dog=9)
+    assert open_source(f"folder:{folder}", owner_key=key).channels == 1
+    Image.new("RGB", (8, 8), "red").save(folder / "cat" / "red.png")
+    source = open_source(f"folder:{folder}", owner_key=key)
+    assert source.channels == 3
+    assert source.train.images.shape[3] == 3
+
+
+def test_mixed_sizes_take_the_median_of_the_shorter_sides(class_folder, key):
+    class_folder(cat=9, size=(30, 20))
+    class_folder(dog=5, size=(12, 40))
+    folder = class_folder(emu=5, size=(300, 290))
+    source = open_source(f"folder:{folder}", owner_key=key)
+    assert source.size == 20
+    assert "median" in source.size_rule
+    large = class_folder("large", a=6, b=6, size=(300, 290))
+    assert open_source(f"folder:{large / 'large'}", owner_key=key, test_fraction=0.5).size == 224
+
+
+def test_progress_counts_every_file(class_folder, key):
+    seen = []
+    folder = class_folder(cat=6, dog=6)
+    open_source(f"folder:{folder}", owner_key=key, progress=lambda *counts: seen.append(counts))
+    assert seen == [(number, 12) for number in range(1, 13)]
+
+
+def test_copies_of_a_picture_stay_on_one_side(class_folder, key):
+    folder = class_folder(cat=20, dog=20)
+    for file in list((folder / "cat").iterdir()):
+        (folder / "dog" / f"copy{file.name}").write_bytes(file.read_bytes())
+    source = open_source(f"folder:{folder}", owner_key=key, test_fraction=0.5)
+    train, test = ({image.tobytes() for image in part.images} for part in (source.train, source.test))
+    assert not train & test
+
+
+def test_real_pictures_through_files(mnist, tmp_path, key):
+    with np.load(mnist) as archive:
+        images, labels = archive["x_test"][:90], archive["y_test"][:90]
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / str(label) / f"{number:02}.png")
+    source = open_source(f"folder:{tmp_path}", owner_key=key)
+    assert (source.size, source.channels, source.classes) == (28, 1, tuple("0123456789"))
+    found = {
+        image.tobytes(): label
+        for part in (source.train, source.test)
+        for image, label in zip(part.images, part.labels, strict=True)
+    }
+    assert found == {image.tobytes(): label for image, label in zip(images, labels, strict=True)}

@@ -1,0 +1,109 @@
+"""What every source has in common: declared and read facts, the keyed split, the fingerprint."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato.data import FACTS, KINDS, open_source
+from sfumato.data.source import parse
+
+
+def test_facts_are_read_unless_declared(class_folder, key):
+    spec = f"folder:{class_folder(cat=20, dog=20)}"
+    source = open_source(spec, owner_key=key)
+    assert source.read == FACTS
+    assert source.examples == len(source.train)
+    facts = {"examples": 1000, "classes": ("dog", "cat"), "size": 10, "channels": 3}
+    for fact, value in facts.items():
+        one = open_source(spec, owner_key=key, **{fact: value})
+        assert one.read == tuple(other for other in FACTS if other != fact)
+        assert getattr(one, fact) == value
+    every = open_source(spec, owner_key=key, **facts)
+    assert every.read == ()
+    assert every.train.images.shape == (len(source.train), 10, 10, 3)
+    assert every.size_rule == "declared"
+
+
+def test_private_unless_published_or_said_otherwise(class_folder, key):
+    spec = f"folder:{class_folder(cat=9, dog=9)}"
+    assert not open_source(spec, owner_key=key).public
+    assert open_source(spec, owner_key=key, public=True).public
+    assert open_source("digits", owner_key=key).public
+    assert not open_source("digits", owner_key=key, public=False).public
+
+
+def test_a_declared_order_renumbers_the_labels(class_folder, key):
+    spec = f"folder:{class_folder(cat=20, dog=10)}"
+    read = open_source(spec, owner_key=key)
+    declared = open_source(spec, owner_key=key, classes=["dog", "emu", "cat"])
+    assert read.classes == ("cat", "dog")
+    assert declared.classes == ("dog", "emu", "cat")
+    for part in ("train", "test"):
+        before, after = getattr(read, part), getattr(declared, part)
+        assert np.array_equal(before.images, after.images)
+        assert np.array_equal(np.array([2, 0])[before.labels], after.labels)
+
+
+def pictures_of(part):
+    return {image.tobytes() for image in part.images}
+
+
+def as_archive(folder, names):
+    images = np.stack([np.asarray(Image.open(folder / name)) for name in names])
+    labels = np.array([name.startswith("dog") for name in names]).astype(int)
+    np.savez(folder / "a.npz", x=images, y=labels)
+    return f"npz:{folder}/a.npz"
+
+
+def as_table(folder, names):
+    lines = ["path,label", *(f"{name},{name[:3]}" for name in names)]
+    (folder / "t.csv").write_text("\n".join(lines))
+    return f"csv:{folder}/t.csv"
+
+
+def as_folder(folder, names):
+    copy = folder / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    for name in names:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / name, copy / name)
+    return f"folder:{copy}"
+
+
+@pytest.mark.parametrize("form", [as_archive, as_table, as_folder])
+def test_taking_records_away_moves_no_other(form, class_folder, key):
+    folder = class_folder(cat=30, dog=30)
+    names = sorted(str(file.relative_to(folder)) for file in folder.glob("*/*.png"))
+    options = {"owner_key": key, "size": 8, "channels": 1, "test_fraction": 0.4}
+    whole = open_source(form(folder, names), **options)
+    assert len(whole.test) > 5
+    assert len(whole.train) > 5
+    assert not pictures_of(whole.train) & pictures_of(whole.test)
+    for kept in (names[1:], names[:-1], names[::2]):
+        some = open_source(form(folder, kept), **options)
+        assert pictures_of(some.train) <= pictures_of(whole.train)
+        assert pictures_of(some.test) <= pictures_of(whole.test)
+        assert len(some.train) + len(some.test) == len(kept)
+        assert some.fingerprint != whole.fingerprint
+
+
+def test_another_key_splits_otherwise(class_folder, key):
+    spec = f"folder:{class_folder(cat=30, dog=30)}"
+    first, second = (open_source(spec, owner_key=each) for each in (key, key[::-1]))
+    assert pictures_of(first.test) != pictures_of(second.test)
+    assert first.fingerprint != second.fingerprint
+    assert first.fingerprint == open_source(spec, owner_key=key).fingerprint
+
+
+def test_the_display_form_tells_no_picture_and_no_key(key):
+    shown = repr(open_source("digits", owner_key=key))
+    assert "array" not in shown
+    assert "fingerprint" not in shown
+
+
+def test_every_kind_can_be_spelt():
+    for name, kind in KINDS.items():
+        spec = name if kind.argument is None else f"{name}:C:/a:b"
+        assert parse(spec) == (name, "" if kind.argument is None else "C:/a:b")

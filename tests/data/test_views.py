@@ -1,0 +1,86 @@
+"""Views: against a plain loop, cut anywhere, with every move equally likely."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Views
+
+
+def plainly(image, down, right, mirrored, shift):
+    """One view by padding, cutting out and mirroring: the definition."""
+    height, width = image.shape[1:]
+    padded = np.pad(image, ((0, 0), (shift, shift), (shift, shift)), mode="reflect")
+    view = padded[:, shift + down : shift + down + height, shift + right : shift + right + width]
+    return view[:, :, ::-1] if mirrored else view
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(2, 5),
+    shift=st.integers(0, 6),
+    flip=st.booleans(),
+    channels=st.sampled_from([1, 3]),
+    size=st.tuples(st.integers(7, 9), st.integers(7, 9)),
+    n=st.integers(0, 5),
+    cut=st.integers(0, 5),
+)
+def test_views_are_those_of_the_plain_loop_wherever_the_batch_is_cut(count, shift, flip, channels, size, n, cut):
+    views = Views(count=count, shift=shift, flip=flip)
+    images = np.random.default_rng(1).normal(size=(n, channels, *size)).astype(np.float32)
+    draws = views.draw(np.random.default_rng(2), n)
+    whole = views.apply(torch.from_numpy(images), draws)
+    assert whole.shape == (n, count, channels, *size)
+    for example in range(n):
+        for view in range(count):
+            dice = (array[example, view] for array in (draws.down, draws.right, draws.mirrored))
+            assert np.array_equal(whole[example, view].numpy(), plainly(images[example], *dice, shift))
+    pieces = [views.apply(torch.from_numpy(images[part]), draws[part]) for part in (slice(0, cut), slice(cut, None))]
+    assert torch.equal(torch.cat(pieces), whole)
+
+
+def test_every_move_is_equally_likely_and_views_are_independent():
+    views = Views(count=4, shift=2, flip=True)
+    draws = views.draw(np.random.default_rng(0), 5000)
+    for moves in (draws.down, draws.right):
+        values, counts = np.unique(moves, return_counts=True)
+        assert values.tolist() == [-2, -1, 0, 1, 2]
+        assert np.abs(counts / 20_000 - 0.2).max() < 5 * np.sqrt(0.16 / 20_000)
+    assert abs(draws.mirrored.mean() - 0.5) < 5 * 0.5 / np.sqrt(20_000)
+    table = np.stack([*draws.down.T, *draws.right.T, *draws.mirrored.T])
+    assert np.abs(np.corrcoef(table) - np.eye(12)).max() < 5 / np.sqrt(5000)
+    assert not Views(count=4, shift=2).draw(np.random.default_rng(0), 100).mirrored.any()
+
+
+def test_one_view_is_the_picture_itself_and_costs_no_dice():
+    generator = np.random.default_rng(0)
+    views = Views(count=1, shift=30, flip=True)
+    images = torch.rand(3, 1, 8, 8)
+    assert torch.equal(views.apply(images, views.draw(generator, 3)), images[:, None])
+    assert generator.random() == np.random.default_rng(0).random()
+
+
+def test_equal_dice_give_equal_views():
+    views = Views(count=3, shift=2, flip=True)
+    draws = [views.draw(np.random.default_rng(7), 4) for _ in range(2)]
+    images = torch.arange(4 * 64, dtype=torch.uint8).reshape(4, 1, 8, 8)
+    assert torch.equal(*(views.apply(images, each) for each in draws))
+    assert views.apply(images, draws[0]).dtype == torch.uint8
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(
+        SfumatoError, match="shift must be smaller than the image, got 8 for 8 pixels; give a shift of at"
+    ):
+        Views(count=2, shift=8).check(8)
+    views = Views(count=2, shift=8)
+    with pytest.raises(SfumatoError, match="shift must be smaller"):
+        views.apply(torch.rand(1, 1, 8, 9), views.draw(np.random.default_rng(0), 1))
+    with pytest.raises(SfumatoError, match="do not belong together"):
+        views.apply(torch.rand(2, 1, 9, 9), views.draw(np.random.default_rng(0), 1))
+    for bad in ({"count": 0}, {"count": 2.0}, {"shift": -1}, {"shift": 1.0}, {"shift": True}):
+        with pytest.raises(SfumatoError):
+            Views(**bad)

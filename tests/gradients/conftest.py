@@ -1,0 +1,38 @@
+"""The comparison that every test of this room makes: `ClippedGradient` against the oracle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sfumato.gradients import ClippedGradient, oracle
+
+# Relative to the norm of the whole clipped sum, by type.
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+def compare(model, inputs, targets, *, loss=F.cross_entropy, max_norm=0.1, views=1, tolerance=None):
+    """Clipped sums and norms equal the oracle's, parameter by parameter; returns the `ClippedGradient`."""
+    gradient = ClippedGradient(model, loss, max_norm=max_norm, views=views)
+    total = gradient(inputs, targets)
+    expected, norms, losses = oracle.clipped_sum(model, loss, inputs, targets, max_norm=max_norm, views=views)
+    tolerance = tolerance or TOLERANCES[next(iter(total.gradients.values())).dtype]
+    torch.testing.assert_close(total.norms, norms, rtol=tolerance, atol=1e-12, equal_nan=True)
+    torch.testing.assert_close(total.losses.double(), losses, rtol=tolerance, atol=1e-12, equal_nan=True)
+    assert total.gradients.keys() == expected.keys()
+    whole = torch.stack([value.norm() for value in expected.values()]).norm()
+    for name, value in expected.items():
+        difference = (total.gradients[name].double() - value).norm()
+        assert difference <= tolerance * (value.norm() + 1e-2 * whole), name
+    return gradient
+
+
+@pytest.fixture(name="compare")
+def compare_fixture():
+    return compare
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)

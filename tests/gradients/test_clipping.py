@@ -1,0 +1,71 @@
+"""The bound holds in floating point: over scales, sizes and values that are not finite."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.gradients import clipping
+
+
+def factors_of(values, max_norm=1.0):
+    squares = clipping.squared_norms(values)
+    losses = torch.zeros(values.shape[0])
+    return clipping.clip_factors(squares, losses, max_norm=max_norm, dtype=values.dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    exponent=st.integers(-20, 20),
+    bound_exponent=st.integers(-20, 20),
+    offset=st.sampled_from([0.0, 1.0, 1000.0]),
+    size=st.integers(1, 5000),
+    seed=st.integers(0, 99),
+)
+def test_one_clipped_example_obeys_the_bound(exponent, bound_exponent, offset, size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    values = (torch.randn(1, size, generator=generator) + offset) * 10.0**exponent
+    bound = 10.0**bound_exponent
+    total = clipping.weighted_sum(values, factors_of(values, bound)).double().norm()
+    assert total <= bound * (1 + 1e-6)
+    assert total >= min(bound, values.double().norm()) * (1 - 1e-5)
+
+
+def test_norm_of_many_elements_is_not_too_small():
+    values = torch.full((1, 40_000_000), 0.1)
+    exact = 40_000_000 * float(torch.tensor(0.1)) ** 2
+    assert clipping.squared_norms(values).item() == pytest.approx(exact, rel=1e-9)
+
+
+def test_norm_beyond_float32_is_finite():
+    values = torch.full((1, 100), 3e38)
+    assert clipping.squared_norms(values).sqrt().item() == pytest.approx(3e39, rel=1e-6)
+    assert clipping.weighted_sum(values, factors_of(values)).double().norm() == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_adds_exactly_zero(bad):
+    values = torch.randn(3, 50)
+    values[1, 7] = bad
+    zeroed = values.clone()
+    zeroed[1] = 0
+    expected = clipping.weighted_sum(zeroed, factors_of(zeroed))
+    assert torch.equal(clipping.weighted_sum(values, factors_of(values)), expected)
+
+
+def test_a_loss_that_is_not_finite_excludes_its_example():
+    factors = clipping.clip_factors(
+        torch.ones(2).double(), torch.tensor([1.0, float("nan")]), max_norm=2.0, dtype=torch.float32
+    )
+    assert factors.tolist() == [1.0, 0.0]
+
+
+def test_half_precision_is_summed_in_float32():
+    values = torch.ones(3, 4, dtype=torch.bfloat16)
+    total = clipping.weighted_sum(values, torch.full((3,), 1 / 3, dtype=torch.float64))
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total, torch.ones(4))
+
+
+def test_no_elements():
+    assert clipping.squared_norms(torch.ones(2, 0)).tolist() == [0, 0]

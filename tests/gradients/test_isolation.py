@@ -1,0 +1,150 @@
+"""What is refused: everything by which one example could meet another."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients import ClippedGradient
+
+
+def run(model, loss=F.cross_entropy):
+    return ClippedGradient(model, loss)(torch.randn(3, 4), torch.arange(3))
+
+
+def net(*modules):
+    return nn.Sequential(nn.Linear(4, 3), *modules)
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        (nn.BatchNorm1d(3), "batch norm"),
+        (nn.BatchNorm1d(3, track_running_stats=False).eval(), "batch norm"),
+        (nn.SyncBatchNorm(3), "synchronised batch norm"),
+    ],
+)
+def test_batch_norm_of_data_is_refused_with_the_ways_out(module, kind):
+    with pytest.raises(SfumatoError) as refusal:
+        ClippedGradient(net(nn.Sequential(module)), F.cross_entropy)
+    message = str(refusal.value)
+    assert "module '1.0'" in message
+    assert f"is {kind} that normalises by the private batch" in message
+    for way in ("timm", "torch.nn.GroupNorm", ".eval()"):
+        assert way in message
+    assert "\n" not in message
+
+
+def test_batch_norm_that_is_thawed_later_is_refused():
+    model = net(nn.BatchNorm1d(3).eval())
+    gradient = ClippedGradient(model, F.cross_entropy)
+    gradient(torch.randn(3, 4), torch.arange(3))
+    model.train()
+    with pytest.raises(SfumatoError, match="batch norm"):
+        gradient(torch.randn(3, 4), torch.arange(3))
+
+
+def test_frozen_batch_norm_is_exact(compare):
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, 2), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 3, 1), nn.Flatten()).eval()
+    nn.init.uniform_(model[1].running_var, 0.5, 2)
+    nn.init.uniform_(model[1].weight, 0.5, 2)
+    model = nn.Sequential(model, nn.Linear(12, 3)).double()
+    compare(model, torch.randn(3, 2, 5, 5, dtype=torch.float64), torch.arange(3))
+    model[0][1].requires_grad_(False)
+    compare(model, torch.randn(3, 2, 5, 5, dtype=torch.float64), torch.arange(3))
+
+
+def test_batch_norm_of_weights_is_no_batch_norm_of_data(compare):
+    class Standardised(nn.Linear):
+        def forward(self, x):
+            weight = F.batch_norm(self.weight.reshape(1, self.out_features, -1), None, None, training=True)
+            return F.linear(x, weight.reshape_as(self.weight), self.bias)
+
+    compare(Standardised(4, 3).double(), torch.randn(3, 4, dtype=torch.float64), torch.arange(3))
+
+
+def test_running_instance_norm_and_max_norm_are_refused():
+    with pytest.raises(SfumatoError, match="running statistics"):
+        ClippedGradient(net(nn.InstanceNorm1d(3, track_running_stats=True)), F.cross_entropy)
+    with pytest.raises(SfumatoError, match="max_norm=1"):
+        ClippedGradient(net(nn.Embedding(3, 4, max_norm=1.0)), F.cross_entropy)
+
+
+class Keeping(nn.Module):
+    """Keeps something of what it sees, in one of many ways."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.linear, self.cache, self.history = way, nn.Linear(4, 3), {}, []
+        self.memory, self.count = None, 0
+        self.plain = torch.zeros(3)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        y = self.linear(x)
+        match self.way:
+            case "attribute":
+                self.memory = y
+            case "new attribute":
+                self.fresh = y.detach()
+            case "buffer":
+                self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+            case "buffer in place":
+                self.mean.mul_(0.9).add_(y.detach().mean(0))
+            case "attribute in place":
+                self.plain.add_(1)
+            case "dict":
+                self.cache["bias"] = y.detach()
+            case "list":
+                self.history.append(y.detach())
+            case "number":
+                self.count = 0.9 * self.count + y.mean().item()
+            case "weights":
+                with torch.no_grad():
+                    self.linear.bias.add_(1)
+        return y
+
+
+PLACES = {
+    "attribute": "memory",
+    "new attribute": "fresh",
+    "buffer": "mean",
+    "buffer in place": "mean",
+    "attribute in place": "plain",
+    "dict": "cache.bias",
+    "list": "history.0",
+    "number": "count",
+    "weights": "linear.bias",
+}
+
+
+@pytest.mark.parametrize("way", PLACES)
+def test_a_module_that_keeps_something_is_refused_by_name(way):
+    model = nn.Sequential(nn.Identity(), Keeping(way))
+    with pytest.raises(SfumatoError, match=f"value in '(1.)?{PLACES[way]}'"):
+        run(model)
+    assert model[1].memory is None
+    assert not hasattr(model[1], "fresh")
+    assert model[1].cache == {}
+    assert model[1].history == []
+    assert torch.equal(model[1].mean, torch.zeros(3))
+
+
+def test_a_loss_that_keeps_something_is_refused():
+    class Remembering(nn.Module):
+        def forward(self, outputs, targets):
+            self.last = outputs
+            return F.cross_entropy(outputs, targets)
+
+    with pytest.raises(SfumatoError, match=r"loss\.last"):
+        run(net(), Remembering())
+
+
+def test_a_model_that_starts_to_keep_something_later_is_refused():
+    model = Keeping("nothing")
+    gradient = ClippedGradient(model, F.cross_entropy)
+    gradient(torch.randn(3, 4), torch.arange(3))
+    model.way = "attribute"
+    with pytest.raises(SfumatoError, match="memory"):
+        gradient(torch.randn(3, 4), torch.arange(3))

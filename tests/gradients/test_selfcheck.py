@@ -1,0 +1,63 @@
+"""The self-check passes what is right and refuses what is planted."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients import ClippedGradient
+from sfumato.gradients.sites import Instantiated
+from sfumato.gradients.sites.conv import ConvSite
+from sfumato.gradients.sites.linear import OuterProduct
+
+
+def net():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Dropout(0.5), nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_right_gradient_passes_with_dropout(views):
+    gradient = ClippedGradient(net(), F.cross_entropy, views=views)
+    state = torch.get_rng_state()
+    gradient.self_check((1, 8, 8))
+    assert gradient.unused_parameters == ()
+    gradient.self_check((1, 8, 8), targets=torch.tensor([2]))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_wrong_bias_is_refused_by_name(monkeypatch):
+    def record(self, inputs, output_gradients):
+        original(self, inputs, output_gradients)
+        tensor, use = self._uses[-1]
+        self._uses[-1] = (tensor, Instantiated(use.instantiate() * 1.01))
+
+    original = ConvSite.record
+    monkeypatch.setattr(ConvSite, "record", record)
+    with pytest.raises(SfumatoError, match=r"parameter '0\.bias' differs from the plain computation"):
+        ClippedGradient(net(), F.cross_entropy).self_check((1, 8, 8))
+
+
+def test_a_norm_that_is_too_small_is_refused(monkeypatch):
+    right = OuterProduct.squared_norms
+    monkeypatch.setattr(OuterProduct, "squared_norms", lambda self: 0.98 * right(self))
+    with pytest.raises(SfumatoError, match=r"differs from the plain computation|gradient norm"):
+        ClippedGradient(net(), F.cross_entropy, max_norm=1e-3).self_check((1, 8, 8))
+
+
+def test_a_loss_that_is_a_sum_over_views_is_refused():
+    gradient = ClippedGradient(net(), lambda o, t: F.cross_entropy(o, t, reduction="sum"))
+    with pytest.raises(SfumatoError, match="not a mean over views"):
+        gradient.self_check((1, 8, 8))
+
+
+def test_unusual_outputs_need_targets():
+    gradient = ClippedGradient(nn.Linear(4, 3), lambda o, t: (o - t).square().mean())
+    gradient.self_check((4,), targets=torch.randn(5, 3))
+    deep = ClippedGradient(nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))), F.mse_loss)
+    with pytest.raises(SfumatoError, match="give targets="):
+        deep.self_check((4,))
+    with pytest.raises(SfumatoError, match="example_shape"):
+        gradient.self_check("4")
+    with pytest.raises(SfumatoError, match="made-up example"):
+        gradient.self_check((5,))

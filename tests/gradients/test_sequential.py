@@ -1,0 +1,56 @@
+"""Models that torch cannot vectorise take the slow road, with a warning, and are as exact."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfumato.gradients import ClippedGradient
+
+
+def test_a_recurrent_model_keeps_its_own_parameters():
+    model = Recurrent()
+    held = [id(parameter) for parameter in model.cell._flat_weights]
+    with pytest.warns(RuntimeWarning, match="one at a time"):
+        ClippedGradient(model, F.cross_entropy)(torch.randn(2, 4), torch.arange(2))
+    assert held == [id(parameter) for parameter in model.cell._flat_weights]
+
+
+class Branching(nn.Module):
+    """Looks at a value of the example to decide where to go."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.left(x) if x.sum() > 0 else self.right(x)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.cell(x.unflatten(1, (2, 2)))[0][:, -1])
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("model", [Branching, Recurrent])
+def test_the_slow_road_is_exact(compare, model, views):
+    x = torch.randn(5, *([views] if views > 1 else []), 4, dtype=torch.float64)
+    with pytest.warns(RuntimeWarning, match="one at a time"):
+        gradient = compare(model().double(), x, torch.arange(5) % 3, views=views)
+    assert model is Branching or gradient.unused_parameters == ()
+
+
+def test_a_bad_example_adds_zero_on_the_slow_road():
+    x = torch.randn(3, 4)
+    x[1, 0] = float("nan")
+    gradient = ClippedGradient(Branching(), F.cross_entropy)
+    with pytest.warns(RuntimeWarning, match="one at a time"):
+        total = gradient(x, torch.arange(3))
+    assert total.norms.isnan().tolist() == [False, True, False]
+    alone = gradient(x[[0, 2]], torch.tensor([0, 2]))
+    assert all(torch.equal(value, alone.gradients[name]) for name, value in total.gradients.items())
