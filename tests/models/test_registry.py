@@ -16,6 +16,9 @@ FITTING = [
     ("cnn", 1, 28),
     ("cnn", 3, (32, 9)),
     ("linear", 1, 8),
+    ("scattering", 1, 8),
+    ("scattering", 3, (28, 40)),
+    ("scattering", 1, (130, 100)),
     ("wrn-10-1", 3, 16),
     ("wrn-16-2", 1, (28, 20)),
     ("timm:resnet10t", 3, 32),
@@ -30,7 +33,7 @@ def test_images_in_logits_out(name, channels, size):
     assert model(torch.randn(2, channels, height, width)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "cnn", "linear", "wrn-10-1"])
+@pytest.mark.parametrize("name", ["scattering", "lenet5", "cnn", "linear", "wrn-10-1"])
 def test_one_example_does_not_move_another(name):
     torch.manual_seed(0)
     model = create(name, classes=3, channels=1, size=16)
@@ -68,7 +71,7 @@ def test_impossible_wide_resnets_are_refused(name):
 
 @pytest.mark.parametrize("name", ["resnet18", "wrn-16", "", "LeNet5"])
 def test_unknown_name_lists_the_names(name):
-    with pytest.raises(SfumatoError, match="model must be one of lenet5") as caught:
+    with pytest.raises(SfumatoError, match="model must be one of scattering, lenet5") as caught:
         create(name, classes=10, channels=3, size=32)
     assert all(known in str(caught.value) for known in NAMES)
 
@@ -85,7 +88,8 @@ def test_timm_model_that_does_not_fit_the_size_is_one_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "word"), [("lenet5", 8, "12 pixels"), ("cnn", 4, "8 pixels"), ("cnn", 0, "height")]
+    ("name", "size", "word"),
+    [("lenet5", 8, "12 pixels"), ("cnn", 4, "8 pixels"), ("scattering", 7, "8 pixels"), ("cnn", 0, "height")],
 )
 def test_images_too_small_are_refused(name, size, word):
     with pytest.raises(SfumatoError, match=word):

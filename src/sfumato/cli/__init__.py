@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}; check the path, its permissions and the disk", file=sys.stderr)
+        return 1
 
 
 def parse(arguments: Sequence[str]):

@@ -286,7 +286,7 @@ def _absolute(spec: str) -> str:
 
 
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    plain: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     if "root" in plain:
         plain["root"] = str(FilePath(plain["root"]).expanduser().resolve())
     return plain

@@ -150,16 +150,20 @@ class ClippedGradient:
         )
         used = road.used | found.uses.keys()
         self._roads[key] = self._latest = Road(fast=True, expanded=expanded, used=used)
-        gradients = zero_gradients(self._model)
-        coarsest = max((gradient.dtype for gradient in gradients.values()), key=lambda dtype: torch.finfo(dtype).eps)
+        trainable = trainable_parameters(self._model)
+        dtypes = {name: clipping.accumulation_dtype(parameter.dtype) for name, parameter in trainable.items()}
         squares = torch.zeros(found.losses.shape, dtype=torch.float64, device=found.losses.device)
-        for name in gradients:
+        for name in trainable:
             if name in found.uses:
                 squares += found.uses[name].squared_norms()
+        coarsest = max(dtypes.values(), key=lambda dtype: torch.finfo(dtype).eps)
         factors = clipping.clip_factors(squares, found.losses, max_norm=self._max_norm, dtype=coarsest)
-        for name, zero in gradients.items():
-            if name in found.uses:
-                gradients[name] = found.uses[name].weighted_sum(factors).to(zero.dtype)
+        gradients = {
+            name: found.uses[name].weighted_sum(factors).to(dtypes[name])
+            if name in found.uses
+            else torch.zeros_like(parameter.detach(), dtype=dtypes[name])
+            for name, parameter in trainable.items()
+        }
         return ClippedSum(gradients=gradients, norms=squares.sqrt(), losses=found.losses)
 
     def self_check(self, example_shape: Any, *, targets: Tree | None = None) -> None:
@@ -175,7 +179,13 @@ class ClippedGradient:
         """
         inputs, targets = selfcheck.made_up(self._model, example_shape, targets, self._views, examples=6)
         self._road(inputs, targets)
-        selfcheck.check(self, self._model, self._loss, inputs, targets, max_norm=self._max_norm, views=self._views)
+
+        def build(model: nn.Module) -> ClippedGradient:
+            return ClippedGradient(model, self._loss, max_norm=self._max_norm, views=self._views)
+
+        selfcheck.check(
+            self, build, self._model, self._loss, inputs, targets, max_norm=self._max_norm, views=self._views
+        )
 
     def bytes_per_example(self, example_shape: Any, *, targets: Tree | None = None) -> int:
         """An estimate of the memory, in bytes, that one more example in a batch costs, views included.

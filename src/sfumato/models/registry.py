@@ -13,10 +13,11 @@ from sfumato.models.cnn import SmallCNN
 from sfumato.models.lenet import LeNet5
 from sfumato.models.linear import Linear
 from sfumato.models.pretrained import load
+from sfumato.models.scattering import Scattering
 from sfumato.models.trial import check_shapes
 from sfumato.models.wide_resnet import WideResNet
 
-_FIXED = MappingProxyType({"lenet5": LeNet5, "cnn": SmallCNN, "linear": Linear})
+_FIXED = MappingProxyType({"scattering": Scattering, "lenet5": LeNet5, "cnn": SmallCNN, "linear": Linear})
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 
 NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "timm:NAME", "package:function")
@@ -35,8 +36,9 @@ def create(
     Initial weights are drawn from torch's global generator; they are public, whatever its seed.
 
     Args:
-        name: `lenet5`, `cnn`, `linear`, `wrn-DEPTH-WIDTH` such as `wrn-16-4`, `timm:NAME` for any model of timm, or
-            `package:function` for one's own (called with the keywords classes, channels and size).
+        name: `scattering` (fixed wavelet features and a linear head), `lenet5`, `cnn`, `linear`, `wrn-DEPTH-WIDTH` such
+            as `wrn-16-4`, `timm:NAME` for any model of timm, or `package:function` for one's own (called with the
+            keywords classes, channels and size).
         classes: number of classes.
         channels: colour channels C of the images.
         size: side of square images in pixels, or height and width (H, W).

@@ -88,8 +88,8 @@ class Statement:
         exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta:g})-differentially private for each single "
-            f"training example under {plan.adjacency} adjacency: {plan.steps} steps of the {plan.theorem.name}, {sampling}, "
-            f"clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}, "
+            f"training example under {plan.adjacency} adjacency: {plan.steps} steps of the {plan.theorem.name}, "
+            f"{sampling}, clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}, "
             f"accounted by {plan.theorem.tight} with N = {plan.examples}; plan {plan.fingerprint[:16]}.{exception}"
         )
 
@@ -103,7 +103,7 @@ class Statement:
             f"In figures: no outcome becomes more than {_factor(epsilon)} times as likely or as unlikely through one "
             f"example's presence, up to a chance of {self.plan.delta:g} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether an example was used that raises a false alarm in 1% of the cases finds it in at most "
-            f"{_detection(epsilon, self.plan.delta):.0%} of the cases.",
+            f"{math.ceil(100 * _detection(epsilon, self.plan.delta))}% of the cases.",
             "The promise is per example: a person with several images in the data is protected more weakly, by about "
             "that many times the epsilon.",
         ]

@@ -8,6 +8,7 @@ every row names its adjacency, its event and its accountants explicitly.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def epsilon(releases: Releases, delta: float, *, accountant: str = "pld", grid: 
     is a bound for each order. Unit and sensitivity are the plan's: the mechanism's noise must have been scaled by the
     sum's sensitivity under the same adjacency.
     """
-    return compose([releases], delta, accountant=accountant, grid=grid)
+    return compose((releases,), delta, accountant=accountant, grid=grid)
 
 
 def compose(many: Sequence[Releases], delta: float, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
@@ -121,6 +122,12 @@ def compose(many: Sequence[Releases], delta: float, *, accountant: str = "pld", 
     one_of("accountant", accountant, ACCOUNTANTS)
     if not many:
         raise SfumatoError("there is nothing to compose: no releases given", "give at least one")
+    return _composed(tuple(many), delta, accountant, grid)
+
+
+@functools.lru_cache(maxsize=256)
+def _composed(many: tuple[Releases, ...], delta: float, accountant: str, grid: float) -> float:
+    """A pure function of frozen data, asked for again by every part of a run that prints epsilon."""
     if accountant == "rdp":
         return _rdp(many, delta)
     if all(isinstance(item.sampling, FullBatch) and isinstance(item.mechanism, Gaussian) for item in many):
@@ -137,21 +144,27 @@ def _exact_gaussian(many: Sequence[Releases], delta: float) -> float:
 
 
 def _pld(many: Sequence[Releases], delta: float, grid: float) -> float:
-    from dp_accounting.pld import privacy_loss_distribution
-    from dp_accounting.privacy_accountant import NeighboringRelation
-
     width = grid * min(_coarsening(item) for item in many)
     total: Any = None
     for item in many:
-        one = privacy_loss_distribution.from_gaussian_mechanism(
-            item.mechanism.noise_multiplier,
-            sampling_prob=item.sampling.probability,
-            value_discretization_interval=width,
-            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-        )
+        one = _one_step(item.mechanism.noise_multiplier, item.sampling.probability, width)
         part = one if item.steps == 1 else one.self_compose(item.steps)
         total = part if total is None else total.compose(part)
     return float(total.get_epsilon_for_delta(delta))
+
+
+@functools.lru_cache(maxsize=8)
+def _one_step(sigma: float, probability: float, width: float) -> Any:
+    """The privacy loss distribution of one step: slow to build, so kept for other numbers of steps."""
+    from dp_accounting.pld import privacy_loss_distribution
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        sigma,
+        sampling_prob=probability,
+        value_discretization_interval=width,
+        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
 
 
 def _coarsening(item: Releases) -> float:

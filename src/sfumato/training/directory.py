@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -71,9 +72,14 @@ class RunDirectory:
             raise SfumatoError(
                 f"{self.path} exists and holds no run of sfumato", "give --output a directory that is empty or new"
             )
+        if not self.path.name:
+            raise SfumatoError(
+                f"a run directory needs a name, got {str(self.path)!r}", "give --output one, such as runs/a"
+            )
         beside = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._sweep_beside()
             beside.path.mkdir()
             try:
                 yield beside
@@ -84,6 +90,13 @@ class RunDirectory:
             except BaseException:
                 shutil.rmtree(beside.path, ignore_errors=True)
                 raise
+
+    def _sweep_beside(self) -> None:
+        """Remove what processes left that were killed before their run here had come into being."""
+        stray = re.compile(rf"\.{re.escape(self.path.name)}\.[0-9a-f]{{8}}")
+        for path in self.path.parent.iterdir():
+            if stray.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
 
     def read_json(self, name: str) -> Any:
         """A JSON file of the run, or a refusal that names it."""

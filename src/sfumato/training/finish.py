@@ -14,7 +14,7 @@ from sfumato.report import Evaluation, Facts, page
 from sfumato.training import directory as names
 from sfumato.training import evaluate
 from sfumato.training.checkpoint import METADATA, to_bytes
-from sfumato.training.directory import RunDirectory, file_hash, sweep, write
+from sfumato.training.directory import RunDirectory, file_hash, sweep, write, writing
 from sfumato.training.loop import Job, Outcome
 
 FORMAT = 1
@@ -52,7 +52,8 @@ def _close(ledger: Ledger, run: RunDirectory, steps: int) -> None:
         raise SfumatoError(
             f"the ledger of {run.path} ends with another model than this run computes", "restore the run from a copy"
         )
-    ledger.sync()
+    with writing(ledger.path):
+        ledger.sync()
 
 
 def clean(run: RunDirectory) -> None:

@@ -28,7 +28,7 @@ from sfumato.randomness import DiceKey, Noise, Sampler
 from sfumato.training import directory as names
 from sfumato.training import pins, uses
 from sfumato.training.checkpoint import Checkpoint
-from sfumato.training.directory import RunDirectory
+from sfumato.training.directory import RunDirectory, writing
 from sfumato.training.evaluate import score
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.settings import Performance, Settings
@@ -108,6 +108,14 @@ class Outcome:
     seconds: float
 
 
+def check(job: Job) -> None:
+    """Refuse here what the first step would refuse, before there is a run."""
+    job.views.check(job.source.size)
+    optim.schedule(job.settings.schedule, steps=job.plan.steps, warmup=job.settings.warmup)
+    _optimizer(job)
+    EMA(job.settings.ema)
+
+
 def begin(job: Job, run: RunDirectory) -> None:
     """Lay down a new run: plan, settings, key, the ledger's first line, the checkpoint before the first step."""
     identity = secrets.token_hex(8)
@@ -151,14 +159,15 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     plan, module, device = job.plan, job.module, job.device
     optimizer = _optimizer(job)
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
-    paid = paid_steps(ledger, plan)
+    paid = paid_steps(ledger, job)
+    refuse_ended(run, ledger, plan)
     if checkpoint.step > paid:
         raise SfumatoError(
             f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",
             "restore ledger.jsonl from a copy: without its lines nobody can say what was spent",
         )
     average = checkpoint.restore(module, optimizer, device)
-    run.write_rows([row for row in run.rows() if row["step"] <= checkpoint.step])
+    _forget_rows(run, checkpoint.step)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     averaging = EMA(job.settings.ema) if job.settings.ema else None
     rate = optim.schedule(job.settings.schedule, steps=plan.steps, warmup=job.settings.warmup)
@@ -191,7 +200,8 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
                 measure(step + 1)
             progress.advance(step + 1)
             if time.monotonic() - saved_at > CHECKPOINT_SECONDS or step + 1 == plan.steps:
-                ledger.sync()
+                with writing(ledger.path):
+                    ledger.sync()
                 Checkpoint.of(step + 1, module, average, optimizer).save(run / names.CHECKPOINT)
                 saved, saved_at = step + 1, time.monotonic()
     return Outcome(step=saved, weights=_weights(module, average), seconds=time.monotonic() - began)
@@ -201,19 +211,40 @@ def take_none(job: Job, run: RunDirectory) -> Outcome:
     """What an unfinished run has reached, without another step."""
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
     average = checkpoint.restore(job.module, _optimizer(job), job.device)
+    _forget_rows(run, checkpoint.step)
     return Outcome(step=checkpoint.step, weights=_weights(job.module, average), seconds=0.0)
 
 
-def paid_steps(ledger: Ledger, plan: PrivacyPlan) -> int:
-    """How many releases the ledger records; refused unless they are steps 0, 1, 2, ... of this plan."""
+def paid_steps(ledger: Ledger, job: Job) -> int:
+    """How many releases the ledger records; refused unless it began as this job and they are steps 0, 1, 2, ..."""
+    remedy = "restore plan.json and ledger.jsonl from a copy, or discard the run"
+    opening = dict(ledger.entries[0].body) if ledger.entries else {}
+    odd = [name for name, value in _opening(job).items() if opening.get(name) != value]
+    if odd:
+        listing = ", ".join(name.replace("_", " ") for name in odd)
+        raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
     releases = [entry.body for entry in ledger.entries if entry.kind == "release"]
     for step, body in enumerate(releases):
-        if body != {"step": step, "plan": plan.fingerprint}:
+        if body != {"step": step, "plan": job.plan.fingerprint}:
             raise SfumatoError(
-                f"the ledger's release {step} is {dict(body)}, not step {step} of the plan",
-                "restore plan.json and ledger.jsonl from a copy, or discard the run",
+                f"release {step} in the ledger {ledger.path} is {dict(body)}, not step {step} of the plan", remedy
             )
     return len(releases)
+
+
+def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
+    """Refuse more steps to a run whose ledger says that it was ended before its last one."""
+    steps = [entry.body["steps_taken"] for entry in ledger.entries if entry.kind == "end"]
+    if steps and steps[-1] < plan.steps:
+        raise SfumatoError(
+            f"the run in {run.path} was being ended after {steps[-1]} of {plan.steps} steps",
+            f"complete that (sfumato finish {run.path})",
+        )
+
+
+def _forget_rows(run: RunDirectory, step: int) -> None:
+    """Drop what was measured after a checkpoint that the run falls back to."""
+    run.write_rows([row for row in run.rows() if row["step"] <= step])
 
 
 def micro_batches(job: Job, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:

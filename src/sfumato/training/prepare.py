@@ -12,11 +12,12 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import models
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source, Transform
 from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import DiceKey
+from sfumato.training import loop
 from sfumato.training.loop import Job
 from sfumato.training.settings import Performance, Settings
 
@@ -56,8 +57,11 @@ def prepare(
             "calibrate the plan with examples=source.examples, or declare the same number",
         )
     device = choose_device(device or (recorded.device if recorded else None))
-    threads = threads or (recorded.threads if recorded else default_threads())
-    torch.set_num_threads(threads)
+    if threads is None:
+        threads = recorded.threads if recorded else default_threads()
+    torch.set_num_threads(positive_integer("threads", threads))
+    if micro_batch is not None:
+        positive_integer("micro_batch", micro_batch)
     key = key or (DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed))
     module = _build(model, source, settings, key).to(device)
     module.train()
@@ -71,7 +75,7 @@ def prepare(
         gradient.self_check(shape)
         if micro_batch is None:
             micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device)
-    return Job(
+    job = Job(
         module=module,
         gradient=gradient,
         source=source,
@@ -83,6 +87,8 @@ def prepare(
         key=key,
         request=request or {},
     )
+    loop.check(job)
+    return job
 
 
 def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumstances:

@@ -163,6 +163,7 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
     else:
         loop.begin(job, run)
     with Ledger(run / names.LEDGER) as ledger:
+        refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
         outcome = loop.take_steps(job, run, ledger, progress=progress)
         progress.say("evaluating, and writing the model and its page")
@@ -185,7 +186,8 @@ def finish_early(job: Job, run: RunDirectory) -> Run:
     refuse_finished(run)
     with Ledger(run / names.LEDGER) as ledger:
         sweep(run.path)
-        loop.paid_steps(ledger, job.plan)
+        refuse_finished(run)
+        loop.paid_steps(ledger, job)
         outcome = loop.take_none(job, run)
         statement = finish.conclude(job, run, ledger, outcome)
     return _finished(run, statement, outcome)

@@ -30,8 +30,9 @@ class PrivateStep:
         noise: one draw for each step.
 
     **Guarantee.** What a call returns is one release of `plan`: unit and adjacency are the plan's; the sum's
-    sensitivity is `gradient.sensitivity(plan.adjacency)`, by which the noise was scaled (checked here); everything that depends on private data passes through `gradient` and gets the noise before it leaves. The divisor
-    is public. A step beyond the plan's last is refused. The caller must take the participants from a sampler built from
+    sensitivity is `gradient.sensitivity(plan.adjacency)`, by which the noise was scaled (checked here); everything
+    that depends on private data passes through `gradient` and gets the noise before it leaves. The divisor is public. A
+    step beyond the plan's last is refused. The caller must take the participants from a sampler built from
     `plan.sampling` and call each step once, or again with the same participants.
     """
 

@@ -22,13 +22,12 @@ FILE = "uses.jsonl"
 def record(fingerprint: str, run: str, plan: PrivacyPlan, directory: Path | None = None) -> None:
     """Note that a run on these data is about to take its first step."""
     path = (directory or keys.home()) / FILE
-    line = json.dumps({"data": fingerprint, "run": run, "plan": plan.to_dict()}) + "\n"
+    entry = json.dumps({"data": fingerprint, "run": run, "plan": plan.to_dict()})
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            # The line break comes first as well: a line that was cut short must not swallow this one.
+            file.write(f"\n{entry}\n")
     except OSError as error:
         raise SfumatoError(
             f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"

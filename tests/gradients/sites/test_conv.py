@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from sfumato.gradients.sites import conv
 from sfumato.gradients.sites.conv import Geometry, choose_way, per_example_weight_gradients
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -31,6 +32,7 @@ def convolutions(draw):
     }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @quick
 @given(
     chosen=convolutions(),
@@ -70,6 +72,15 @@ def test_all_ways_agree(views, channels, groups, stride, padding, dilation):
     )
     torch.testing.assert_close(loop, grouped)
     torch.testing.assert_close(loop, unfold)
+
+
+def test_patches_in_several_pieces_are_the_same(monkeypatch):
+    geometry = Geometry(stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+    weight, x = torch.randn(2, 1, 3, 3, dtype=torch.float64), torch.randn(10, 1, 6, 6, dtype=torch.float64)
+    g = torch.randn_like(geometry.apply(x, weight, None))
+    whole = per_example_weight_gradients(x, g, weight, geometry, 5, "unfold")
+    monkeypatch.setattr(conv, "_PATCH_ELEMENTS", 2 * 2 * 9 * 16)
+    torch.testing.assert_close(per_example_weight_gradients(x, g, weight, geometry, 5, "unfold"), whole)
 
 
 def test_a_large_weight_goes_one_example_at_a_time(compare):

@@ -13,6 +13,7 @@ from sfumato.gradients import clipping
 from sfumato.gradients.sites import Instantiated, Use
 
 Way = Literal["grouped", "loop", "unfold"]
+_PATCH_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,19 @@ def per_example_weight_gradients(
         stacked = weight.new_empty(1).expand(shape)
         result = many.backward(side_by_side(output_gradients), side_by_side(inputs), stacked, of_weight=True)
         return result.reshape(examples, *weight.shape)
-    groups, width = geometry.groups, weight[0].numel()
+    # Patches of some examples at a time, so that they take little memory and stay near the processor.
+    patch = views * weight[0].numel() * geometry.groups * output_gradients.shape[2:].numel()
+    pieces = max(1, _PATCH_ELEMENTS // max(1, patch)) * views
+    return torch.cat(
+        [
+            _by_patches(x, g, weight, geometry, views)
+            for x, g in zip(inputs.split(pieces), output_gradients.split(pieces), strict=True)
+        ]
+    )
+
+
+def _by_patches(inputs: Tensor, output_gradients: Tensor, weight: Tensor, geometry: Geometry, views: int) -> Tensor:
+    groups, width, examples = geometry.groups, weight[0].numel(), inputs.shape[0] // views
     patches = F.unfold(inputs, weight.shape[2:], geometry.dilation, geometry.padding, geometry.stride)
     patches = patches.reshape(examples, views, groups, width, -1)
     gradients = output_gradients.reshape(examples, views, groups, weight.shape[0] // groups, -1)

@@ -1,0 +1,119 @@
+"""Fixed wavelet features and a linear head: a two-layer scattering network (Bruna and Mallat 2013, arXiv 1203.1513).
+
+Under differential privacy, hand-made features with a linear classifier do better than networks trained from random
+initialization on small data sets, since noise grows with the number of trained parameters (Tramèr and Boneh 2021,
+arXiv 2011.11660). The filters are public constants: nothing is learnt before the head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+
+_SMALLEST_SIDE = 8
+# From this side on a second layer of wavelets pays; below it, pooling twice would blur what tells the classes apart.
+_TWO_LAYERS_FROM = 16
+# Larger images are averaged down to about this side first, which keeps the number of features bounded.
+_WORKING_SIDE = 32
+_ORIENTATIONS = 4
+_RADIUS = 2
+# What the Euclidean norm of a feature vector comes to, whatever the data set: one learning rate rule serves them all.
+FEATURE_NORM = 12.5
+
+
+def morlet_filters(orientations: int, *, radius: int = _RADIUS, width: float = 0.8) -> Tensor:
+    """Morlet wavelets at the finest scale: plane waves under a Gaussian, with mean 0 and absolute sum 1.
+
+    Args:
+        orientations: L, angles l * pi / L.
+        radius: the filters are squares of 2 * radius + 1 pixels.
+        width: standard deviation of the Gaussian across the wave, in pixels; the frequency is 3 pi / 4 per pixel.
+
+    Returns:
+        (2L, 1, side, side): the real parts, then the imaginary parts.
+    """
+    line = torch.arange(-radius, radius + 1.0)
+    y, x = torch.meshgrid(line, line, indexing="ij")
+    filters = []
+    for orientation in range(orientations):
+        angle = math.pi * orientation / orientations
+        along = x * math.cos(angle) + y * math.sin(angle)
+        across = y * math.cos(angle) - x * math.sin(angle)
+        window = torch.exp(-(along.square() + (4 / orientations * across).square()) / (2 * width**2))
+        wave = torch.polar(window, 0.75 * math.pi * along)
+        wave = wave - wave.sum() / window.sum() * window
+        filters.append(wave / wave.abs().sum())
+    stacked = torch.stack(filters)
+    return torch.cat([stacked.real, stacked.imag]).unsqueeze(1)
+
+
+class Scattering(nn.Module):
+    """Pooled moduli of wavelet coefficients, each order normalised within its image, and a linear head from zero.
+
+    Args:
+        classes: number of classes.
+        channels: colour channels C of the images.
+        size: height and width (H, W) of the images, at least 8 pixels each.
+    """
+
+    filters: Tensor
+
+    def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
+        super().__init__()
+        if min(size) < _SMALLEST_SIDE:
+            raise SfumatoError(
+                f"scattering needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}",
+                "choose the model linear, or larger images",
+            )
+        self.shrink = max(1, round(min(size) / _WORKING_SIDE))
+        self.two_layers = min(size) >= _TWO_LAYERS_FROM
+        self.register_buffer("filters", morlet_filters(_ORIENTATIONS), persistent=False)
+        with torch.no_grad():
+            count = self.features(torch.zeros(1, channels, *size)).shape[1]
+        self.head = nn.Linear(count, classes)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images (N, C, H, W) to logits (N, classes)."""
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """Float images (N, C, H, W) to features (N, D) of norm at most `FEATURE_NORM`; free of parameters.
+
+        Each image's features depend on that image alone. The norm is close to the bound unless the contrast is faint.
+        """
+        if self.shrink > 1:
+            images = F.avg_pool2d(images, self.shrink)
+        fine = self._modulus(images)
+        if self.two_layers:
+            half = F.avg_pool2d(images, 2)
+            orders = [
+                _pool(images, 4),
+                _pool(fine, 4),
+                _pool(self._modulus(half), 2),
+                _pool(self._modulus(F.avg_pool2d(fine, 2)), 2),
+            ]
+        else:
+            orders = [images, F.avg_pool2d(fine, 2)]
+        # One group: mean 0 and variance 1 over all of an order, which keeps the contrast between its channels.
+        normalised = torch.cat([F.group_norm(order, 1).flatten(1) for order in orders], dim=1)
+        return normalised * (FEATURE_NORM / math.sqrt(normalised.shape[1]))
+
+    def _modulus(self, maps: Tensor) -> Tensor:
+        """Maps (N, C, H, W) to the moduli of their wavelet coefficients (N, C * L, H, W)."""
+        count, channels, height, width = maps.shape
+        framed = F.pad(maps.reshape(count * channels, 1, height, width), (_RADIUS,) * 4, mode="reflect")
+        real, imaginary = F.conv2d(framed, self.filters).chunk(2, dim=1)
+        moduli = torch.sqrt(real.square() + imaginary.square() + 1e-10)
+        return moduli.reshape(count, channels * _ORIENTATIONS, height, width)
+
+
+def _pool(maps: Tensor, stride: int) -> Tensor:
+    """Means over overlapping windows, twice as wide as their stride: a low-pass filter, sampled."""
+    return F.avg_pool2d(maps, 2 * stride, stride, padding=stride // 2, count_include_pad=False)

@@ -1,0 +1,158 @@
+"""The table of theorems against published figures, independent formulas and the laws that any accountant obeys."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import dp_accounting
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato import SfumatoError
+from sfumato.privacy import FullBatch, Gaussian, Poisson, Releases, compose, epsilon, theorem_for
+from sfumato.privacy.theorems import COARSE_GRID
+
+# (N, B, sigma, T, delta, epsilon by RDP, epsilon by PLD): rows of De et al. 2022, tables 13 to 22, computed with
+# dp-accounting 0.6.0. The table itself prints the targets 1, 2, 4, 8, 8, 0.5, 8.
+DE_2022 = [
+    (50_000, 4096, 10.0, 875, 1e-5, 0.9877, 0.9028),
+    (50_000, 4096, 6.0, 1125, 1e-5, 1.9996, 1.8364),
+    (50_000, 4096, 4.0, 1687, 1e-5, 3.9962, 3.6877),
+    (50_000, 4096, 3.0, 2468, 1e-5, 7.0458, 6.5293),
+    (50_000, 16_384, 9.4, 2000, 1e-5, 7.9979, 7.4244),
+    (1_271_167, 262_144, 57.2, 1000, 8e-7, 0.5005, 0.4629),
+    (1_271_167, 16_384, 2.5, 71_589, 8e-7, 8.0001, 7.5088),
+]
+
+
+def poisson(examples: int, batch_size: int, sigma: float, steps: int) -> Releases:
+    return Releases(
+        sampling=Poisson(examples=examples, batch_size=batch_size),
+        mechanism=Gaussian(noise_multiplier=sigma),
+        steps=steps,
+    )
+
+
+@pytest.mark.parametrize(("n", "b", "sigma", "t", "delta", "rdp", "pld"), DE_2022)
+def test_rows_of_de_2022(n, b, sigma, t, delta, rdp, pld):
+    releases = poisson(n, b, sigma, t)
+    assert epsilon(releases, delta, accountant="rdp") == pytest.approx(rdp, abs=6e-5)
+    assert epsilon(releases, delta) == pytest.approx(pld, abs=1.5e-4)
+
+
+def test_embedding_row_with_few_large_groups():
+    releases = poisson(6800, 256, 0.62, 200)
+    assert epsilon(releases, 1e-4) == pytest.approx(9.27, abs=0.01)
+    assert epsilon(releases, 1e-4, accountant="rdp") == pytest.approx(10.91, abs=0.01)
+
+
+def gaussian_delta(sigma: float, eps: float) -> float:
+    """Balle and Wang 2018, theorem 8, at sensitivity 1."""
+
+    def phi(x: float) -> float:
+        return 0.5 * math.erfc(-x / math.sqrt(2))
+
+    return phi(0.5 / sigma - eps * sigma) - math.exp(eps) * phi(-0.5 / sigma - eps * sigma)
+
+
+@given(sigma=st.floats(2.0, 50.0), steps=st.integers(1, 400), delta=st.sampled_from([1e-3, 1e-5, 1e-7]))
+@settings(max_examples=40, deadline=None)
+def test_full_batch_is_the_exact_gaussian(sigma, steps, delta):
+    releases = Releases(sampling=FullBatch(examples=100), mechanism=Gaussian(noise_multiplier=sigma), steps=steps)
+    found = epsilon(releases, delta)
+    if found > 0:
+        assert gaussian_delta(sigma / math.sqrt(steps), found) == pytest.approx(delta, rel=1e-5)
+    assert epsilon(releases, delta, accountant="rdp") >= found
+
+
+def test_sampling_all_but_one_is_close_to_full_batch_and_never_above_it():
+    near = epsilon(poisson(1000, 999, 8.0, 50), 1e-5)
+    full = epsilon(
+        Releases(sampling=FullBatch(examples=1000), mechanism=Gaussian(noise_multiplier=8.0), steps=50), 1e-5
+    )
+    assert near == pytest.approx(full, rel=0.01)
+
+
+def test_one_step_of_poisson_against_numerical_integration():
+    """delta(eps) = max over the two directions of E[(1 - e^(eps - L))+], integrated on a fine grid."""
+    q, sigma, eps = 0.2, 1.5, 0.4
+    step = 1e-3
+    above = below = 0.0
+    for i in range(-30_000, 30_000):
+        x = i * step
+        p0 = math.exp(-(x**2) / (2 * sigma**2))
+        p1 = (1 - q) * p0 + q * math.exp(-((x - 1) ** 2) / (2 * sigma**2))
+        above += max(0.0, p1 - math.exp(eps) * p0) * step
+        below += max(0.0, p0 - math.exp(eps) * p1) * step
+    delta = max(above, below) / (sigma * math.sqrt(2 * math.pi))
+    assert epsilon(poisson(1000, 200, sigma, 1), delta) == pytest.approx(eps, abs=2e-4)
+
+
+@given(
+    batch=st.integers(1, 900),
+    sigma=st.floats(0.6, 20.0),
+    steps=st.integers(1, 300),
+    delta=st.sampled_from([1e-4, 1e-6]),
+)
+@settings(max_examples=8, deadline=None)
+def test_laws(batch, sigma, steps, delta):
+    here = epsilon(poisson(1000, batch, sigma, steps), delta, grid=COARSE_GRID)
+    slack = 1e-6 + 2e-3 * here
+    assert epsilon(poisson(1000, batch, sigma, steps), delta) <= here + 1e-9, "a finer grid is never worse"
+    assert epsilon(poisson(1000, batch, sigma, steps + 50), delta, grid=COARSE_GRID) >= here - slack
+    assert epsilon(poisson(1000, batch, sigma * 1.3, steps), delta, grid=COARSE_GRID) <= here + slack
+    assert epsilon(poisson(1000, batch + 50, sigma, steps), delta, grid=COARSE_GRID) >= here - slack
+    assert epsilon(poisson(1000, batch, sigma, steps), delta, accountant="rdp") >= 0.98 * here - 1e-3
+
+
+def test_composition_of_two_halves_is_the_whole():
+    whole = epsilon(poisson(1000, 100, 2.0, 300), 1e-5)
+    halves = compose([poisson(1000, 100, 2.0, 100), poisson(1000, 100, 2.0, 200)], 1e-5)
+    assert halves == pytest.approx(whole, rel=1e-3)
+    assert halves > epsilon(poisson(1000, 100, 2.0, 200), 1e-5)
+
+
+def test_composition_of_full_batch_with_sampled_steps():
+    full = Releases(sampling=FullBatch(examples=1000), mechanism=Gaussian(noise_multiplier=5.0), steps=3)
+    sampled = poisson(1000, 100, 2.0, 100)
+    both = compose([full, sampled], 1e-5)
+    assert max(epsilon(full, 1e-5), epsilon(sampled, 1e-5)) < both < epsilon(full, 5e-6) + epsilon(sampled, 5e-6)
+
+
+def test_composition_of_nothing_is_refused():
+    with pytest.raises(SfumatoError, match="nothing to compose"):
+        compose([], 1e-5)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """A rule that many use and no row covers."""
+
+    examples: int = 10
+    probability: float = 0.1
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "sampling"), [("add-or-remove", Shuffled()), ("replace-one", Poisson(examples=10, batch_size=2))]
+)
+def test_what_has_no_theorem_is_refused(adjacency, sampling):
+    with pytest.raises(SfumatoError, match="no theorem here covers") as error:
+        theorem_for(adjacency, sampling, Gaussian(noise_multiplier=1.0))
+    assert "(add-or-remove, Poisson, Gaussian); (add-or-remove, FullBatch, Gaussian)" in error.value.remedy
+
+
+def test_accountants_of_dp_accounting_differ_under_replace_one():
+    """Why the table names its adjacency: only PLD doubles the sensitivity there."""
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    by_pld = dp_accounting.pld.PLDAccountant(relation).compose(dp_accounting.GaussianDpEvent(2.0)).get_epsilon(1e-5)
+    by_rdp = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
+    by_rdp = by_rdp.compose(dp_accounting.GaussianDpEvent(2.0)).get_epsilon(1e-5)
+    assert by_pld > 1.9 * by_rdp
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 1.0, 1000.0])
+def test_extreme_noise_is_answered(sigma):
+    found = epsilon(poisson(1437, 10, sigma, 1000), 1e-4)
+    assert 0 <= found < math.inf

@@ -1,0 +1,100 @@
+"""Keys: every stream its own, the whole key used, secrets kept to their owner."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato import DiceKey, SfumatoError, owner_key
+
+
+def words(key: DiceKey, stream: str = "noise", step: int = 0, name: str = "") -> list[int]:
+    return key.generator(stream, step, name).integers(0, 2**63, 4).tolist()
+
+
+def test_draws_are_functions_of_key_stream_step_and_name():
+    key = DiceKey.from_seed(3)
+    assert words(key) == words(DiceKey.from_seed(3))
+    others = [words(DiceKey.from_seed(4)), words(key, "sampling"), words(key, step=1), words(key, name="weight")]
+    assert all(other != words(key) for other in others)
+    assert len({tuple(other) for other in others}) == 4
+
+
+def test_names_and_streams_do_not_run_into_each_other():
+    key = DiceKey.from_seed(3)
+    assert words(key, "ab", name="c") != words(key, "a", name="bc")
+
+
+@given(position=st.integers(0, 255))
+@settings(max_examples=64, deadline=None)
+def test_every_bit_of_the_key_matters(position):
+    """A generator that kept only 32 bits of the key would agree for most positions."""
+    secret = bytes(range(32))
+    flipped = bytearray(secret)
+    flipped[position // 8] ^= 1 << (position % 8)
+    assert words(DiceKey(secret)) != words(DiceKey(bytes(flipped)))
+    assert DiceKey(secret).seed("x", 0) != DiceKey(bytes(flipped)).seed("x", 0)
+
+
+def test_the_generator_carries_more_than_256_derived_bits():
+    state = DiceKey.from_seed(0).generator("noise", 0).bit_generator.state["state"]
+    assert np.count_nonzero(state["key"]) + np.count_nonzero(state["counter"]) == 5
+
+
+def test_fresh_keys_differ_and_hide():
+    one, other = DiceKey.fresh(), DiceKey.fresh()
+    assert words(one) != words(other)
+    assert "secret" in repr(one)
+    assert one._secret.hex() not in repr(one)
+    assert one.bits == 256
+
+
+def test_a_key_is_kept_for_its_owner_only(tmp_path):
+    key = DiceKey.fresh()
+    key.save(tmp_path / "dice.key")
+    assert stat.S_IMODE(os.stat(tmp_path / "dice.key").st_mode) == 0o600
+    assert words(DiceKey.load(tmp_path / "dice.key")) == words(key)
+    assert [path.name for path in tmp_path.iterdir()] == ["dice.key"]
+    with pytest.raises(FileExistsError):
+        DiceKey.fresh().save(tmp_path / "dice.key")
+
+
+@pytest.mark.parametrize("content", [None, "", "zz", "ab" * 31, "ab" * 33])
+def test_a_lost_or_damaged_key_ends_the_run(tmp_path, content):
+    if content is not None:
+        (tmp_path / "dice.key").write_text(content)
+    with pytest.raises(SfumatoError, match="without throwing dice twice"):
+        DiceKey.load(tmp_path / "dice.key")
+
+
+@pytest.mark.parametrize("secret", [b"short", bytes(33), "text"])
+def test_keys_of_another_width_are_refused(secret):
+    with pytest.raises(SfumatoError, match="must be 32 bytes"):
+        DiceKey(secret)
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", True, None])
+def test_seeds_are_whole_numbers(seed):
+    with pytest.raises(SfumatoError, match="seed must be a whole number"):
+        DiceKey.from_seed(seed)
+
+
+def test_the_owner_s_key_is_made_once_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    first = owner_key()
+    assert owner_key() == first
+    assert len(first) == 32
+    assert stat.S_IMODE(os.stat(tmp_path / "home" / "owner.key").st_mode) == 0o600
+    assert owner_key(tmp_path / "other") != first
+
+
+def test_a_damaged_owner_s_key_is_not_replaced(tmp_path):
+    (tmp_path / "owner.key").write_text("zz")
+    with pytest.raises(SfumatoError, match="cannot be read or is damaged"):
+        owner_key(tmp_path)
+    assert (tmp_path / "owner.key").read_text() == "zz"

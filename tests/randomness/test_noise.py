@@ -1,0 +1,92 @@
+"""The noise's distribution: scale (a wrong one is rejected), shape, independence of all draws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from sfumato import DiceKey, Gaussian, Noise, SfumatoError
+
+SIZE = 40_000
+LIMIT = 5.5
+
+
+def draw(
+    step: int = 0, *, sigma: float = 2.0, sensitivity: float = 0.5, name: str = "weight", seed: int = 0
+) -> np.ndarray:
+    noise = Noise(Gaussian(noise_multiplier=sigma), sensitivity=sensitivity, key=DiceKey.from_seed(seed))
+    return noise.add({name: torch.zeros(SIZE)}, step)[name].double().numpy()
+
+
+def scale_is(values: np.ndarray, deviation: float) -> bool:
+    """Whether the sum of squares fits a chi-square of that scale."""
+    return abs((values**2).mean() / deviation**2 - 1) < LIMIT * math.sqrt(2 / len(values))
+
+
+def test_the_scale_is_multiplier_times_sensitivity():
+    assert scale_is(draw(), 1.0)
+    assert scale_is(draw(sigma=3.0, sensitivity=7.0), 21.0)
+
+
+@pytest.mark.parametrize("wrong", [0.5, 0.95, 1.05, 2.0, math.sqrt(2), math.sqrt(0.5)])
+def test_a_wrong_scale_is_rejected(wrong):
+    assert not scale_is(draw(), wrong)
+
+
+def test_the_shape_is_gaussian_and_centred():
+    values = draw()
+    assert stats.kstest(values, "norm").pvalue > 1e-6
+    assert stats.kstest(draw() * 1.05, "norm").pvalue < 1e-6
+    assert abs(values.mean()) < LIMIT / math.sqrt(SIZE)
+    assert 3.5 < np.abs(values).max() < 6.5
+
+
+@pytest.mark.parametrize("other", [{"step": 1}, {"name": "bias"}, {"seed": 1}])
+def test_draws_are_independent(other):
+    correlation = float(np.mean(draw() * draw(**other)))
+    assert abs(correlation) < LIMIT / math.sqrt(SIZE)
+
+
+def test_coordinates_are_independent():
+    values = draw()
+    for lag in (1, 2, 64, 1024):
+        assert abs(float(np.mean(values[lag:] * values[:-lag]))) < LIMIT / math.sqrt(SIZE - lag)
+
+
+def test_a_replayed_step_has_the_same_noise():
+    assert (draw(step=4) == draw(step=4)).all()
+
+
+def test_the_draw_does_not_depend_on_which_other_parameters_there_are():
+    noise = Noise(Gaussian(noise_multiplier=1.0), sensitivity=1.0, key=DiceKey.from_seed(0))
+    alone = noise.add({"a": torch.zeros(5)}, 0)["a"]
+    beside = noise.add({"b": torch.zeros(3), "a": torch.zeros(5)}, 0)["a"]
+    assert alone.tolist() == beside.tolist()
+
+
+def test_many_parameters_in_threads_give_what_one_gives():
+    noise = Noise(Gaussian(noise_multiplier=1.0), sensitivity=1.0, key=DiceKey.from_seed(0))
+    total = {f"layer{place}": torch.zeros(300_000) for place in range(4)}
+    together = noise.add(total, 0)
+    for name, value in total.items():
+        assert torch.equal(together[name], noise.add({name: value}, 0)[name])
+
+
+def test_the_sum_is_kept_and_the_argument_unchanged():
+    noise = Noise(Gaussian(noise_multiplier=1e-9), sensitivity=1.0, key=DiceKey.from_seed(0))
+    total = {"a": torch.full((3, 2), 5.0)}
+    noisy = noise.add(total, 0)["a"]
+    assert noisy.shape == (3, 2)
+    assert noisy.dtype == torch.float32
+    assert torch.allclose(noisy, total["a"])
+    assert total["a"].tolist() == [[5.0, 5.0]] * 3
+
+
+@pytest.mark.parametrize("sensitivity", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_sensitivity_that_bounds_nothing_is_refused(sensitivity):
+    with pytest.raises(SfumatoError, match="sensitivity must"):
+        Noise(Gaussian(noise_multiplier=1.0), sensitivity=sensitivity, key=DiceKey.from_seed(0))

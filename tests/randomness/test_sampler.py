@@ -1,0 +1,85 @@
+"""The sampler's distribution: inclusion probability, independence across records and steps, empty batches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sfumato import DiceKey, FullBatch, Poisson, Sampler, SfumatoError
+
+STEPS, RECORDS = 4000, 50
+TAIL = 1e-6
+
+
+def table(probability: float = 0.2, seed: int = 0) -> np.ndarray:
+    """bool (STEPS, RECORDS): who took part when."""
+    rule = Poisson(examples=100, batch_size=round(100 * probability))
+    sampler = Sampler(rule, DiceKey.from_seed(seed), records=RECORDS)
+    drawn = np.zeros((STEPS, RECORDS), bool)
+    for step in range(STEPS):
+        drawn[step, sampler.draw(step)] = True
+    return drawn
+
+
+def z_of(successes: float, trials: int, probability: float) -> float:
+    return (successes - trials * probability) / math.sqrt(trials * probability * (1 - probability))
+
+
+LIMIT = 5.5  # standard deviations; the chance that any of some hundred tests is beyond is below 1e-5
+
+
+def test_each_record_takes_part_with_the_rule_s_probability():
+    drawn = table()
+    assert all(abs(z_of(count, STEPS, 0.2)) < LIMIT for count in drawn.sum(0))
+    assert abs(z_of(drawn.sum(), drawn.size, 0.2)) < LIMIT
+
+
+def test_a_wrong_probability_would_be_rejected():
+    assert abs(z_of(table(0.21).sum(), STEPS * RECORDS, 0.2)) > LIMIT
+
+
+def test_batch_sizes_are_binomial_and_not_constant():
+    sizes = table().sum(1)
+    expected = RECORDS * 0.2 * 0.8
+    assert abs(sizes.var() / expected - 1) < 5.5 * math.sqrt(2 / STEPS)
+    assert sizes.min() < sizes.max()
+
+
+def test_records_and_steps_are_independent():
+    drawn = table().astype(float) - 0.2
+    scale = 0.2 * 0.8 * math.sqrt(STEPS)
+    across_records = np.triu(drawn.T @ drawn, 1)[np.triu_indices(RECORDS, 1)] / scale
+    across_steps = (drawn[1:] * drawn[:-1]).sum(0) / scale
+    assert np.abs(across_records).max() < LIMIT
+    assert np.abs(across_steps).max() < LIMIT
+
+
+def test_another_key_draws_others_and_the_same_key_the_same():
+    rule = Poisson(examples=100, batch_size=20)
+    one, again, other = (Sampler(rule, DiceKey.from_seed(seed), records=100) for seed in (0, 0, 1))
+    assert one.draw(5).tolist() == again.draw(5).tolist() != other.draw(5).tolist()
+    assert one.draw(5).tolist() != one.draw(6).tolist()
+
+
+def test_adding_a_record_moves_nobody_else_s_coin():
+    rule = Poisson(examples=100, batch_size=20)
+    few, more = (Sampler(rule, DiceKey.from_seed(0), records=records) for records in (99, 100))
+    for step in range(50):
+        assert few.draw(step).tolist() == [index for index in more.draw(step).tolist() if index < 99]
+
+
+def test_empty_batches_happen():
+    sampler = Sampler(Poisson(examples=1000, batch_size=1), DiceKey.from_seed(0), records=10)
+    assert min(len(sampler.draw(step)) for step in range(20)) == 0
+
+
+def test_full_batch_is_everyone():
+    sampler = Sampler(FullBatch(examples=7), DiceKey.from_seed(0), records=7)
+    assert sampler.draw(0).tolist() == sampler.draw(9).tolist() == list(range(7))
+
+
+def test_a_rule_of_another_kind_is_refused():
+    with pytest.raises(SfumatoError, match="no sampler draws by the rule"):
+        Sampler("shuffled", DiceKey.from_seed(0), records=3)

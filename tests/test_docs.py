@@ -1,0 +1,204 @@
+"""The documentation is true: its commands parse, its code runs, its links lead somewhere, its tables are complete."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import tyro
+
+import sfumato
+from sfumato import cli, models, optim
+from sfumato.cli.verbs import VERBS
+from sfumato.data.source import KINDS
+from sfumato.data.zoo import NAMES as DATA_SETS
+from sfumato.training import directory
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
+RUN_PAGES = [ROOT / "README.md", ROOT / "docs" / "python.md"]
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+FOREIGN_OPTIONS = {"--help"}
+each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+
+
+def blocks(path: Path, *languages: str) -> list[str]:
+    return [text for language, text in FENCE.findall(path.read_text("utf-8")) if language in languages]
+
+
+def prose(path: Path) -> str:
+    return FENCE.sub("", path.read_text("utf-8"))
+
+
+def commands(text: str) -> list[str]:
+    """The sfumato commands of a shell block, `&&` taken apart, prompts and comments taken away."""
+    lines = text.replace("\\\n", " ").splitlines()
+    parts = [part for line in lines for part in line.removeprefix("$ ").split("&&")]
+    return [part.strip() for part in parts if part.split()[:1] == ["sfumato"]]
+
+
+def written(path: Path) -> list[str]:
+    """All sfumato commands of a page: in blocks, and in the text between backticks where they are whole."""
+    shown = [command for text in blocks(path, "bash", "console") for command in commands(text)]
+    inline = re.findall(r"`(sfumato [^`]+)`", prose(path))
+    return shown + [text for text in inline if text.split()[1] in VERBS and len(text.split()) > 2]
+
+
+def documented_commands() -> list[Any]:
+    return [pytest.param(text, id=f"{path.stem}: {text}") for path in PAGES for text in dict.fromkeys(written(path))]
+
+
+def options_of(verb: type) -> set[str]:
+    """The options of a verb, as they are typed."""
+    hints = get_type_hints(verb, include_extras=True)
+    named = [field.name for field in fields(verb) if tyro.conf.Positional not in get_args(hints[field.name])]
+    return {"--" + name.replace("_", "-") for name in named}
+
+
+def section(verb: str) -> str:
+    return re.split(r"^## ", REFERENCE.split(f"\n## sfumato {verb}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+@pytest.mark.parametrize("text", documented_commands())
+def test_every_command_parses(text: str):
+    assert not isinstance(cli.parse(shlex.split(text)[1:]), int), text
+
+
+def test_a_command_that_does_not_parse_would_be_found():
+    (text,) = commands("$ pip install . && sfumato train digits --no-such-option 1  # a remark")
+    assert cli.parse(shlex.split(text, comments=True)[1:]) == 2
+
+
+@each_page
+def test_every_link_leads_somewhere(path: Path):
+    text = prose(path)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        page = (path.parent / name).resolve() if name else path
+        assert page.exists(), f"{path.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(page), f"{path.name} links to {target}"
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@each_page
+def test_every_file_of_the_repository_that_is_named_exists(path: Path):
+    named = re.findall(r"`((?:src|docs|tests|examples|recipes|benchmarks)/[\w./-]*)`", prose(path))
+    for name in named:
+        assert (ROOT / name).exists(), f"{path.name} names {name}"
+
+
+@each_page
+def test_python_blocks_compile(path: Path):
+    for number, text in enumerate(blocks(path, "python"), start=1):
+        compile(text, f"block {number} of {path.name}", "exec")
+
+
+@pytest.mark.parametrize("path", RUN_PAGES, ids=lambda path: path.name)
+def test_python_blocks_run_one_after_the_other(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for number, text in enumerate(blocks(path, "python"), start=1):
+        exec(compile(text, f"block {number} of {path.name}", "exec"), names)
+    assert names["run"].accuracy > 0.3
+    assert names["run"].statement.epsilon <= 3
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_reference_documents_each_option_of_each_verb_and_no_other(verb: str):
+    rows = re.findall(r"^\| `(--[a-z-]+)` \|", section(verb), re.MULTILINE)
+    assert len(rows) == len(set(rows))
+    assert set(rows) == options_of(VERBS[verb])
+
+
+@each_page
+def test_every_option_that_is_named_exists(path: Path):
+    text = prose(path) + "\n".join(command for command in written(path))
+    known = FOREIGN_OPTIONS.union(*(options_of(verb) for verb in VERBS.values()))
+    assert set(OPTION.findall(text)) <= known
+
+
+def test_the_reference_lists_verbs_sources_models_files_and_names():
+    for verb in VERBS:
+        assert f"\n## sfumato {verb}\n" in REFERENCE
+    for name, kind in KINDS.items():
+        assert f"| `{name}` |" in REFERENCE or f"| `{name}:{kind.argument}` |" in REFERENCE
+    for name in (*models.NAMES, *optim.NAMES, *optim.SCHEDULES):
+        assert f"`{name}`" in REFERENCE, name
+    for name in DATA_SETS:
+        assert name in REFERENCE, name
+    files = {value for name, value in vars(directory).items() if name.isupper() and isinstance(value, str)}
+    for name in files:
+        assert f"| `{name}` |" in REFERENCE, name
+    listed = set(re.findall(r"`(\w+)`", REFERENCE.split("## Python names")[1]))
+    assert set(sfumato.__all__) <= listed
+
+
+def test_every_page_is_in_the_menu():
+    menu = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} == set(re.findall(r"(\w+\.md)", menu))
+
+
+def test_every_public_object_has_its_docstring_in_the_api():
+    api = (ROOT / "docs" / "api.md").read_text("utf-8")
+    shown = re.findall(r"^::: ([\w.]+)$", api, re.MULTILINE)
+    assert {name.rpartition(".")[2] for name in shown} == set(sfumato.__all__)
+    for name in shown:
+        home, _, last = name.rpartition(".")
+        assert sfumato.__getattr__(last).__module__.startswith(home), name
+
+
+PUBLIC_HOSTS = {
+    "arxiv.org",
+    "bford.info",
+    "docs.pytest.org",
+    "github.com",
+    "keepachangelog.com",
+    "semver.org",
+    "www.apache.org",
+    "www.w3.org",
+}
+# In pieces, so that this file does not find itself.
+MACHINE_PATH = re.compile(r"(?<![\w.}<])/(?:" + "|".join(["work", "tmp", "root", "opt", "home/" + r"\w"]) + r")\b/?\w*")
+HOST = re.compile(r"https?://([A-Za-z0-9.-]+)")
+
+
+def repository_files() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
+    )
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listing.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_file_names_a_path_or_a_host_of_some_machine():
+    for path in repository_files():
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+        found = MACHINE_PATH.search(text)
+        assert not found, f"{path.relative_to(ROOT)} names {found[0] if found else ''}"
+        foreign = set(HOST.findall(text)) - PUBLIC_HOSTS
+        assert not foreign, f"{path.relative_to(ROOT)} names the hosts {foreign}"
+
+
+def test_a_machine_path_would_be_found():
+    assert MACHINE_PATH.search("see " + "/" + "tmp/run-3 for it")
+    assert MACHINE_PATH.search("'" + "/" + "work'")
+    assert not MACHINE_PATH.search("tests/work/page and framework/x")

@@ -1,0 +1,49 @@
+"""The examples run, and do what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sfumato.privacy import ledger
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def load(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert specification
+    assert specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return load("own_loop")
+
+
+def test_own_loop_learns_within_its_budget(own_loop: ModuleType, capsys: pytest.CaptureFixture[str]):
+    epsilon, accuracy = own_loop.main(steps=25)
+    assert 2.9 < epsilon <= 3
+    assert accuracy > 0.5
+    assert f"epsilon {epsilon:.3f}" in capsys.readouterr().out
+
+
+def test_own_loop_records_every_step_once_and_refuses_a_second_run(own_loop: ModuleType, tmp_path: Path):
+    own_loop.main(steps=3, ledger_path=tmp_path / "three.jsonl")
+    entries = ledger.read(tmp_path / "three.jsonl")
+    assert [entry.kind for entry in entries] == ["begin", *3 * ["release"]]
+    assert [entry.body["step"] for entry in entries[1:]] == [0, 1, 2]
+    with pytest.raises(SystemExit, match="adds up"):
+        own_loop.main(steps=3, ledger_path=tmp_path / "three.jsonl")
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"own_loop"}

@@ -1,0 +1,101 @@
+"""The house stands: imports point down, format, lint and types are clean, the public names resolve."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sfumato
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "sfumato"
+FLOORS = [
+    {"_checks"},
+    {"privacy", "gradients", "randomness", "data", "models", "optim", "averaging", "audit"},
+    {"report"},
+    {"training"},
+    {"embedding"},
+    {"cli"},
+]
+EXCEPTIONS = {("randomness", "privacy")}
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "sfumato" else [f"sfumato.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("sfumato.")}
+    return found
+
+
+def files() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.name == "_checks.py")
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path: Path):
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for other in imports(path) - {room}:
+        allowed = FLOOR[other] < FLOOR[room] or (room, other) in EXCEPTIONS
+        assert allowed, f"{room} (floor {FLOOR[room]}) imports {other} (floor {FLOOR[other]})"
+
+
+def test_a_wrong_import_would_be_found(tmp_path: Path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("from sfumato import models\nimport sfumato.training.loop\nfrom sfumato.privacy import plan\n")
+    assert imports(wrong) == {"models", "training", "privacy"}
+
+
+def test_privacy_never_sees_a_tensor():
+    script = "import sys, sfumato.privacy; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_importing_the_package_is_light():
+    script = "import sys, sfumato; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'timm', 'scipy')))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_public_names_resolve():
+    for name in sfumato.__all__:
+        assert getattr(sfumato, name).__doc__
+    with pytest.raises(AttributeError, match="no attribute 'Plam'"):
+        sfumato.Plam  # noqa: B018
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=["lint", "format"])
+def test_ruff(command: list[str]):
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, "src", "tests", "benchmarks", "examples"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_types():
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_room_without_a_name():
+    assert not [path for path in PACKAGE.rglob("*.py") if path.stem in ("utils", "util", "common", "helpers", "misc")]

@@ -1,0 +1,68 @@
+"""One attempt at a `sfumato` command in a process of its own, which may kill itself. A script for test_crash.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+SIDE_EFFECTS = ("write", "fsync", "replace", "rename", "unlink", "link", "mkdir", "ftruncate")
+"""The calls of the module os by which a run changes the disk."""
+
+
+def count_side_effects(before: Callable[[int, str, Callable, tuple], None]) -> list[str]:
+    """Call `before(number, name, call, arguments)` ahead of every side effect; returns the growing list of names."""
+    seen: list[str] = []
+
+    def wrapped(name: str, call: Callable) -> Callable:
+        def counting(*arguments: Any, **options: Any) -> Any:
+            seen.append(name)
+            before(len(seen), name, call, arguments)
+            return call(*arguments, **options)
+
+        return counting
+
+    for name in SIDE_EFFECTS:
+        setattr(os, name, wrapped(name, getattr(os, name)))
+    return seen
+
+
+def attempt(
+    *, arguments: list[str], talk: str, checkpoint_seconds: float, kill_at: int | None, count: str | None
+) -> int:
+    """Run one command.
+
+    Args:
+        arguments: of the command line.
+        talk: the file for everything that it prints.
+        checkpoint_seconds: how often checkpoints are written.
+        kill_at: die by SIGKILL at this side effect, counted from 1; a write is cut in the middle.
+        count: the file for the number of side effects.
+    """
+    from sfumato.cli import main
+    from sfumato.training import loop
+
+    loop.CHECKPOINT_SECONDS = checkpoint_seconds
+
+    def before(number: int, name: str, call: Callable, given: tuple) -> None:
+        if number == kill_at:
+            if name == "write":
+                call(given[0], given[1][: len(given[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with open(talk, "a") as output, redirect_stdout(output), redirect_stderr(output):
+        if kill_at is None and count is None:
+            return main(arguments)
+        seen = count_side_effects(before)
+        status = main(arguments)
+    if count is not None:
+        with open(count, "w") as file:
+            file.write(str(len(seen)))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(attempt(**globals()["options"]))

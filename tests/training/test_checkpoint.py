@@ -1,0 +1,89 @@
+"""Checkpoints: what goes in comes out, bit for bit; the bytes depend on nothing else; no pickle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato import SfumatoError, optim
+from sfumato.training.checkpoint import Checkpoint, read_safetensors, to_bytes
+
+
+def trained(name: str, steps: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2))
+    optimizer = optim.create(name, module.parameters(), learning_rate=0.1)
+    for _ in range(steps):
+        for parameter in module.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+    return module, optimizer
+
+
+@pytest.mark.parametrize("name", optim.NAMES)
+def test_every_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, name):
+    module, optimizer = trained(name)
+    average = {key: value.detach() * 0.5 for key, value in module.named_parameters()}
+    Checkpoint.of(3, module, average, optimizer).save(tmp_path / "checkpoint.safetensors")
+    other, fresh = trained(name, steps=0)
+    checkpoint = Checkpoint.load(tmp_path / "checkpoint.safetensors")
+    restored = checkpoint.restore(other, fresh, torch.device("cpu"))
+    assert checkpoint.step == 3
+    assert all(torch.equal(restored[key], average[key]) for key in average)
+    for both in (module, other):
+        torch.manual_seed(9)
+        for parameter in both.parameters():
+            parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    fresh.step()
+    for one, two in zip(module.state_dict().values(), other.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_the_bytes_are_a_function_of_the_content(tmp_path):
+    script = (
+        "import sys, torch; from sfumato.training.checkpoint import to_bytes;"
+        "sys.stdout.write(__import__('hashlib').sha256(to_bytes("
+        "{name: torch.full((3,), float(place)) for place, name in enumerate('hgfedcba')}, {'a': 'x'})).hexdigest())"
+    )
+    hashes = {
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        for _ in range(3)
+    }
+    assert len(hashes) == 1
+    with pytest.raises(ValueError, match="one metadata key"):
+        to_bytes({}, {"a": "x", "b": "y"})
+
+
+def test_shared_and_strided_tensors_are_written_out():
+    base = torch.arange(6.0).reshape(2, 3)
+    assert to_bytes({"a": base.t(), "b": base.t()}, {}) == to_bytes({"a": base.t().clone(), "b": base.t().clone()}, {})
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not safetensors", bytes(100)])
+def test_damaged_files_are_refused_by_name(tmp_path, content):
+    path = tmp_path / "checkpoint.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SfumatoError, match=r"checkpoint\.safetensors (is missing|cannot be read)"):
+        Checkpoint.load(path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(to_bytes({"a": torch.zeros(1)}, {"format": "pt"}))
+    assert read_safetensors(path)[1] == {"format": "pt"}
+    with pytest.raises(SfumatoError, match="is no checkpoint"):
+        Checkpoint.load(path)
+
+
+def test_what_json_cannot_hold_is_refused(tmp_path):
+    module, optimizer = trained("sgd")
+    optimizer.state[next(module.parameters())]["odd"] = object()
+    with pytest.raises(SfumatoError, match="holds a object"):
+        Checkpoint.of(0, module, {}, optimizer).save(tmp_path / "checkpoint.safetensors")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,430 @@
+"""Crash safety: real processes killed at any moment, full disks, lost keys, and runs that are not what they were."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import re
+import runpy
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sfumato.cli import main
+from sfumato.privacy import Ledger, PrivacyPlan, ledger
+from sfumato.training import checkpoint, directory, finish, loop, pins, verify
+from sfumato.training.checkpoint import METADATA, read_safetensors
+
+ATTEMPT = Path(__file__).with_name("attempt.py")
+PRELOADED = (
+    "sfumato.training.run",
+    "sfumato.cli.verbs",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.fx.experimental.symbolic_shapes",
+    "sklearn.datasets",
+    "dp_accounting.pld.privacy_loss_distribution",
+    "dp_accounting.rdp",
+    "matplotlib.pyplot",
+    "rich.progress",
+    "PIL.PngImagePlugin",
+)
+# The noise multiplier makes the accounting quick; it does not matter here.
+COMMON = "train digits --noise-multiplier 8 --learning-rate 0.5 --seed 7 --device cpu --threads 1"
+LONG = f"{COMMON} --model cnn --steps 30 --batch-size 32 --views 2 --shift 1 --ema 0.99 --micro-batch 12".split()
+SHORT = f"{COMMON} --model linear --steps 3 --batch-size 32 --views 2 --shift 1 --ema 0.99 --micro-batch 12".split()
+STEPS = 3
+
+
+class StopError(BaseException):
+    """What ends a process from within, in the tests that need no real one."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def start(home, tmp_path_factory):
+    """Start a command in a process of its own, forked from one that has imported what is slow to import."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    talk = tmp_path_factory.mktemp("talk") / "talk.txt"
+
+    def start(arguments, *, output, checkpoint_seconds=0.02, kill_at=None, count=None):
+        options = {
+            "arguments": [*arguments, "--output", str(output)] if output else list(arguments),
+            "talk": str(talk),
+            "checkpoint_seconds": checkpoint_seconds,
+            "kill_at": kill_at,
+            "count": str(count) if count else None,
+        }
+        process = context.Process(
+            target=runpy.run_path,
+            args=(str(ATTEMPT),),
+            kwargs={"init_globals": {"options": options}, "run_name": "__main__"},
+        )
+        process.start()
+        return process
+
+    start.talk = talk
+    return start
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(start, tmp_path_factory):
+    """The long run, with nobody in its way; and how long it took, in seconds."""
+    output = tmp_path_factory.mktemp("long") / "run"
+    for _ in range(2):  # the first one also pays for starting the server
+        shutil.rmtree(output, ignore_errors=True)
+        began = time.monotonic()
+        process = start(LONG, output=output)
+        process.join()
+        assert process.exitcode == 0, start.talk.read_text()
+    return output, time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """The short run, with nobody in its way."""
+    output = tmp_path_factory.mktemp("short") / "run"
+    assert main([*SHORT, "--output", str(output)]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """The short run, stopped after two of its three steps and two checkpoints."""
+    output = tmp_path_factory.mktemp("begun") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+        descend = loop.descend
+
+        def two_steps(optimizer, parameters, gradient):
+            if len(ledger.read(output / "ledger.jsonl")) > 3:
+                raise StopError
+            descend(optimizer, parameters, gradient)
+
+        patch.setattr(loop, "descend", two_steps)
+        with pytest.raises(StopError):
+            main([*SHORT, "--output", str(output)])
+    assert checkpoint.Checkpoint.load(output / "checkpoint.safetensors").step == 2
+    return output
+
+
+@pytest.fixture
+def unfinished(begun, tmp_path):
+    """A copy of the begun run, to do things to."""
+    return Path(shutil.copytree(begun, tmp_path / "run"))
+
+
+def same_run(output: Path, uninterrupted: Path, steps: int) -> None:
+    """What must hold of a run however often it was interrupted."""
+    for name in ("model.safetensors", "statement.json", "metrics.jsonl", "plan.json"):
+        assert (output / name).read_bytes() == (uninterrupted / name).read_bytes(), name
+    entries = ledger.read(output / "ledger.jsonl")
+    assert [entry.body["step"] for entry in entries if entry.kind == "release"] == list(range(steps))
+    assert [entry.kind for entry in entries] == ["begin", *["release"] * steps, "end"]
+    verdict = verify(output)
+    assert verdict.holds, verdict.line
+    assert sorted(path.name for path in output.iterdir()) == sorted(path.name for path in uninterrupted.iterdir())
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+
+
+def refusal(capsys, arguments: list[str]) -> str:
+    """The one line by which a command is refused."""
+    capsys.readouterr()
+    assert main(arguments) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    *told, line = printed.err.splitlines()
+    assert line.startswith("error: "), printed.err
+    assert all(not other.startswith("error: ") for other in told)
+    assert "; " in line
+    return line
+
+
+# -- killed ------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_killed_at_random_moments_end_with_the_same_bytes(start, uninterrupted, tmp_path):
+    """Eight kills: five at any time of a run, three while one is being concluded."""
+    expected, seconds = uninterrupted
+    moments = random.Random(20)
+    run = tmp_path / "0" / "run"
+    for number, kill in enumerate(["any", "any", "end", "any", "end", "any", "any", "end"], start=1):
+        killed = False
+        while not killed:
+            process = start(LONG, output=run)
+            if kill == "end":
+                while process.is_alive() and not (run / "evaluation.json").exists():
+                    time.sleep(0.002)
+                time.sleep(moments.uniform(0, 0.1 * seconds))
+            else:
+                time.sleep(moments.uniform(0, 0.8 * seconds))
+            process.kill()
+            process.join()
+            killed = process.exitcode == -signal.SIGKILL
+            if (run / "done").exists():
+                main(["train", str(run)])  # removes the key that a kill after the done marker leaves
+                same_run(run, expected, steps=30)
+                run = tmp_path / f"{number}" / "run"
+    process = start(LONG, output=run)
+    process.join()
+    same_run(run, expected, steps=30)
+
+
+def test_a_run_killed_at_each_of_its_side_effects_ends_with_the_same_bytes(start, short, tmp_path):
+    """Every write, fsync, rename and removal of a run in turn is where the process dies; writes die half done."""
+    count = tmp_path / "count"
+    process = start(SHORT, output=tmp_path / "counted" / "run", count=count, checkpoint_seconds=-1.0)
+    process.join()
+    same_run(tmp_path / "counted" / "run", short, STEPS)
+    total = int(count.read_text())
+    assert total > 30
+    for place in range(1, total + 1):
+        output = tmp_path / f"{place}" / "run"
+        for kill_at in (place, None):
+            process = start(SHORT, output=output, kill_at=kill_at, checkpoint_seconds=-1.0)
+            process.join()
+            assert process.exitcode == (-signal.SIGKILL if kill_at else 0) or (output / "done").exists()
+        same_run(output, short, STEPS)
+        shutil.rmtree(output.parent)
+
+
+def test_a_run_interrupted_from_the_keyboard_goes_on(start, short, tmp_path, capsys, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert main([*SHORT, "--output", str(tmp_path / "run")]) == 130
+    assert capsys.readouterr().err.splitlines()[-1].startswith("interrupted: ")
+    assert main([*SHORT, "--output", str(tmp_path / "run")]) == 0
+    same_run(tmp_path / "run", short, STEPS)
+
+
+def test_a_torn_last_line_of_the_ledger_was_no_release(unfinished, short):
+    with open(unfinished / "ledger.jsonl", "ab") as file:
+        file.write(b'{"body":{"plan":"0123')
+    assert main(["train", str(unfinished)]) == 0
+    same_run(unfinished, short, STEPS)
+
+
+@pytest.mark.parametrize("ending", ["train", "finish"])
+def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinished, ending, monkeypatch, capsys):
+    def stop(path, content, **options):
+        if path.name == "done":
+            raise StopError
+        directory.write(path, content, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "write", stop)
+        with pytest.raises(StopError):
+            main([ending, str(unfinished)])
+    assert ledger.read(unfinished / "ledger.jsonl")[-1].kind == "end"
+    model = (unfinished / "model.safetensors").read_bytes()
+    if ending == "finish":  # a run that was being ended early takes no more steps
+        line = refusal(capsys, ["train", str(unfinished)])
+        assert "ended after 2 of 3 steps" in line
+        assert f"sfumato finish {unfinished}" in line
+    assert main([ending, str(unfinished)]) == 0
+    assert (unfinished / "model.safetensors").read_bytes() == model
+    assert verify(unfinished).holds
+    assert [entry.kind for entry in ledger.read(unfinished / "ledger.jsonl")].count("end") == 1
+
+
+def test_a_run_killed_before_its_key_was_deleted_is_cleaned_when_it_is_called_again(unfinished, monkeypatch, capsys):
+    def stop(run):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "clean", stop)
+        with pytest.raises(StopError):
+            main(["train", str(unfinished)])
+    verdict = verify(unfinished)
+    assert not verdict.holds
+    assert "dice.key still stands" in verdict.line
+    assert "is finished" in refusal(capsys, ["train", str(unfinished)])
+    assert verify(unfinished).holds
+
+
+# -- two at once -------------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_cannot_write_one_run(start, unfinished, short, capsys):
+    with Ledger(unfinished / "ledger.jsonl"):
+        for verb in ("train", "finish"):
+            line = refusal(capsys, [verb, str(unfinished)])
+            assert f"another process is writing the run in {unfinished}" in line
+        process = start(["train", str(unfinished)], output=None)
+        process.join()
+        assert process.exitcode == 1
+    assert main(["train", str(unfinished)]) == 0
+    same_run(unfinished, short, STEPS)
+
+
+# -- full and unwritable disks -----------------------------------------------------------------------------------------
+
+
+def fill_the_disk(patch: pytest.MonkeyPatch, place: int, seen: list[str]) -> None:
+    """From the given call on, nothing can be written any more: half a write, then errors; removing still works."""
+
+    def full(name, call):
+        def refuse(*arguments, **options):
+            seen.append(name)
+            if len(seen) < place:
+                return call(*arguments, **options)
+            if name == "write" and len(seen) == place:
+                return call(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        return refuse
+
+    for name in ("write", "fsync", "mkdir"):
+        patch.setattr(os, name, full(name, getattr(os, name)))
+
+
+def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_afterwards(short, tmp_path, capsys, monkeypatch):
+    seen: list[str] = []
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with monkeypatch.context() as patch:
+        fill_the_disk(patch, 10**9, seen)
+        assert main([*SHORT, "--output", str(tmp_path / "counted" / "run")]) == 0
+    same_run(tmp_path / "counted" / "run", short, STEPS)
+    for place in range(2, len(seen) + 1):
+        output = tmp_path / f"{place}" / "run"
+        with monkeypatch.context() as patch:
+            fill_the_disk(patch, place, [])
+            line = refusal(capsys, [*SHORT, "--output", str(output)])
+        assert "No space left on device" in line
+        assert str(output.parent) in line
+        assert main([*SHORT, "--output", str(output)]) == 0
+        same_run(output, short, STEPS)
+
+
+def test_a_full_disk_while_metrics_are_written(unfinished, short, capsys, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(directory.RunDirectory, "append_row", _no_row)
+        assert "No space left" in refusal(capsys, ["train", str(unfinished)])
+    assert main(["train", str(unfinished)]) == 0
+    same_run(unfinished, short, STEPS)
+
+
+def _no_row(run, row, name="metrics.jsonl"):
+    with directory.writing(run / name):
+        with open(run / name, "ab") as file:
+            file.write(b'{"step": 3, "acc')
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    line = refusal(capsys, [*SHORT, "--output", str(tmp_path / "closed" / "run")])
+    assert f"{tmp_path}/closed/run cannot be written (Permission denied)" in line
+
+
+def test_an_output_below_a_file_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    line = refusal(capsys, [*SHORT, "--output", str(tmp_path / "file" / "run")])
+    assert f"{tmp_path}/file/run cannot be written" in line
+
+
+# -- a run that is not what it was -------------------------------------------------------------------------------------
+
+
+def test_a_lost_dice_key_ends_the_run(unfinished, capsys):
+    (unfinished / "dice.key").unlink()
+    line = refusal(capsys, ["train", str(unfinished)])
+    assert f"{unfinished}/dice.key is missing" in line
+    assert "sfumato finish" in line
+    assert main(["finish", str(unfinished)]) == 0
+    assert verify(unfinished).holds
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        (["--learning-rate", "0.25"], "another settings: learning_rate was 0.5 and is 0.25"),
+        (["--views", "1"], "another settings: views was 2 and is 1"),
+        (["--optimizer", "adam"], "another settings: optimizer was momentum and is adam"),
+        (["--seed", "8"], "another settings: seed was 7 and is 8"),
+        (["--steps", "4"], "another plan: steps was 3 and is 4"),
+        (["--noise-multiplier", "9"], "another plan: noise_multiplier was 8.0 and is 9.0"),
+        (["--max-norm", "2"], "another plan: max_norm was 1.0 and is 2.0"),
+        (["--size", "10"], "another data: fingerprint was "),
+        (["--threads", "2"], "another performance: threads was 1 and is 2"),
+        (["--micro-batch", "13"], "another performance: micro_batch was 12 and is 13"),
+    ],
+)
+def test_a_changed_recipe_plan_data_or_pin_is_refused(unfinished, capsys, changed, difference):
+    line = refusal(capsys, [*SHORT, *changed, "--output", str(unfinished)])
+    assert difference in line
+
+
+def test_another_version_of_a_library_is_refused(unfinished, capsys, monkeypatch):
+    genuine = pins.environment()
+    monkeypatch.setattr(pins, "environment", lambda: {**genuine, "version of torch": "1.0"})
+    line = refusal(capsys, ["train", str(unfinished)])
+    assert f"another environment: version of torch was {genuine['version of torch']} and is 1.0" in line
+
+
+@pytest.mark.parametrize("verb", ["train", "finish"])
+@pytest.mark.parametrize("releases", [0, 2])
+def test_a_plan_edited_by_hand_is_refused(unfinished, capsys, verb, releases):
+    lines = (unfinished / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (unfinished / "ledger.jsonl").write_bytes(b"".join(lines[: 1 + releases]))
+    plan = json.loads((unfinished / "plan.json").read_text())
+    (unfinished / "plan.json").write_text(json.dumps(plan | {"noise_multiplier": 80.0}))
+    line = refusal(capsys, [verb, str(unfinished)])
+    assert f"the ledger {unfinished}/ledger.jsonl began otherwise than this run, in: plan" in line
+
+
+@pytest.mark.parametrize("verb", ["train", "finish"])
+def test_a_ledger_edited_by_hand_is_refused(unfinished, capsys, verb):
+    lines = (unfinished / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (unfinished / "ledger.jsonl").write_text("".join([lines[0], lines[1].replace('"step":0', '"step":1'), *lines[2:]]))
+    assert "line 2 of ledger.jsonl does not follow from the line before it" in refusal(capsys, [verb, str(unfinished)])
+
+
+def test_a_ledger_that_lost_lines_is_refused(unfinished, capsys):
+    lines = (unfinished / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (unfinished / "ledger.jsonl").write_text("".join(lines[:2]))
+    assert "records 1 steps, fewer than the 2 of its checkpoint" in refusal(capsys, ["train", str(unfinished)])
+    (unfinished / "ledger.jsonl").unlink()
+    assert "began otherwise than this run" in refusal(capsys, ["train", str(unfinished)])
+
+
+# -- ended early -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_ended_early_states_the_whole_plan(unfinished, short, capsys):
+    assert main(["finish", str(unfinished), "--json"]) == 0
+    outcome = json.loads(capsys.readouterr().out)
+    statement = json.loads((unfinished / "statement.json").read_text())
+    plan = PrivacyPlan.from_dict(json.loads((unfinished / "plan.json").read_text()))
+    assert outcome["steps"] == statement["steps_taken"] == 2
+    assert outcome["epsilon"] == statement["epsilon"] >= plan.epsilon()
+    assert statement["epsilon"] == json.loads((short / "statement.json").read_text())["epsilon"]
+    assert max(row["step"] for row in directory.RunDirectory(unfinished).rows()) <= 2
+    assert verify(unfinished).holds
+    assert not (unfinished / "dice.key").exists()
+    assert "is finished" in refusal(capsys, ["finish", str(unfinished)])
+
+
+def test_what_is_published_names_no_path_no_date_and_no_ledger_line(short):
+    statement = (short / "statement.json").read_text()
+    tensors, metadata = read_safetensors(short / "model.safetensors")
+    published = statement + metadata[METADATA] + " ".join(tensors)
+    assert str(short) not in published
+    assert not re.search(r"/(?!classes)\w+/|\b20\d\d-\d\d|\d\d:\d\d", published)
+    for entry in ledger.read(short / "ledger.jsonl"):
+        assert entry.hash not in published

@@ -1,0 +1,174 @@
+"""Training from Python: what comes out, what it leaves alone, and what is published."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sfumato
+from sfumato import EMA, PrivacyPlan, SfumatoError, train
+from sfumato.training import uses
+
+
+def test_it_learns_and_says_what_it_promised(one_run, plan):
+    assert one_run.accuracy > 0.7
+    assert one_run.steps == 12
+    assert one_run.statement.plan == plan
+    assert one_run.statement.circumstances.seeded
+
+
+def test_the_run_directory_holds_what_the_documentation_says(one_run):
+    names = {path.name for path in one_run.directory.iterdir()}
+    assert names == {
+        "done",
+        "evaluation.json",
+        "ledger.jsonl",
+        "metrics.jsonl",
+        "model.safetensors",
+        "plan.json",
+        "report.html",
+        "settings.json",
+        "statement.json",
+    }
+    for name in ("evaluation.json", "report.html", "settings.json"):
+        assert stat.S_IMODE((one_run.directory / name).stat().st_mode) == 0o600
+
+
+def test_what_is_published_holds_no_path_clock_or_ledger_head(one_run, tmp_path_factory):
+    published = [
+        (one_run.directory / name).read_bytes() for name in ("model.safetensors", "statement.json", "ledger.jsonl")
+    ]
+    head = json.loads(published[2].splitlines()[-1])["hash"].encode()
+    for content in published[:2]:
+        assert head not in content
+        assert b"202" not in content[:8]
+    for content in published:
+        assert str(one_run.directory.parent).encode() not in content
+        assert b"spots" not in content
+
+
+def test_the_ledger_has_each_step_once_and_ends_with_the_model(one_run):
+    entries = sfumato.privacy.ledger.read(one_run.directory / "ledger.jsonl")
+    assert [entry.kind for entry in entries] == ["begin", *["release"] * 12, "end"]
+    assert [entry.body["step"] for entry in entries[1:-1]] == list(range(12))
+
+
+def test_the_model_is_read_back_and_predicts(one_run, spots):
+    loaded = one_run.load()
+    logits = loaded.module(loaded.transform(spots.test.images))
+    accuracy = (logits.argmax(1).numpy() == spots.test.labels).mean()
+    assert accuracy == pytest.approx(one_run.accuracy)
+    assert loaded.classes == spots.classes
+    assert loaded.statement["epsilon"] == one_run.statement.to_dict()["epsilon"]
+    assert not loaded.module.training
+
+
+def test_a_model_file_alone_is_enough(one_run, tmp_path):
+    (tmp_path / "given.safetensors").write_bytes((one_run.directory / "model.safetensors").read_bytes())
+    assert sfumato.load(tmp_path / "given.safetensors").classes == one_run.load().classes
+
+
+def test_the_same_seed_gives_the_same_bytes_and_no_seed_others(spots, plan, options, tmp_path):
+    short = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, epsilon=8.0, delta=1e-3)
+    content = []
+    for place, seed in enumerate((5, 5, None, None)):
+        run = train("cnn", spots, short, directory=tmp_path / str(place), **{**options, "seed": seed})
+        content.append((run.directory / "model.safetensors").read_bytes())
+    assert content[0] == content[1]
+    assert len(set(content)) == 3
+
+
+def test_a_module_of_one_s_own_is_trained_as_a_copy(spots, plan, tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Dropout(0.1))
+    module.eval()
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    run = train(module, spots, plan, directory=tmp_path / "run", learning_rate=1.0, threads=1, averaging=None)
+    assert all(torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True))
+    assert not module.training
+    assert all(parameter.grad is None for parameter in module.parameters())
+    with pytest.raises(SfumatoError, match="only its own code can build"):
+        run.load()
+    loaded = run.load(model=nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Dropout(0.1)))
+    images = loaded.transform(spots.test.images)
+    assert (loaded.module(images).argmax(1).numpy() == spots.test.labels).mean() == pytest.approx(run.accuracy)
+
+
+def test_without_averaging_the_last_weights_are_kept(spots, plan, options, tmp_path):
+    averaged = train("linear", spots, plan, directory=tmp_path / "a", **options)
+    last = train("linear", spots, plan, directory=tmp_path / "b", **{**options, "averaging": None})
+    assert not torch.equal(next(averaged.load().module.parameters()), next(last.load().module.parameters()))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "lamb"])
+def test_every_optimizer_learns(spots, plan, options, tmp_path, optimizer):
+    rate = {"sgd": 2.0, "momentum": 1.0, "adam": 0.05, "adamw": 0.05, "lamb": 0.1}[optimizer]
+    choices = {**options, "views": 1, "averaging": None, "learning_rate": rate}
+    run = train("linear", spots, plan, directory=tmp_path / "run", optimizer=optimizer, **choices)
+    assert run.accuracy > 0.6
+
+
+def test_a_plan_for_another_number_of_examples_is_refused(spots, options, tmp_path):
+    plan = PrivacyPlan.calibrate(examples=201, batch_size=50, steps=12, epsilon=8.0, delta=1e-3)
+    with pytest.raises(SfumatoError, match="the plan is for 201 examples, the source has 200"):
+        train("cnn", spots, plan, directory=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_declared_number_of_examples_is_what_the_plan_divides_by(arrays, options, tmp_path):
+    source = sfumato.open_source(arrays, owner_key=bytes(32), examples=400, classes=list("0123"), size=8, channels=1)
+    plan = PrivacyPlan.calibrate(examples=400, batch_size=100, steps=2, epsilon=8.0, delta=1e-3)
+    run = train("linear", source, plan, directory=tmp_path / "run", **options)
+    assert not any("Read from the data" in line for line in run.statement.not_covered)
+    assert run.statement.plan.sampling_probability == 0.25
+
+
+def test_facts_read_from_the_data_are_named(one_run):
+    named = [line for line in one_run.statement.not_covered if "Read from the data" in line]
+    assert len(named) == 4
+
+
+def test_batch_norm_is_refused_before_anything_is_spent(spots, plan, options, tmp_path):
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 4))
+    with pytest.raises(SfumatoError, match="BatchNorm2d"):
+        train(module, spots, plan, directory=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_on_private_data_are_counted_and_on_public_data_not(spots, plan, options, tmp_path, home):
+    train("linear", spots, plan, directory=tmp_path / "a", **options)
+    train("linear", spots, plan, directory=tmp_path / "b", **options)
+    assert len(uses.plans(spots.fingerprint)) == 2
+
+
+def test_private_figures_of_single_examples_are_nowhere(one_run):
+    """No loss or norm of a training batch, no realised batch size, is kept."""
+    rows = [json.loads(line) for line in (one_run.directory / "metrics.jsonl").read_text().splitlines()]
+    assert set(rows[0]) == {"step", "epsilon", "learning_rate", "accuracy", "loss"}
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert np.all(np.diff([row["epsilon"] for row in rows]) > 0)
+    for line in (one_run.directory / "ledger.jsonl").read_text().splitlines()[1:-1]:
+        assert set(json.loads(line)["body"]) == {"step", "plan"}
+
+
+def test_threads_are_given_back(spots, plan, options, tmp_path):
+    before = torch.get_num_threads()
+    train("linear", spots, plan, directory=tmp_path / "a", **{**options, "threads": 1})
+    assert torch.get_num_threads() == before
+
+
+def test_global_random_states_are_left_alone(spots, plan, options, tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    train("cnn", spots, plan, directory=tmp_path / "a", **options)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_ema_is_positional():
+    assert EMA(0.5).decay == 0.5

@@ -1,0 +1,204 @@
+"""The private step against the equation, and against bugs planted on purpose: an audit must catch each of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+from torch.nn import functional
+
+from sfumato import ClippedGradient, DiceKey, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, Sampler, SfumatoError
+from sfumato.training.step import descend
+
+PLAN = PrivacyPlan(
+    sampling=Poisson(examples=200, batch_size=20),
+    mechanism=Gaussian(noise_multiplier=1.5),
+    steps=400,
+    delta=1e-4,
+    max_norm=0.3,
+)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def data(count: int = 20) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return 3 * torch.randn(count, 6, generator=generator), torch.arange(count) % 3
+
+
+def step_of(plan: PrivacyPlan = PLAN, *, seed: int = 0, module: nn.Module | None = None) -> PrivateStep:
+    gradient = ClippedGradient(module or model(), functional.cross_entropy, max_norm=plan.max_norm)
+    noise = Noise(plan.mechanism, sensitivity=gradient.sensitivity(plan.adjacency), key=DiceKey.from_seed(seed))
+    return PrivateStep(plan=plan, gradient=gradient, noise=noise)
+
+
+def flat(gradients: dict[str, torch.Tensor]) -> np.ndarray:
+    return torch.cat([value.flatten() for value in gradients.values()]).double().numpy()
+
+
+def truth(inputs, targets) -> np.ndarray:
+    """sum_i clip_C(g_i), one example at a time."""
+    module, total = model(), 0.0
+    for x, y in zip(inputs, targets, strict=True):
+        module.zero_grad()
+        functional.cross_entropy(module(x[None]), y[None]).backward()
+        g = np.concatenate([p.grad.flatten().double().numpy() for p in module.parameters()])
+        total = total + g * min(1.0, PLAN.max_norm / np.linalg.norm(g))
+    return total
+
+
+def noise_alone(step: int = 0) -> np.ndarray:
+    return flat(step_of()(step, [])) * 20 * PLAN.max_norm
+
+
+def test_it_is_equation_4_of_de_2022():
+    inputs, targets = data()
+    found = flat(step_of()(0, [(inputs, targets)]))
+    expected = (truth(inputs, targets) + noise_alone()) / (20 * PLAN.max_norm)
+    assert np.allclose(found, expected, atol=1e-6)
+
+
+def test_micro_batches_don_t_matter():
+    inputs, targets = data()
+    pieces = [(inputs[start : start + 7], targets[start : start + 7]) for start in range(0, 20, 7)]
+    assert np.allclose(flat(step_of()(3, pieces)), flat(step_of()(3, [(inputs, targets)])), atol=1e-6)
+
+
+def test_the_divisor_is_the_expected_batch_size_and_not_the_realised_one():
+    inputs, targets = data(5)
+    found = flat(step_of()(0, [(inputs, targets)])) - flat(step_of()(0, []))
+    assert np.allclose(found * 20 * PLAN.max_norm, truth(inputs, targets), atol=1e-6)
+
+
+def test_an_empty_batch_is_a_release_of_noise_alone():
+    values = np.concatenate([noise_alone(step) for step in range(60)])
+    deviation = 1.5 * PLAN.max_norm
+    assert abs((values**2).mean() / deviation**2 - 1) < 5.5 * math.sqrt(2 / len(values))
+    assert stats.kstest(values / deviation, "norm").pvalue > 1e-6
+
+
+def test_each_step_has_its_own_noise_and_a_replay_the_same():
+    assert not np.allclose(noise_alone(0), noise_alone(1))
+    assert (noise_alone(0) == noise_alone(0)).all()
+
+
+@pytest.mark.parametrize("step", [-1, 400])
+def test_a_step_outside_the_plan_is_refused(step):
+    with pytest.raises(SfumatoError, match=r"step must lie in 0\.\.399"):
+        step_of()(step, [])
+
+
+def test_parts_that_do_not_fit_the_plan_are_refused():
+    gradient = ClippedGradient(model(), functional.cross_entropy, max_norm=1.0)
+    noise = Noise(PLAN.mechanism, sensitivity=1.0, key=DiceKey.from_seed(0))
+    with pytest.raises(SfumatoError, match=r"clips to 1.0, but the plan says max_norm 0.3"):
+        PrivateStep(plan=PLAN, gradient=gradient, noise=noise)
+    gradient = ClippedGradient(model(), functional.cross_entropy, max_norm=0.3)
+    for wrong in (
+        Noise(PLAN.mechanism, sensitivity=0.29, key=DiceKey.from_seed(0)),
+        Noise(Gaussian(noise_multiplier=1.49), sensitivity=0.3, key=DiceKey.from_seed(0)),
+    ):
+        with pytest.raises(SfumatoError, match="but the plan needs"):
+            PrivateStep(plan=PLAN, gradient=gradient, noise=wrong)
+
+
+def test_descend_uses_the_private_gradient_and_leaves_nothing_behind():
+    module = model()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    private = {name: torch.full_like(value, 2.0) for name, value in before.items()}
+    descend(optimizer, dict(module.named_parameters()), private)
+    for name, value in module.named_parameters():
+        assert torch.allclose(value, before[name] - 1.0)
+        assert value.grad is None
+
+
+# -- audits: a canary's presence, seen through the released gradients ----------------------------------------------
+
+
+class Canary:
+    """An example whose clipped gradient has a known direction and length C: the worst one can do."""
+
+    def __init__(self):
+        self.module = model()
+        self.inputs, self.targets = 50 * torch.ones(1, 6), torch.tensor([1])
+        gradient = ClippedGradient(self.module, functional.cross_entropy, max_norm=PLAN.max_norm)
+        self.direction = flat(gradient(self.inputs, self.targets).gradients) / PLAN.max_norm
+
+    def observed(self, step: PrivateStep, index: int, *, present: bool) -> float:
+        """<released sum, direction> / C: N(0, sigma^2) without the canary, N(1, sigma^2) with it."""
+        micro_batches = [(self.inputs, self.targets)] if present else []
+        released = flat(step(index, micro_batches)) * step.plan.expected_batch_size
+        return float(released @ self.direction)
+
+
+def separation(make_step, steps: int = 400) -> tuple[float, float]:
+    """Mean difference in units of C, and deviation of the observation, over steps with and without the canary."""
+    canary = Canary()
+    step = make_step(canary.module)
+    seen = np.array([canary.observed(step, index, present=True) for index in range(steps)])
+    unseen = np.array([canary.observed(step, index, present=False) for index in range(steps)])
+    return float((seen - unseen).mean()), float(np.concatenate([seen - 1, unseen]).std())
+
+
+def within_the_promise(difference: float, deviation: float, steps: int = 400) -> bool:
+    """Difference at most 1 and deviation at least sigma, up to sampling error."""
+    return difference <= 1 + 1e-5 and deviation >= 1.5 * (1 - 5.5 / math.sqrt(2 * 2 * steps))
+
+
+def test_the_audit_finds_nothing_wrong_with_the_real_step():
+    difference, deviation = separation(lambda module: step_of(module=module))
+    assert difference == pytest.approx(1, abs=1e-4), "the canary uses all that the clipping allows"
+    assert within_the_promise(difference, deviation)
+
+
+def planted(bug: str):
+    """A step with one bug that released systems have had."""
+
+    def make(module: nn.Module) -> PrivateStep:
+        step = step_of(module=module)
+        if bug == "noise too small by the batch size":
+            object.__setattr__(step.noise, "sensitivity", PLAN.max_norm / 20)
+        elif bug == "noise scaled by half of the multiplier":
+            object.__setattr__(step.noise, "mechanism", Gaussian(noise_multiplier=0.75))
+        elif bug == "clipping forgotten":
+            object.__setattr__(
+                step, "gradient", ClippedGradient(module, functional.cross_entropy, max_norm=1000 * PLAN.max_norm)
+            )
+        return step
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "bug", ["noise too small by the batch size", "noise scaled by half of the multiplier", "clipping forgotten"]
+)
+def test_the_audit_finds_planted_bugs(bug):
+    assert not within_the_promise(*separation(planted(bug)))
+
+
+def test_the_audit_finds_noise_that_repeats():
+    """Resuming with the same noise on other data: the difference of two releases then shows the data without noise."""
+    canary = Canary()
+    step = step_of(module=canary.module)
+    fresh = [
+        canary.observed(step, index, present=True) - canary.observed(step, index + 1, present=False) for index in (0, 2)
+    ]
+    repeated = [
+        canary.observed(step, index, present=True) - canary.observed(step, index, present=False) for index in (0, 2)
+    ]
+    assert np.allclose(repeated, 1, atol=1e-4), "this is what a replay on other data would reveal"
+    assert not np.allclose(fresh, 1, atol=1e-2)
+
+
+def test_poisson_steps_with_a_sampler_of_the_plan_have_random_sizes():
+    sampler = Sampler(PLAN.sampling, DiceKey.from_seed(0), records=200)
+    sizes = {len(sampler.draw(step)) for step in range(30)}
+    assert len(sizes) > 5

@@ -1,0 +1,59 @@
+"""The owner's list of runs: linked by the data's fingerprint, composed by the accountant."""
+
+from __future__ import annotations
+
+import pytest
+
+from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato.training import uses
+
+
+def plan(steps: int = 50, sigma: float = 2.0, batch_size: int = 100) -> PrivacyPlan:
+    return PrivacyPlan(
+        sampling=Poisson(examples=1000, batch_size=batch_size),
+        mechanism=Gaussian(noise_multiplier=sigma),
+        steps=steps,
+        delta=1e-5,
+    )
+
+
+def test_runs_on_one_data_set_are_found_and_others_are_not(tmp_path):
+    uses.record("a", "run1", plan(50), tmp_path)
+    uses.record("b", "run2", plan(60), tmp_path)
+    uses.record("a", "run3", plan(70), tmp_path)
+    uses.record("a", "run3", plan(70), tmp_path)
+    assert [found.steps for found in uses.plans("a", tmp_path)] == [50, 70]
+    assert uses.plans("c", tmp_path) == []
+    assert (tmp_path / uses.FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_cut_short_is_passed_over(tmp_path):
+    uses.record("a", "run1", plan(), tmp_path)
+    with open(tmp_path / uses.FILE, "ab") as file:
+        file.write(b'{"data": "a", "run": "x", "pl\n')
+    uses.record("a", "run2", plan(), tmp_path)
+    assert len(uses.plans("a", tmp_path)) == 2
+
+
+def test_together_is_one_long_run_for_equal_plans():
+    epsilon, delta = uses.together([plan(50), plan(100)])
+    assert epsilon == pytest.approx(plan(150).epsilon(), rel=1e-3)
+    assert delta == 1e-5
+
+
+def test_together_is_more_than_each_and_less_than_the_sum():
+    parts = [plan(50), plan(30, sigma=1.5), plan(80, batch_size=50)]
+    epsilon, _ = uses.together(parts)
+    assert max(part.epsilon() for part in parts) < epsilon < sum(part.epsilon() for part in parts)
+
+
+def test_many_different_plans_are_still_bounded():
+    parts = [plan(10, sigma=2.0 + 0.1 * place) for place in range(10)]
+    full = PrivacyPlan(sampling=FullBatch(examples=1000), mechanism=Gaussian(noise_multiplier=9.0), steps=2, delta=1e-5)
+    epsilon, _ = uses.together([*parts, full])
+    assert epsilon > uses.together(parts[:5])[0]
+
+
+def test_a_list_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(SfumatoError, match="cannot be extended"):
+        uses.record("a", "run", plan(), tmp_path / "absent")

@@ -1,0 +1,135 @@
+"""`verify`: holds for what training left, and for nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from sfumato import Gaussian, PrivacyPlan, SfumatoError, Statement, verify
+from sfumato.privacy import Circumstances, Entry, ledger
+from sfumato.training.checkpoint import METADATA, read_safetensors, to_bytes
+
+
+def test_a_run_as_training_left_it_holds(one_run):
+    verdict = verify(one_run.directory)
+    assert verdict.holds
+    assert "a record cannot prove its own honesty" in verdict.line
+
+
+def edit_json(path, **changes):
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, **changes}))
+
+
+def rewrite(copy, change):
+    """A ledger made anew from changed (kind, body) pairs: its chain holds, and it is not the record of this run."""
+    events = change([(entry.kind, dict(entry.body)) for entry in ledger.read(copy / "ledger.jsonl")])
+    previous, lines = None, b""
+    for kind, body in events:
+        previous = Entry.after(previous, kind, body)
+        lines += previous.line()
+    (copy / "ledger.jsonl").write_bytes(lines)
+
+
+def another_model(copy):
+    weights = load_file(copy / "model.safetensors")
+    name = next(iter(weights))
+    weights[name] = weights[name] + 1e-6
+    _, metadata = read_safetensors(copy / "model.safetensors")
+    (copy / "model.safetensors").write_bytes(to_bytes(weights, metadata))
+
+
+def stripped_model(copy):
+    save_file(load_file(copy / "model.safetensors"), copy / "model.safetensors")
+
+
+def better_plan(copy):
+    """Everything but the ledger tells of ten times the noise."""
+    plan = PrivacyPlan.from_dict(json.loads((copy / "plan.json").read_text()))
+    forged = replace(plan, mechanism=Gaussian(noise_multiplier=10 * plan.noise_multiplier))
+    (copy / "plan.json").write_text(json.dumps(forged.to_dict()))
+    facts = Circumstances.from_dict(json.loads((copy / "statement.json").read_text())["circumstances"])
+    statement = Statement(plan=forged, circumstances=facts).to_dict()
+    (copy / "statement.json").write_text(json.dumps(statement))
+
+
+def torn(copy):
+    content = (copy / "ledger.jsonl").read_bytes()
+    (copy / "ledger.jsonl").write_bytes(content + b'{"index": 14')
+
+
+def hidden_seed(copy):
+    data = json.loads((copy / "statement.json").read_text())
+    data["circumstances"]["seeded"] = False
+    (copy / "statement.json").write_text(json.dumps(data))
+
+
+DAMAGE = {
+    "epsilon lowered in the statement": (
+        lambda copy: edit_json(copy / "statement.json", epsilon=0.1),
+        "statement.json differs from what plan and ledger give in epsilon",
+    ),
+    "sentence changed": (lambda copy: edit_json(copy / "statement.json", sentence="It is private."), "in sentence"),
+    "a seed hidden": (hidden_seed, "differs from what plan and ledger give"),
+    "a promise added": (lambda copy: edit_json(copy / "statement.json", more="yes"), "in more"),
+    "statement unreadable": (lambda copy: (copy / "statement.json").write_text("{"), "is not valid JSON"),
+    "statement missing": (lambda copy: (copy / "statement.json").unlink(), "statement.json is missing"),
+    "plan changed": (lambda copy: edit_json(copy / "plan.json", steps=11), "it began with another plan"),
+    "plan of another run": (better_plan, "it began with another plan than plan.json"),
+    "plan damaged": (lambda copy: edit_json(copy / "plan.json", delta=2), "delta must lie"),
+    "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
+    "model without statement": (stripped_model, "model.safetensors is not the file"),
+    "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "damaged"),
+    "ledger torn": (torn, "its last line is incomplete"),
+    "ledger missing": (lambda copy: (copy / "ledger.jsonl").unlink(), "there is no ledger"),
+    "ledger line dropped": (
+        lambda copy: rewrite(copy, lambda events: [*events[:3], *events[4:]]),
+        "entry 3 is not step 2",
+    ),
+    "ledger line repeated": (
+        lambda copy: rewrite(copy, lambda events: [*events[:3], events[2], *events[3:]]),
+        "entry 3 is not step 2",
+    ),
+    "ledger without an end": (lambda copy: rewrite(copy, lambda events: events[:-1]), "from a beginning to an end"),
+    "ledger of more steps": (
+        lambda copy: rewrite(
+            copy, lambda events: [*events[:-1], ("release", {**events[-2][1], "step": 12}), events[-1]]
+        ),
+        "it records 13 steps, the plan allows 12",
+    ),
+    "ledger of fewer steps": (
+        lambda copy: rewrite(copy, lambda events: [*events[:5], events[-1]]),
+        "it ends after 12 steps, but records 4",
+    ),
+    "key left behind": (lambda copy: (copy / "dice.key").write_text("00"), "whoever has it can undo the noise"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found_and_named(copy, damage):
+    break_it, found = DAMAGE[damage]
+    break_it(copy)
+    verdict = verify(copy)
+    assert not verdict.holds
+    assert found in verdict.line
+    assert verdict.line.startswith("The statement does NOT follow")
+
+
+def test_what_is_no_finished_run_is_refused(copy, tmp_path):
+    (copy / "done").unlink()
+    with pytest.raises(SfumatoError, match="is not finished"):
+        verify(copy)
+    with pytest.raises(SfumatoError, match="does not exist"):
+        verify(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SfumatoError, match="is no run directory"):
+        verify(tmp_path / "empty")
+
+
+def test_the_statement_inside_the_model_is_the_run_s(one_run):
+    _, metadata = read_safetensors(one_run.directory / "model.safetensors")
+    inside = json.loads(metadata[METADATA])["statement"]
+    assert inside == json.loads((one_run.directory / "statement.json").read_text())
