@@ -1,7 +1,12 @@
-"""One attempt at a `sfumato` command in a process of its own, which may kill itself. A script for test_crash.py."""
+"""Attempts at `sfumato` commands in processes of their own, which may kill themselves. A script for test_crash.py.
+
+It reads requests from standard input and forks a process for each attempt, after one run of its own: a process that has
+everything imported and warm takes a fifth of a second, so a kill falls into the run and not into Python's start.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -31,9 +36,9 @@ def count_side_effects(before: Callable[[int, str, Callable, tuple], None]) -> l
 
 
 def attempt(
-    *, arguments: list[str], talk: str, checkpoint_seconds: float, kill_at: int | None, count: str | None
+    *, arguments: list[str], talk: str, checkpoint_seconds: float, kill_at: int | None = None, count: str | None = None
 ) -> int:
-    """Run one command.
+    """Run one command and return its exit status.
 
     Args:
         arguments: of the command line.
@@ -64,5 +69,22 @@ def attempt(
     return status
 
 
+def serve() -> None:
+    """Answer requests, one JSON object a line: `warm` (no fork), `start` (gives a process id), `wait` (its status)."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer: Any
+        if "warm" in request:
+            answer = attempt(**request["warm"])
+        elif "start" in request:
+            answer = os.fork()
+            if answer == 0:
+                os._exit(attempt(**request["start"]))
+        else:
+            process, status = os.waitpid(request["wait"], 0 if request["block"] else os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if process else None
+        print(json.dumps(answer), flush=True)
+
+
 if __name__ == "__main__":
-    sys.exit(attempt(**globals()["options"]))
+    serve()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import random
 import re
-import runpy
 import shutil
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,19 +25,6 @@ from sfumato.training import checkpoint, directory, finish, loop, pins, verify
 from sfumato.training.checkpoint import METADATA, read_safetensors
 
 ATTEMPT = Path(__file__).with_name("attempt.py")
-PRELOADED = (
-    "sfumato.training.run",
-    "sfumato.cli.verbs",
-    "torch._dynamo",
-    "torch._inductor",
-    "torch.fx.experimental.symbolic_shapes",
-    "sklearn.datasets",
-    "dp_accounting.pld.privacy_loss_distribution",
-    "dp_accounting.rdp",
-    "matplotlib.pyplot",
-    "rich.progress",
-    "PIL.PngImagePlugin",
-)
 # The noise multiplier makes the accounting quick; it does not matter here.
 COMMON = "train digits --noise-multiplier 8 --learning-rate 0.5 --seed 7 --device cpu --threads 1"
 LONG = f"{COMMON} --model cnn --steps 30 --batch-size 32 --views 2 --shift 1 --ema 0.99 --micro-batch 12".split()
@@ -54,43 +44,61 @@ def home(tmp_path_factory):
         yield
 
 
+@dataclass
+class Process:
+    """A command in a process of its own."""
+
+    pid: int
+    ask: Callable[..., Any]
+    exitcode: int | None = None
+
+    def running(self) -> bool:
+        if self.exitcode is None:
+            self.exitcode = self.ask(wait=self.pid, block=False)
+        return self.exitcode is None
+
+    def kill(self) -> None:
+        """SIGKILL; a process that has ended is not yet reaped, so its number is still its own."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def join(self) -> int:
+        if self.exitcode is None:
+            self.exitcode = self.ask(wait=self.pid, block=True)
+        return self.exitcode
+
+
 @pytest.fixture(scope="module")
 def start(home, tmp_path_factory):
-    """Start a command in a process of its own, forked from one that has imported what is slow to import."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
-    talk = tmp_path_factory.mktemp("talk") / "talk.txt"
+    """Start a command in a process of its own."""
+    scratch = tmp_path_factory.mktemp("server")
+    talk = scratch / "talk.txt"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # a process that has used CUDA cannot be forked
+    with subprocess.Popen(
+        [sys.executable, str(ATTEMPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as server:
 
-    def start(arguments, *, output, checkpoint_seconds=0.02, kill_at=None, count=None):
-        options = {
-            "arguments": [*arguments, "--output", str(output)] if output else list(arguments),
-            "talk": str(talk),
-            "checkpoint_seconds": checkpoint_seconds,
-            "kill_at": kill_at,
-            "count": str(count) if count else None,
-        }
-        process = context.Process(
-            target=runpy.run_path,
-            args=(str(ATTEMPT),),
-            kwargs={"init_globals": {"options": options}, "run_name": "__main__"},
-        )
-        process.start()
-        return process
+        def ask(**request):
+            server.stdin.write(json.dumps(request) + "\n")
+            server.stdin.flush()
+            return json.loads(server.stdout.readline())
 
-    start.talk = talk
-    return start
+        def start(arguments, *, output=None, checkpoint_seconds=0.01, verb="start", **options):
+            whole = [*arguments, *(["--output", str(output)] if output else [])]
+            options |= {"arguments": whole, "talk": str(talk), "checkpoint_seconds": checkpoint_seconds}
+            return Process(pid=ask(**{verb: options}), ask=ask)
+
+        start.talk = talk
+        for number, arguments in enumerate((LONG, SHORT)):
+            start(arguments, output=scratch / f"{number}" / "run", verb="warm")
+        yield start
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(start, tmp_path_factory):
     """The long run, with nobody in its way; and how long it took, in seconds."""
     output = tmp_path_factory.mktemp("long") / "run"
-    for _ in range(2):  # the first one also pays for starting the server
-        shutil.rmtree(output, ignore_errors=True)
-        began = time.monotonic()
-        process = start(LONG, output=output)
-        process.join()
-        assert process.exitcode == 0, start.talk.read_text()
+    began = time.monotonic()
+    assert start(LONG, output=output).join() == 0, start.talk.read_text()
     return output, time.monotonic() - began
 
 
@@ -167,37 +175,33 @@ def test_runs_killed_at_random_moments_end_with_the_same_bytes(start, uninterrup
         while not killed:
             process = start(LONG, output=run)
             if kill == "end":
-                while process.is_alive() and not (run / "evaluation.json").exists():
+                while process.running() and not (run / "evaluation.json").exists():
                     time.sleep(0.002)
                 time.sleep(moments.uniform(0, 0.1 * seconds))
             else:
                 time.sleep(moments.uniform(0, 0.8 * seconds))
             process.kill()
-            process.join()
-            killed = process.exitcode == -signal.SIGKILL
+            killed = process.join() == -signal.SIGKILL
             if (run / "done").exists():
                 main(["train", str(run)])  # removes the key that a kill after the done marker leaves
                 same_run(run, expected, steps=30)
                 run = tmp_path / f"{number}" / "run"
-    process = start(LONG, output=run)
-    process.join()
+    assert start(LONG, output=run).join() == 0
     same_run(run, expected, steps=30)
 
 
 def test_a_run_killed_at_each_of_its_side_effects_ends_with_the_same_bytes(start, short, tmp_path):
     """Every write, fsync, rename and removal of a run in turn is where the process dies; writes die half done."""
     count = tmp_path / "count"
-    process = start(SHORT, output=tmp_path / "counted" / "run", count=count, checkpoint_seconds=-1.0)
-    process.join()
+    assert start(SHORT, output=tmp_path / "counted" / "run", count=str(count), checkpoint_seconds=-1.0).join() == 0
     same_run(tmp_path / "counted" / "run", short, STEPS)
     total = int(count.read_text())
     assert total > 30
     for place in range(1, total + 1):
         output = tmp_path / f"{place}" / "run"
-        for kill_at in (place, None):
-            process = start(SHORT, output=output, kill_at=kill_at, checkpoint_seconds=-1.0)
-            process.join()
-            assert process.exitcode == (-signal.SIGKILL if kill_at else 0) or (output / "done").exists()
+        assert start(SHORT, output=output, kill_at=place, checkpoint_seconds=-1.0).join() == -signal.SIGKILL
+        ended = (output / "done").exists()
+        assert start(SHORT, output=output, checkpoint_seconds=-1.0).join() == (1 if ended else 0)
         same_run(output, short, STEPS)
         shutil.rmtree(output.parent)
 
@@ -264,9 +268,7 @@ def test_two_processes_cannot_write_one_run(start, unfinished, short, capsys):
         for verb in ("train", "finish"):
             line = refusal(capsys, [verb, str(unfinished)])
             assert f"another process is writing the run in {unfinished}" in line
-        process = start(["train", str(unfinished)], output=None)
-        process.join()
-        assert process.exitcode == 1
+        assert start(["train", str(unfinished)]).join() == 1
     assert main(["train", str(unfinished)]) == 0
     same_run(unfinished, short, STEPS)
 
@@ -306,7 +308,8 @@ def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_afterwards(short, tmp_
             line = refusal(capsys, [*SHORT, "--output", str(output)])
         assert "No space left on device" in line
         assert str(output.parent) in line
-        assert main([*SHORT, "--output", str(output)]) == 0
+        ended = (output / "done").exists()
+        assert main([*SHORT, "--output", str(output)]) == (1 if ended else 0)
         same_run(output, short, STEPS)
 
 

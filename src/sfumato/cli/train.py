@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from sfumato.training.run import Run
     from sfumato.training.settings import Settings
 
-DEFAULT_EPSILON = 3.0
 SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "public", "test_fraction")
 
 
@@ -212,33 +211,23 @@ def _decide(asked: Train, source: Source) -> tuple[PrivacyPlan, Settings, list[s
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.plan import default_delta
     from sfumato.training import defaults
-    from sfumato.training.prepare import choose_device
     from sfumato.training.settings import Settings
 
     epsilon, noise, steps, batch_size = asked.epsilon, asked.noise_multiplier, asked.steps, asked.batch_size
     if epsilon is None and noise is None:
-        epsilon = DEFAULT_EPSILON
+        epsilon = defaults.EPSILON
     if None not in (epsilon, noise, steps, batch_size):
         raise SfumatoError(
             "--epsilon, --noise-multiplier, --steps and --batch-size are all given",
             "leave one out: it follows from the others",
         )
-    choice = defaults.choose(
-        defaults.Facts(
-            examples=source.examples,
-            size=source.size,
-            channels=source.channels,
-            classes=len(source.classes),
-            epsilon=epsilon or DEFAULT_EPSILON,
-            device=choose_device(asked.device).split(":")[0],
-        )
-    )
-    solved = "steps" if epsilon is not None and noise is not None and steps is None else ""
-    solved = "batch size" if epsilon is not None and noise is not None and steps is not None else solved
-    if batch_size is None and solved != "batch size":
-        batch_size = choice.batch_size
-    if steps is None and solved != "steps":
-        steps = choice.steps
+    sizes = defaults.plan_rules(source.examples)
+    solve_steps = epsilon is not None and noise is not None and steps is None
+    solve_batch = epsilon is not None and noise is not None and steps is not None
+    if batch_size is None and not solve_batch:
+        batch_size = sizes["batch_size"].value
+    if steps is None and not solve_steps:
+        steps = sizes["steps"].value
     plan = PrivacyPlan.calibrate(
         examples=source.examples,
         delta=default_delta(source.examples) if asked.delta is None else asked.delta,
@@ -248,13 +237,16 @@ def _decide(asked: Train, source: Source) -> tuple[PrivacyPlan, Settings, list[s
         epsilon=epsilon,
         max_norm=1.0 if asked.max_norm is None else asked.max_norm,
     )
+    given = {field.name: getattr(asked, field.name) for field in fields(asked)}
+    chosen = defaults.training_rules(plan, given=given, size=source.size, channels=source.channels)
     names = {field.name for field in fields(Settings)}
-    rules = {name: value for name, value in asdict(choice).items() if name in names}
-    rules |= {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
-    settings = Settings(**rules)
-    reasons = [f"by rule: {line}" for name, line in choice.reasons if getattr(asked, name) is None]
-    delta = "" if asked.delta is not None else f"by rule: delta {plan.delta:g}, the largest power of ten below 1/N"
-    return plan, settings, [*reasons, *([delta] if delta else [])]
+    values = {name: rule.value for name, rule in chosen.items()}
+    values |= {name: given[name] for name in names if given[name] is not None}
+    solved = {"batch_size": solve_batch or given["batch_size"], "steps": solve_steps or given["steps"]}
+    reasons = defaults.reasons(sizes, {**given, **{name: value or None for name, value in solved.items()}})
+    if asked.delta is None:
+        reasons.append(f"by rule: delta {plan.delta:g} (the largest power of ten below 1/N)")
+    return plan, Settings(**values), [*reasons, *defaults.reasons(chosen, given)]
 
 
 def _directory(asked: Train, spec: str, plan: PrivacyPlan, settings: Settings, source: Source) -> RunDirectory:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import MappingProxyType
 
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.models import custom, zoo
@@ -60,6 +61,15 @@ def create(
             load(model, pretrained)
     check_shapes(name, model, classes=classes, channels=channels, size=shape)
     return model
+
+
+def trunk(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """The model's beginning where it is a fixed public function of single images, else None.
+
+    Such a model is `model.head(trunk(images))`; the trunk gives (N, D) and has nothing that is trained, so its features
+    of each image may be computed once and kept.
+    """
+    return model.features if isinstance(model, Scattering) else None
 
 
 def _create(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:

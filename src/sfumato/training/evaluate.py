@@ -46,10 +46,11 @@ class Score:
 
 def score(module: nn.Module, records: Records, transform: Transform, device: torch.device) -> Score:
     """How the module does on the records."""
-    return _score(logits(module, records.images, transform, device), torch.from_numpy(records.labels))
+    return score_of(logits(module, records.images, transform, device), torch.from_numpy(records.labels))
 
 
-def _score(outputs: Tensor, labels: Tensor) -> Score:
+def score_of(outputs: Tensor, labels: Tensor) -> Score:
+    """How logits (N, classes) do against labels (N,), both on the CPU."""
     accuracy = (outputs.argmax(1) == labels).double().mean().item()
     return Score(accuracy=accuracy, loss=functional.cross_entropy(outputs.double(), labels).item())
 
@@ -70,7 +71,7 @@ def evaluation(
         (_png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], float(scores[i]))
         for i in sorted(wrong + right)
     ]
-    figures = _score(outputs, labels)
+    figures = score_of(outputs, labels)
     return Evaluation(
         accuracy=figures.accuracy,
         loss=figures.loss,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sfumato import optim
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
-from sfumato.data import Records, Source, Transform, Views
+from sfumato.data import Source, Transform, Views
 from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, Sampler
@@ -29,7 +29,8 @@ from sfumato.training import directory as names
 from sfumato.training import pins, uses
 from sfumato.training.checkpoint import Checkpoint
 from sfumato.training.directory import RunDirectory, writing
-from sfumato.training.evaluate import score
+from sfumato.training.evaluate import Score, score, score_of
+from sfumato.training.inputs import Inputs, OnFeatures, features
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.step import PrivateStep, descend
@@ -44,7 +45,8 @@ class Job:
 
     Args:
         module: the model with its initial weights, on the device. The run trains this object.
-        gradient: the clipped gradient of `module`.
+        gradient: the clipped gradient of `module`, or of its head where there is a trunk.
+        trunk: the module's beginning where it is a fixed public function, whose features are computed once; else None.
         source, plan, settings, performance: as given.
         transform: from stored images to the model's inputs.
         circumstances: what the statement must say besides the plan.
@@ -61,6 +63,7 @@ class Job:
     transform: Transform
     circumstances: Circumstances
     key: DiceKey
+    trunk: Callable[[Tensor], Tensor] | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -175,11 +178,10 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
     private_step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
     due = set(np.linspace(0, plan.steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
-    shown = copy.deepcopy(module)
+    inputs, examine = Inputs(job, progress), examiner(job, progress)
 
     def measure(step: int) -> None:
-        shown.load_state_dict(_weights(module, average))
-        result = score(shown, job.source.test, job.transform, device)
+        result = examine(_weights(module, average))
         row = {"step": step, "epsilon": plan.epsilon(steps=step), "learning_rate": optimizer.param_groups[0]["lr"]}
         run.append_row(row | {"accuracy": result.accuracy, "loss": result.loss})
         progress.advance(step, f"epsilon {row['epsilon']:.2f}, test accuracy {result.accuracy:.1%}")
@@ -193,7 +195,7 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
             participants = sampler.draw(step)
             for group in optimizer.param_groups:
                 group["lr"] = job.settings.learning_rate * rate(step)
-            descend(optimizer, trained, private_step(step, micro_batches(job, key, step, participants)))
+            descend(optimizer, trained, private_step(step, inputs.micro_batches(key, step, participants)))
             if averaging is not None:
                 average = averaging.update(average, trained, step)
             if step + 1 in due:
@@ -205,6 +207,26 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
                 Checkpoint.of(step + 1, module, average, optimizer).save(run / names.CHECKPOINT)
                 saved, saved_at = step + 1, time.monotonic()
     return Outcome(step=saved, weights=_weights(module, average), seconds=time.monotonic() - began)
+
+
+def examiner(job: Job, progress: Progress) -> Callable[[Mapping[str, Tensor]], Score]:
+    """How weights are scored on the test split; with a trunk its features are computed once."""
+    shown, test = copy.deepcopy(job.module), job.source.test
+    if job.trunk is None:
+
+        def on_images(weights: Mapping[str, Tensor]) -> Score:
+            shown.load_state_dict(weights)
+            return score(shown, test, job.transform, job.device)
+
+        return on_images
+    known, labels = features(job, test, progress), torch.from_numpy(test.labels)
+
+    def on_features(weights: Mapping[str, Tensor]) -> Score:
+        shown.load_state_dict(weights)
+        with torch.inference_mode():
+            return score_of(OnFeatures(shown.head)(known).float().cpu(), labels)
+
+    return on_features
 
 
 def take_none(job: Job, run: RunDirectory) -> Outcome:
@@ -245,25 +267,6 @@ def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
 def _forget_rows(run: RunDirectory, step: int) -> None:
     """Drop what was measured after a checkpoint that the run falls back to."""
     run.write_rows([row for row in run.rows() if row["step"] <= step])
-
-
-def micro_batches(job: Job, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-    """The step's participants in pieces: inputs (b, C, H, W), or (b, K, C, H, W) with views, and targets (b,).
-
-    The views' dice are thrown for the whole logical batch, so how it is cut does not matter to them.
-    """
-    records, size = job.source.train, job.performance.micro_batch
-    draws = job.views.draw(key.generator("views", step), len(participants))
-    for start in range(0, len(participants), size):
-        inputs, targets = _load(records, participants[start : start + size], job.transform, job.device)
-        inputs = job.views.apply(inputs, draws[start : start + size])
-        torch.manual_seed(key.seed("dropout", step, str(start)))
-        yield (inputs.squeeze(1) if job.views.count == 1 else inputs), targets
-
-
-def _load(records: Records, rows: np.ndarray, transform: Transform, device: torch.device) -> tuple[Tensor, Tensor]:
-    images = transform(torch.from_numpy(records.images[rows]).to(device))
-    return images, torch.from_numpy(records.labels[rows]).to(device)
 
 
 def _optimizer(job: Job) -> torch.optim.Optimizer:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import models
@@ -18,12 +18,15 @@ from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import DiceKey
 from sfumato.training import loop
+from sfumato.training.inputs import OnFeatures
 from sfumato.training.loop import Job
 from sfumato.training.settings import Performance, Settings
 
 CPU_MEMORY = 512 << 20
+CPU_COMFORT = 64 << 20
 CUDA_SHARE = 0.5
-MOST_AT_ONCE = {"cpu": 256, "cuda": 4096}
+MOST_AT_ONCE = 4096
+FEATURE_MEMORY = 1 << 30
 
 
 def prepare(
@@ -68,8 +71,13 @@ def prepare(
     constants = models.public_constants(module, channels=source.channels) if settings.pretrained else None
     mean, std = constants or ((0.5,), (0.5,))
     transform = Transform(size=source.size, channels=source.channels, mean=mean, std=std)
-    gradient = ClippedGradient(module, functional.cross_entropy, max_norm=plan.max_norm, views=settings.views)
-    shape = (source.channels, source.size, source.size)
+    shape: tuple[int, ...] = (source.channels, source.size, source.size)
+    trunk = _trunk(module, source, settings)
+    if trunk is not None:
+        with torch.inference_mode():
+            shape = tuple(trunk(torch.zeros(1, *shape, device=device)).shape[1:])
+    trained = module if trunk is None else OnFeatures(module.head)
+    gradient = ClippedGradient(trained, functional.cross_entropy, max_norm=plan.max_norm, views=settings.views)
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
         gradient.self_check(shape)
@@ -85,6 +93,7 @@ def prepare(
         transform=transform,
         circumstances=circumstances(source, settings, key),
         key=key,
+        trunk=trunk,
         request=request or {},
     )
     loop.check(job)
@@ -126,10 +135,22 @@ def default_threads() -> int:
 
 def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: str) -> int:
     """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
-    kind = device.split(":")[0]
-    budget = CPU_MEMORY if kind == "cpu" else int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0])
-    each = gradient.bytes_per_example(shape)
-    return int(max(1, min(budget // max(1, each), MOST_AT_ONCE[kind])))
+    each = max(1, gradient.bytes_per_example(shape))
+    if device.startswith("cuda"):
+        most = int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0]) // each
+    else:  # pieces that stay near the caches, but sixteen examples at once where memory allows
+        most = max(CPU_COMFORT // each, min(16, CPU_MEMORY // each))
+    return max(1, min(most, MOST_AT_ONCE))
+
+
+def _trunk(module: nn.Module, source: Source, settings: Settings) -> Callable[[Tensor], Tensor] | None:
+    """The model's fixed beginning, where its features of all records fit into memory and every step sees the same."""
+    found = models.trunk(module)
+    if found is None or settings.views > 1:
+        return None
+    with torch.inference_mode():
+        width = found(torch.zeros(1, source.channels, source.size, source.size)).numel()
+    return found if 4 * width * len(source.train) <= FEATURE_MEMORY else None
 
 
 def _build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:

@@ -1,0 +1,75 @@
+"""What a step's gradient is taken of: the participants' views, or their public features where the model starts from such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfumato.data import Records
+from sfumato.randomness import DiceKey
+from sfumato.training.progress import Progress, Silence
+
+if TYPE_CHECKING:
+    from sfumato.training.loop import Job
+
+BATCH = 256
+
+
+class OnFeatures(nn.Module):
+    """The trainable end of a model that begins with a fixed trunk; its parameters keep the names they have there."""
+
+    def __init__(self, head: nn.Module):
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (N, D) to logits (N, classes)."""
+        return self.head(features)
+
+
+class Inputs:
+    """The training records as the model's inputs, in micro-batches.
+
+    **Guarantee.** Each record's input is a function of that record, of public constants and of dice that know no data.
+    """
+
+    def __init__(self, job: Job, progress: Progress | None = None):
+        self._job = job
+        self._features = None
+        if job.trunk is not None:
+            self._features = features(job, job.source.train, progress or Silence())
+
+    def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, and targets (b,).
+
+        The views' dice are thrown for the whole logical batch, so how it is cut does not matter to them.
+        """
+        job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
+        draws = None if self._features is not None else job.views.draw(key.generator("views", step), len(participants))
+        for start in range(0, len(participants), size):
+            rows = participants[start : start + size]
+            if self._features is not None or draws is None:
+                inputs = self._features[torch.from_numpy(rows).to(job.device)]  # type: ignore[index]
+            else:
+                images = job.transform(torch.from_numpy(records.images[rows]).to(job.device))
+                inputs = job.views.apply(images, draws[start : start + size])
+                inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
+            torch.manual_seed(key.seed("dropout", step, str(start)))
+            yield inputs, torch.from_numpy(records.labels[rows]).to(job.device)
+
+
+def features(job: Job, records: Records, progress: Progress) -> Tensor:
+    """The trunk's features (N, D) of the records, each of its own record alone, float32 on the job's device."""
+    assert job.trunk is not None
+    parts = []
+    progress.begin("computing public features", len(records))
+    with torch.inference_mode():
+        for start in range(0, len(records), BATCH):
+            images = torch.from_numpy(records.images[start : start + BATCH]).to(job.device)
+            parts.append(job.trunk(job.transform(images)))
+            progress.advance(min(start + BATCH, len(records)))
+    return torch.cat(parts).clone() if parts else torch.zeros(0, device=job.device)
