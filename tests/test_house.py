@@ -88,7 +88,7 @@ def test_ruff(command: list[str]):
 
 def test_types():
     done = subprocess.run(
-        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable],
+        [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable],
         cwd=ROOT,
         capture_output=True,
         text=True,

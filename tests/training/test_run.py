@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,9 +142,14 @@ def test_batch_norm_is_refused_before_anything_is_spent(spots, plan, options, tm
 
 
 def test_runs_on_private_data_are_counted_and_on_public_data_not(spots, plan, options, tmp_path, home):
-    train("linear", spots, plan, directory=tmp_path / "a", **options)
-    train("linear", spots, plan, directory=tmp_path / "b", **options)
-    assert len(uses.plans(spots.fingerprint)) == 2
+    first = train("linear", spots, plan, directory=tmp_path / "a", **options)
+    second = train("linear", spots, plan, directory=tmp_path / "b", **options)
+    assert (first.uses, first.together) == (1, None)
+    assert second.uses == len(uses.plans(spots.fingerprint)) == 2
+    assert second.together is not None
+    assert plan.epsilon() < second.together[0] < 2 * plan.epsilon()
+    public = replace(spots, public=True)
+    assert train("linear", public, plan, directory=tmp_path / "c", **options).uses == 0
 
 
 def test_private_figures_of_single_examples_are_nowhere(one_run):

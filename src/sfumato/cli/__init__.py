@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 import sys
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return verb.run()
     except SfumatoError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_options(str(error), verb)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: an unfinished run goes on when the same command is given again", file=sys.stderr)
@@ -60,24 +61,42 @@ def parse(arguments: Sequence[str]):
 
 
 def one_line(boxed: str) -> str:
-    """The parser's boxed message as one line.
+    r"""The parser's boxed message as one line.
 
-    >>> one_line('╭─ Bad ─╮\\n│ Unrecognized options: --epsilo │\\n│ ──── │\\n│ For full help │\\n╰──╯')
-    'Unrecognized options: --epsilo'
+    >>> one_line("| Error parsing --steps: no type matching |\n| {None}|INT could be instantiated from ['x']. |\n| --- |")
+    "--steps must be a whole number, got 'x'"
+    >>> one_line("│ Unrecognized options: --epsilo │\n│ ─── │\n│ Perhaps you meant: │\n│ --epsilon EPSILON │")
+    'Unrecognized options: --epsilo; perhaps you meant --epsilon'
     """
-    inner = [line.strip("│ \n") for line in boxed.splitlines() if line.startswith("│")]
-    words: list[str] = []
-    for line in inner:
-        if line.startswith("──"):
-            if any("Perhaps you meant" in word for word in inner) and "Perhaps you meant" not in " ".join(words):
-                continue
-            break
-        if line.startswith(("Argument helptext", "For full helptext")):
-            break
-        words.append(line)
-    text = re.sub(r"\s+", " ", " ".join(words)).strip()
-    text = re.sub(r"no type matching \S+ could be instantiated from", "cannot be read from", text)
-    text = re.sub(r" Got errors:.*", "", text)
-    text = re.sub(r" For full helptext.*", "", text)
-    text = re.sub(r"\{None\}\|", "", text)
-    return text.rstrip(".") or "the command cannot be understood"
+    inner = [line.strip("│| \n") for line in boxed.splitlines() if line.startswith(("│", "|"))]
+    parts = " ".join("\0" if line.startswith(("──", "---")) else line for line in inner).split("\0")
+    problem, *rest = [re.sub(r"\s+", " ", part).strip().rstrip(".") for part in parts]
+    problem = re.sub(r" Got errors:.*", "", problem)
+    unread = re.fullmatch(
+        r"Error parsing (\S+): no type matching (?:\{None\}\|)?(\S+) could be instantiated from \[(.*)\]", problem
+    )
+    if unread:
+        option, kind, given = unread.groups()
+        kinds = {"INT": "a whole number", "FLOAT": "a number"}
+        problem = f"{option} must be {kinds.get(kind, kind)}, got {given}"
+    if not problem:
+        return "the command cannot be understood"
+    for part in rest:
+        if meant := re.match(r"Perhaps you meant: (\S+)", part):
+            return f"{problem}; perhaps you meant {meant[1]}"
+        if part.startswith("Available subcommands: "):
+            return f"{problem}; there are {part.removeprefix('Available subcommands: ')}"
+    return problem
+
+
+def in_options(message: str, verb: object) -> str:
+    """A refusal of an argument, in the spelling of the command line.
+
+    >>> from sfumato.cli.plan import Plan
+    >>> in_options("batch_size must be at least 1, got 0; give the batch size", Plan())
+    '--batch-size must be at least 1, got 0; give the batch size'
+    """
+    name, must, rest = message.partition(" must ")
+    if must and name in {field.name for field in dataclasses.fields(verb)}:  # type: ignore[arg-type]
+        return f"--{name.replace('_', '-')}{must}{rest}"
+    return message

@@ -44,7 +44,15 @@ class Plan:
             raise SfumatoError(
                 "--examples is missing", "give the number of training examples, such as --examples 50000"
             )
-        positive_integer("--examples", self.examples)
+        positive_integer("examples", self.examples)
+        four = ("batch_size", "steps", "noise_multiplier", "epsilon")
+        given = [f"--{name.replace('_', '-')}" for name in four if getattr(self, name) is not None]
+        if len(given) != 3:
+            raise SfumatoError(
+                "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
+                f"{', '.join(given) or 'none'}",
+                "leave out only the one that should follow from the others",
+            )
         plan = PrivacyPlan.calibrate(
             examples=self.examples,
             delta=default_delta(self.examples) if self.delta is None else self.delta,

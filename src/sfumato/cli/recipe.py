@@ -10,6 +10,9 @@ from typing import Any
 from sfumato._checks import SfumatoError
 
 ABOUT = "about"
+TEXTS = ("source", "model", "pretrained", "optimizer", "schedule", "root", "output", "device")
+SWITCHES = ("flip", "public", "download")
+LISTS = ("classes",)
 
 
 def read(path: str, known: Collection[str]) -> dict[str, Any]:
@@ -30,4 +33,18 @@ def read(path: str, known: Collection[str]) -> dict[str, Any]:
             f"the recipe {path} has unknown options: {', '.join(unknown)}",
             f"use only {', '.join(sorted(known))}, and the table [{ABOUT}]",
         )
+    for names, right, what in (
+        (TEXTS, lambda value: isinstance(value, str), "text in quotation marks"),
+        (SWITCHES, lambda value: isinstance(value, bool), "true or false"),
+        (
+            LISTS,
+            lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+            "a list of texts",
+        ),
+    ):
+        for name in names:
+            if name in options and not right(options[name]):
+                raise SfumatoError(
+                    f"{name} in the recipe {path} must be {what}, got {options[name]!r}", f"write {what}"
+                )
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

@@ -160,14 +160,11 @@ class Train:
             )
         asked = self._with_recipe()
         spec = asked.source or asked.what
-        given = {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name) not in (None, False)}
+        given = {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name) is not None}
         progress.begin("reading", 1)
         source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
         plan, settings, reasons = _decide(asked, source)
         run = _directory(asked, spec, plan, settings, source)
-        if not run.exists:
-            for line in reasons:
-                progress.say(line)
         job = prepare(
             None,
             source,
@@ -179,6 +176,9 @@ class Train:
             recorded=recorded_performance(run),
             request={"source": {"spec": _absolute(spec), **_plain(given)}},
         )
+        if not run.exists:
+            for line in reasons:
+                progress.say(line)
         return job, run
 
     def _given(self) -> dict[str, Any]:
@@ -194,6 +194,11 @@ class Train:
         from sfumato._checks import SfumatoError
 
         if not self.what.endswith(".toml"):
+            if self.source is not None:
+                raise SfumatoError(
+                    f"--source {self.source} and the source {self.what} are both given",
+                    "leave out --source, which is for recipes",
+                )
             return self
         known = {field.name for field in fields(self)} - {"what", "json", "dry_run"}
         options = recipe.read(self.what, known)
@@ -298,6 +303,7 @@ def _reading(progress: Any) -> Any:
 
 def show(run: Run, *, json: bool) -> None:
     """What a finished run has to say."""
+    from sfumato.privacy.statement import rounded_up
     from sfumato.training import directory as names
 
     statement = run.statement
@@ -312,6 +318,8 @@ def show(run: Run, *, json: bool) -> None:
                 "seconds": round(run.seconds, 3),
                 "run": str(path),
                 "statement": statement.sentence,
+                "uses": run.uses,
+                "epsilon_of_all_uses": run.together[0] if run.together else None,
             }
         )
         return
@@ -323,6 +331,13 @@ def show(run: Run, *, json: bool) -> None:
     console.result()
     console.result(statement.sentence)
     console.result()
+    if run.together is not None:
+        epsilon, delta = run.together
+        console.result(
+            f"These data have been used by {run.uses} runs of yours; together they are ({rounded_up(epsilon)}, {delta:g})-"
+            "differentially private for an example that is in all of them."
+        )
+        console.result()
     console.talk(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
     console.talk(f"sfumato predict {path} IMAGE   labels images")
     console.talk(f"sfumato verify {path}   checks that the statement follows from the record")

@@ -63,13 +63,13 @@ def create(
     return model
 
 
-def trunk(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
-    """The model's beginning where it is a fixed public function of single images, else None.
+def split(model: nn.Module) -> tuple[Callable[[Tensor], Tensor], nn.Module] | None:
+    """Trunk and head of a model that begins with a fixed public function of single images, else None.
 
-    Such a model is `model.head(trunk(images))`; the trunk gives (N, D) and has nothing that is trained, so its features
-    of each image may be computed once and kept.
+    Such a model is `head(trunk(images))`; the trunk gives (N, D) and has nothing that is trained, so its features of
+    each image may be computed once and kept. The head is the model's own attribute of that name.
     """
-    return model.features if isinstance(model, Scattering) else None
+    return (model.features, model.head) if isinstance(model, Scattering) else None
 
 
 def _create(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:

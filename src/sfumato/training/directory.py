@@ -53,7 +53,7 @@ class RunDirectory:
     def require(self) -> None:
         """Refuse a path that holds no run."""
         if not self.exists:
-            what = "is no run directory" if self.path.is_dir() else "does not exist"
+            what = "is no run directory" if self.path.exists() else "does not exist"
             raise SfumatoError(f"{self.path} {what}", "name a directory that sfumato train has written")
 
     def require_finished(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -26,30 +28,46 @@ def estimate(job: Job) -> Estimate:
     """Time one micro-batch and one draw of noise on synthetic inputs; nothing private is touched, nothing is spent."""
     count = min(job.performance.micro_batch, job.plan.expected_batch_size)
     views = (job.settings.views,) if job.settings.views > 1 else ()
-    size = job.source.size
-    inputs = torch.randn(count, *views, job.source.channels, size, size, device=job.device)
+    inputs = torch.randn(count, *views, *job.input_shape, device=job.device)
     targets = torch.arange(count, device=job.device) % len(job.source.classes)
     job.gradient(inputs[:1], targets[:1])
-    began = time.monotonic()
-    total = job.gradient(inputs, targets).gradients
-    _settle(job)
-    each = (time.monotonic() - began) / count
-    began = time.monotonic()
-    Noise(job.plan.mechanism, sensitivity=1.0, key=DiceKey.fresh()).add(total, 0)
-    _settle(job)
-    noise = time.monotonic() - began
-    shape = (job.source.channels, size, size)
-    with torch.random.fork_rng(devices=[job.device] if job.device.type == "cuda" else []):
-        per_example = job.gradient.bytes_per_example(shape)
+    each = _seconds(job, lambda: job.gradient(inputs, targets)) / count
+    noise = Noise(job.plan.mechanism, sensitivity=1.0, key=DiceKey.fresh())
+    drawing = _seconds(job, lambda: noise.add(job.gradient.zeros(), 0))
     return Estimate(
-        seconds=job.plan.steps * (each * job.plan.expected_batch_size + noise),
-        activation_bytes=per_example * count,
-        data_bytes=job.source.train.images.nbytes + job.source.test.images.nbytes,
+        seconds=job.plan.steps * (each * job.plan.expected_batch_size + drawing) + _trunk_seconds(job),
+        activation_bytes=job.gradient.bytes_per_example(job.input_shape) * count,
+        data_bytes=_data_bytes(job),
         parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
         micro_batches=-(-job.plan.expected_batch_size // job.performance.micro_batch),
     )
 
 
-def _settle(job: Job) -> None:
-    if job.device.type == "cuda":
-        torch.cuda.synchronize(job.device)
+def _data_bytes(job: Job) -> int:
+    """The images, and the features where a trunk's are kept."""
+    parts = (job.source.train, job.source.test)
+    kept = 4 * math.prod(job.input_shape) * sum(len(part) for part in parts) if job.trunk is not None else 0
+    return sum(part.images.nbytes for part in parts) + kept
+
+
+def _trunk_seconds(job: Job) -> float:
+    """How long the features of all records take."""
+    trunk, source = job.trunk, job.source
+    if trunk is None:
+        return 0.0
+    images = torch.randn(64, source.channels, source.size, source.size, device=job.device)
+    with torch.no_grad():
+        each = _seconds(job, lambda: trunk(images)) / len(images)
+    return each * (len(source.train) + len(source.test))
+
+
+def _seconds(job: Job, action: Callable[[], object]) -> float:
+    """The faster of two tries."""
+    tries = []
+    for _ in range(2):
+        began = time.monotonic()
+        action()
+        if job.device.type == "cuda":
+            torch.cuda.synchronize(job.device)
+        tries.append(time.monotonic() - began)
+    return min(tries)

@@ -1,4 +1,4 @@
-"""What a step's gradient is taken of: the participants' views, or their public features where the model starts from such."""
+"""What a step's gradient is taken of: the participants' views, or their features under the model's fixed trunk."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sfumato import models
 from sfumato.data import Records
 from sfumato.randomness import DiceKey
 from sfumato.training.progress import Progress, Silence
@@ -22,9 +23,12 @@ BATCH = 256
 class OnFeatures(nn.Module):
     """The trainable end of a model that begins with a fixed trunk; its parameters keep the names they have there."""
 
-    def __init__(self, head: nn.Module):
+    def __init__(self, model: nn.Module):
         super().__init__()
-        self.head = head
+        found = models.split(model)
+        if found is None:
+            raise TypeError(f"{type(model).__name__} has no fixed trunk")
+        _, self.head = found
 
     def forward(self, features: Tensor) -> Tensor:
         """Features (N, D) to logits (N, classes)."""
@@ -49,11 +53,11 @@ class Inputs:
         The views' dice are thrown for the whole logical batch, so how it is cut does not matter to them.
         """
         job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
-        draws = None if self._features is not None else job.views.draw(key.generator("views", step), len(participants))
+        draws = job.views.draw(key.generator("views", step), len(participants))
         for start in range(0, len(participants), size):
             rows = participants[start : start + size]
-            if self._features is not None or draws is None:
-                inputs = self._features[torch.from_numpy(rows).to(job.device)]  # type: ignore[index]
+            if self._features is not None:
+                inputs = self._features[torch.from_numpy(rows).to(job.device)]
             else:
                 images = job.transform(torch.from_numpy(records.images[rows]).to(job.device))
                 inputs = job.views.apply(images, draws[start : start + size])
@@ -64,12 +68,16 @@ class Inputs:
 
 def features(job: Job, records: Records, progress: Progress) -> Tensor:
     """The trunk's features (N, D) of the records, each of its own record alone, float32 on the job's device."""
-    assert job.trunk is not None
-    parts = []
-    progress.begin("computing public features", len(records))
-    with torch.inference_mode():
-        for start in range(0, len(records), BATCH):
+    if job.trunk is None:
+        raise TypeError("the job's model has no fixed trunk")
+    progress.begin("computing features", len(records))
+    result = torch.zeros(0, device=job.device)
+    for start in range(0, len(records), BATCH):
+        with torch.no_grad():
             images = torch.from_numpy(records.images[start : start + BATCH]).to(job.device)
-            parts.append(job.trunk(job.transform(images)))
-            progress.advance(min(start + BATCH, len(records)))
-    return torch.cat(parts).clone() if parts else torch.zeros(0, device=job.device)
+            part = job.trunk(job.transform(images))
+        if start == 0:
+            result = part.new_empty(len(records), *part.shape[1:])
+        result[start : start + BATCH] = part
+        progress.advance(min(start + BATCH, len(records)))
+    return result

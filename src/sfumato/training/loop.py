@@ -51,6 +51,7 @@ class Job:
         transform: from stored images to the model's inputs.
         circumstances: what the statement must say besides the plan.
         key: the dice key; replaced by the recorded one when a run is resumed.
+        input_shape: of one view of one example, as `gradient` takes it.
         request: what the user asked for, as plain data (source and its options).
     """
 
@@ -63,6 +64,7 @@ class Job:
     transform: Transform
     circumstances: Circumstances
     key: DiceKey
+    input_shape: tuple[int, ...]
     trunk: Callable[[Tensor], Tensor] | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
@@ -224,7 +226,7 @@ def examiner(job: Job, progress: Progress) -> Callable[[Mapping[str, Tensor]], S
     def on_features(weights: Mapping[str, Tensor]) -> Score:
         shown.load_state_dict(weights)
         with torch.inference_mode():
-            return score_of(OnFeatures(shown.head)(known).float().cpu(), labels)
+            return score_of(OnFeatures(shown)(known).float().cpu(), labels)
 
     return on_features
 

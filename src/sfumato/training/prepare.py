@@ -76,7 +76,7 @@ def prepare(
     if trunk is not None:
         with torch.inference_mode():
             shape = tuple(trunk(torch.zeros(1, *shape, device=device)).shape[1:])
-    trained = module if trunk is None else OnFeatures(module.head)
+    trained = module if trunk is None else OnFeatures(module)
     gradient = ClippedGradient(trained, functional.cross_entropy, max_norm=plan.max_norm, views=settings.views)
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
@@ -93,6 +93,7 @@ def prepare(
         transform=transform,
         circumstances=circumstances(source, settings, key),
         key=key,
+        input_shape=shape,
         trunk=trunk,
         request=request or {},
     )
@@ -145,12 +146,14 @@ def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: 
 
 def _trunk(module: nn.Module, source: Source, settings: Settings) -> Callable[[Tensor], Tensor] | None:
     """The model's fixed beginning, where its features of all records fit into memory and every step sees the same."""
-    found = models.trunk(module)
+    found = models.split(module)
     if found is None or settings.views > 1:
         return None
+    trunk, _ = found
+    device = next(module.parameters()).device
     with torch.inference_mode():
-        width = found(torch.zeros(1, source.channels, source.size, source.size)).numel()
-    return found if 4 * width * len(source.train) <= FEATURE_MEMORY else None
+        width = trunk(torch.zeros(1, source.channels, source.size, source.size, device=device)).numel()
+    return trunk if 4 * width * len(source.train) <= FEATURE_MEMORY else None
 
 
 def _build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:

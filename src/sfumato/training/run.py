@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from sfumato.data import Source, Transform, open_source
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.randomness import owner_key
 from sfumato.training import directory as names
-from sfumato.training import finish, loop
+from sfumato.training import finish, loop, uses
 from sfumato.training.checkpoint import METADATA, read_safetensors
 from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.loop import Job
@@ -64,13 +64,17 @@ class Run:
         accuracy: on the test split; a private figure unless the data are public.
         seconds: time spent on training in this process.
         steps: how many steps were taken.
+        uses: how many runs of this owner, this one among them, have used the data; 0 for public data.
+        together: (epsilon, delta) of all of them by composition; None where this run is the only one.
     """
 
     directory: Path
     statement: Statement
     accuracy: float
     seconds: float
-    steps: int = field(default=0)
+    steps: int = 0
+    uses: int = 0
+    together: tuple[float, float] | None = None
 
     def load(self, model: nn.Module | None = None) -> Loaded:
         """The trained model; give the module itself where the run trained an object of your own."""
@@ -135,17 +139,21 @@ def train(
         seed=seed,
     )
     run = RunDirectory(directory)
-    job = prepare(
-        None if isinstance(model, str) else model,
-        opened,
-        plan,
-        settings,
-        device=device,
-        threads=threads,
-        micro_batch=micro_batch,
-        recorded=recorded_performance(run),
-    )
-    return execute(job, run, progress=progress)
+    before = torch.get_num_threads()
+    try:
+        job = prepare(
+            None if isinstance(model, str) else model,
+            opened,
+            plan,
+            settings,
+            device=device,
+            threads=threads,
+            micro_batch=micro_batch,
+            recorded=recorded_performance(run),
+        )
+        return execute(job, run, progress=progress)
+    finally:
+        torch.set_num_threads(before)
 
 
 def recorded_performance(run: RunDirectory) -> Performance | None:
@@ -168,7 +176,7 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
         outcome = loop.take_steps(job, run, ledger, progress=progress)
         progress.say("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome)
-    return _finished(run, statement, outcome)
+    return _finished(job, run, statement, outcome)
 
 
 def refuse_finished(run: RunDirectory) -> None:
@@ -190,12 +198,20 @@ def finish_early(job: Job, run: RunDirectory) -> Run:
         loop.paid_steps(ledger, job)
         outcome = loop.take_none(job, run)
         statement = finish.conclude(job, run, ledger, outcome)
-    return _finished(run, statement, outcome)
+    return _finished(job, run, statement, outcome)
 
 
-def _finished(run: RunDirectory, statement: Statement, outcome: loop.Outcome) -> Run:
-    accuracy = run.read_json(names.EVALUATION)["accuracy"]
-    return Run(directory=run.path, statement=statement, accuracy=accuracy, seconds=outcome.seconds, steps=outcome.step)
+def _finished(job: Job, run: RunDirectory, statement: Statement, outcome: loop.Outcome) -> Run:
+    used = [] if job.source.public else uses.plans(job.source.fingerprint)
+    return Run(
+        directory=run.path,
+        statement=statement,
+        accuracy=run.read_json(names.EVALUATION)["accuracy"],
+        seconds=outcome.seconds,
+        steps=outcome.step,
+        uses=len(used),
+        together=uses.together(used) if len(used) > 1 else None,
+    )
 
 
 def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -> Loaded:

@@ -1,0 +1,95 @@
+"""Features under a fixed trunk: the same gradients and logits as through the whole model, computed once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from sfumato import ClippedGradient, DiceKey, PrivacyPlan, models
+from sfumato.training.inputs import Inputs, OnFeatures, features
+from sfumato.training.loop import examiner
+from sfumato.training.prepare import prepare
+from sfumato.training.progress import Silence
+from sfumato.training.settings import Settings
+
+
+@pytest.fixture
+def job(spots, plan):
+    return prepare(None, spots, plan, Settings(model="scattering", optimizer="momentum", learning_rate=1.0, seed=0))
+
+
+def test_the_trunk_is_used_and_its_features_are_the_model_s(job, spots):
+    assert job.trunk is not None
+    found = features(job, spots.train, Silence())
+    whole = job.trunk(job.transform(spots.train.images))
+    assert found.shape == (200, *job.input_shape)
+    assert torch.allclose(found, whole, atol=1e-5)
+
+
+def test_the_clipped_gradient_is_that_of_the_whole_model(job, spots):
+    torch.nn.init.normal_(job.module.head.weight)
+    participants = np.array([3, 5, 8, 150])
+    ((inputs, targets),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, participants)
+    found = job.gradient(inputs, targets)
+    images = job.transform(spots.train.images[participants])
+    whole = ClippedGradient(job.module, functional.cross_entropy, max_norm=job.plan.max_norm)(images, targets)
+    assert found.gradients.keys() == whole.gradients.keys()
+    for name, value in whole.gradients.items():
+        assert torch.allclose(found.gradients[name], value, atol=1e-6)
+    assert torch.allclose(found.norms, whole.norms, rtol=1e-5)
+
+
+def test_the_score_on_features_is_the_score_on_images(job, spots):
+    torch.nn.init.normal_(job.module.head.weight)
+    on_features = examiner(job, Silence())(job.module.state_dict())
+    job_without = prepare(None, spots, job.plan, job.settings)
+    object.__setattr__(job_without, "trunk", None)
+    on_images = examiner(job_without, Silence())(job.module.state_dict())
+    assert on_features.accuracy == pytest.approx(on_images.accuracy)
+    assert on_features.loss == pytest.approx(on_images.loss, rel=1e-5)
+
+
+def test_views_and_models_without_a_trunk_take_images(spots, plan):
+    viewed = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, views=2, shift=1)
+    plain = Settings(model="cnn", optimizer="sgd", learning_rate=1.0)
+    for settings, shape in ((viewed, (4, 2, 1, 8, 8)), (plain, (4, 1, 8, 8))):
+        job = prepare(None, spots, plan, settings)
+        assert job.trunk is None
+        ((inputs, _),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(4))
+        assert inputs.shape == shape
+
+
+def test_micro_batches_cut_the_same_views(spots, plan):
+    settings = Settings(model="cnn", optimizer="sgd", learning_rate=1.0, views=3, shift=2, flip=True)
+    pieces = []
+    for size in (200, 7):
+        job = prepare(None, spots, plan, settings, micro_batch=size)
+        parts = list(Inputs(job).micro_batches(DiceKey.from_seed(0), 4, np.arange(0, 200, 3)))
+        pieces.append(torch.cat([inputs for inputs, _ in parts]))
+    assert torch.equal(*pieces)
+
+
+def test_an_empty_step_has_no_micro_batches(job):
+    assert list(Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.array([], dtype=np.int64))) == []
+
+
+def test_only_models_with_a_trunk_are_split():
+    with pytest.raises(TypeError, match="no fixed trunk"):
+        OnFeatures(models.create("linear", classes=2, channels=1, size=8))
+
+
+def test_the_noise_of_a_trunk_run_keeps_its_names(job):
+    assert set(job.gradient.zeros()) == {"head.weight", "head.bias"}
+    assert set(dict(job.module.named_parameters())) == set(job.gradient.zeros())
+
+
+def test_too_many_features_are_not_kept(spots, plan, monkeypatch):
+    from sfumato.training import prepare as module
+
+    monkeypatch.setattr(module, "FEATURE_MEMORY", 1000)
+    settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0)
+    job = prepare(None, spots, PrivacyPlan.from_dict(plan.to_dict()), settings)
+    assert job.trunk is None
+    assert job.input_shape == (1, 8, 8)
