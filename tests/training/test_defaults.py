@@ -54,6 +54,12 @@ def test_views_bring_a_shift_and_colour_a_flip():
     assert (rules["shift"].value, rules["flip"].value) == (1, False)
 
 
+def test_colour_photographs_are_mirrored_unless_that_was_ruled_out():
+    for given, expected in (({}, (2, 0, True)), ({"flip": False}, (1, 0, False)), ({"model": "cnn"}, (1, 0, False))):
+        rules = defaults.training_rules(plan(), given=given, size=32, channels=3)
+        assert tuple(rules[name].value for name in ("views", "shift", "flip")) == expected
+
+
 def test_reasons_are_given_for_what_was_not_asked_for():
     rules = defaults.training_rules(plan(), given={}, size=28, channels=1)
     lines = defaults.reasons(rules, {"model": "cnn"})

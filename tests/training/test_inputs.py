@@ -51,6 +51,18 @@ def test_the_score_on_features_is_the_score_on_images(job, spots):
     assert on_features.loss == pytest.approx(on_images.loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_mirrored_views_are_looked_up(spots, plan, flip):
+    settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, views=5, flip=flip)
+    job = prepare(None, spots, plan, settings)
+    assert job.trunk is not None
+    ((found, _),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 2, np.arange(6))
+    draws = job.views.draw(DiceKey.from_seed(0).generator("views", 2), 6)
+    views = job.views.apply(job.transform(spots.train.images[:6]), draws)
+    assert draws.mirrored.any() == flip
+    assert torch.allclose(found, job.trunk(views.flatten(0, 1)).unflatten(0, (6, 5)), atol=1e-5)
+
+
 def test_views_and_models_without_a_trunk_take_images(spots, plan):
     viewed = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, views=2, shift=1)
     plain = Settings(model="cnn", optimizer="sgd", learning_rate=1.0)

@@ -36,7 +36,7 @@ def test_the_run_directory_holds_what_the_documentation_says(one_run):
         "settings.json",
         "statement.json",
     }
-    for name in ("evaluation.json", "report.html", "settings.json"):
+    for name in ("evaluation.json", "metrics.jsonl", "report.html", "settings.json"):
         assert stat.S_IMODE((one_run.directory / name).stat().st_mode) == 0o600
 
 
@@ -109,7 +109,7 @@ def test_without_averaging_the_last_weights_are_kept(spots, plan, options, tmp_p
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "lamb"])
 def test_every_optimizer_learns(spots, plan, options, tmp_path, optimizer):
     rate = {"sgd": 2.0, "momentum": 1.0, "adam": 0.05, "adamw": 0.05, "lamb": 0.1}[optimizer]
-    choices = {**options, "views": 1, "averaging": None, "learning_rate": rate}
+    choices = {**options, "views": 1, "shift": 0, "averaging": None, "learning_rate": rate}
     run = train("linear", spots, plan, directory=tmp_path / "run", optimizer=optimizer, **choices)
     assert run.accuracy > 0.6
 

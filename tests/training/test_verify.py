@@ -133,3 +133,11 @@ def test_the_statement_inside_the_model_is_the_run_s(one_run):
     _, metadata = read_safetensors(one_run.directory / "model.safetensors")
     inside = json.loads(metadata[METADATA])["statement"]
     assert inside == json.loads((one_run.directory / "statement.json").read_text())
+
+
+def test_the_published_files_alone_can_be_verified(copy, tmp_path):
+    given = tmp_path / "given"
+    given.mkdir()
+    for name in ("model.safetensors", "statement.json", "plan.json", "ledger.jsonl"):
+        (given / name).write_bytes((copy / name).read_bytes())
+    assert verify(given).holds

@@ -63,15 +63,17 @@ def parse(arguments: Sequence[str]):
 def one_line(boxed: str) -> str:
     r"""The parser's boxed message as one line.
 
-    >>> one_line("| Error parsing --steps: no type matching |\n| {None}|INT could be instantiated from ['x']. |\n| --- |")
+    >>> one_line(" Bad\n --- \n Error parsing --steps: no type matching {None}|INT\n could be instantiated from ['x'].")
     "--steps must be a whole number, got 'x'"
-    >>> one_line("│ Unrecognized options: --epsilo │\n│ ─── │\n│ Perhaps you meant: │\n│ --epsilon EPSILON │")
+    >>> one_line("╭─ Bad ─╮\n│ Unrecognized options: --epsilo │\n│ ─── │\n│ Perhaps you meant: │\n│ --epsilon E │")
     'Unrecognized options: --epsilo; perhaps you meant --epsilon'
     """
-    inner = [line.strip("│| \n") for line in boxed.splitlines() if line.startswith(("│", "|"))]
-    parts = " ".join("\0" if line.startswith(("──", "---")) else line for line in inner).split("\0")
-    problem, *rest = [re.sub(r"\s+", " ", part).strip().rstrip(".") for part in parts]
-    problem = re.sub(r" Got errors:.*", "", problem)
+    lines = [line.strip("│ \n") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]
+    parts = " ".join("\0" if line.startswith(("──", "---")) else line for line in lines).split("\0")
+    if "│" not in boxed:  # without box characters the title is a part of its own
+        parts = parts[1:] or parts
+    problem, *rest = [re.sub(r"\s+", " ", part).strip() for part in parts]
+    problem = re.sub(r" Got errors:.*", "", problem).rstrip(".")
     unread = re.fullmatch(
         r"Error parsing (\S+): no type matching (?:\{None\}\|)?(\S+) could be instantiated from \[(.*)\]", problem
     )

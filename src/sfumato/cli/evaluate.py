@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato.cli import console
-from sfumato.cli.options import Device, Directory, Path, SourceName
+from sfumato.cli.options import Device, Directory, Path, SourceName, TestShare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class Evaluate:
     """Where torchvision's data sets are."""
     download: bool = False
     """Let torchvision download the data set."""
+    test_fraction: TestShare = None
+    """Share of the test part where a source has none of its own."""
     device: Device = None
     """Where to compute."""
     json: bool = False
@@ -51,6 +53,7 @@ class Evaluate:
             channels=loaded.transform.channels,
             root=self.root,
             download=self.download,
+            test_fraction=self._test_fraction(),
         )
         records = source.test if self.part == "test" else source.train
         result = evaluate.evaluation(loaded.module.to(device), records, loaded.transform, device, loaded.classes)
@@ -80,3 +83,12 @@ class Evaluate:
         if not source.public:
             console.talk("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
+
+    def _test_fraction(self) -> float:
+        """As given, or as the run was trained, so that no training image is counted as a test image."""
+        from sfumato.training import directory as names
+
+        run = names.RunDirectory(self.run_directory)
+        if self.test_fraction is not None or not run.exists:
+            return 0.2 if self.test_fraction is None else self.test_fraction
+        return run.read_json(names.SETTINGS)["request"].get("source", {}).get("test_fraction", 0.2)

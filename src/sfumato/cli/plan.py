@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato.cli import console
-from sfumato.cli.options import Delta, Epsilon, NoiseMultiplier
-from sfumato.cli.options import Whole as WholeNumber
+from sfumato.cli.options import Delta, Number, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,15 +16,15 @@ class Plan:
     sfumato plan --examples 50000 --batch-size 4096 --steps 2500 --epsilon 8
     """
 
-    examples: WholeNumber = None
+    examples: Whole = None
     """N, the number of training examples."""
-    batch_size: WholeNumber = None
+    batch_size: Whole = None
     """Expected number of examples in a step; as many as --examples means full-batch steps."""
-    steps: WholeNumber = None
+    steps: Whole = None
     """Number of training steps."""
-    noise_multiplier: NoiseMultiplier = None
+    noise_multiplier: Number = None
     """Standard deviation of the noise over the clipping norm."""
-    epsilon: Epsilon = None
+    epsilon: Number = None
     """The privacy budget."""
     delta: Delta = None
     """The chance at which the bound may fail."""

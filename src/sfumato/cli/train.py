@@ -12,20 +12,27 @@ import tyro
 from sfumato.cli import console, recipe
 from sfumato.cli.options import (
     BatchSize,
+    Choice,
     Delta,
     Device,
     Epsilon,
     Examples,
+    Fraction,
+    Momentum,
     Names,
+    NoDecay,
     NoiseMultiplier,
     NumberByRule,
+    One,
     Path,
+    Schedule,
     Side,
     Steps,
     Text,
     TextByRule,
     Whole,
     WholeByRule,
+    Zero,
 )
 
 if TYPE_CHECKING:
@@ -33,10 +40,11 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.training.directory import RunDirectory
     from sfumato.training.loop import Job
+    from sfumato.training.progress import Progress
     from sfumato.training.run import Run
     from sfumato.training.settings import Settings
 
-SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "public", "test_fraction")
+SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,30 +69,30 @@ class Train:
     """Expected number of examples in a step; as many as N means full-batch steps."""
     steps: Steps = None
     """Number of training steps."""
-    max_norm: NumberByRule = None
+    max_norm: One = None
     """C, the norm to which each example's gradient is clipped."""
 
     model: TextByRule = None
-    """lenet5, cnn, linear, wrn-DEPTH-WIDTH, timm:NAME, or package:function."""
+    """scattering, lenet5, cnn, linear, wrn-DEPTH-WIDTH, timm:NAME, or package:function."""
     pretrained: Path = None
     """Initial weights, from public data: a safetensors file, or the word timm."""
     optimizer: TextByRule = None
     """sgd, momentum, adam, adamw or lamb."""
     learning_rate: NumberByRule = None
     """For gradients that are divided by the clipping norm."""
-    momentum: NumberByRule = None
+    momentum: Momentum = None
     """Heavy-ball coefficient, or the first beta of the Adam family."""
-    weight_decay: NumberByRule = None
+    weight_decay: NoDecay = None
     """L2 coefficient."""
-    schedule: TextByRule = None
+    schedule: Schedule = None
     """constant, cosine or linear."""
-    warmup: WholeByRule = None
+    warmup: Zero = None
     """Steps of linear warm-up."""
     views: WholeByRule = None
     """K, views of each example whose mean gradient is clipped; 1 is the image itself."""
     shift: WholeByRule = None
     """By how many pixels a view is moved."""
-    flip: Annotated[bool | None, tyro.conf.arg(help_behavior_hint="(default: by rule)")] = None
+    flip: Choice = None
     """Whether views are mirrored."""
     ema: NumberByRule = None
     """Decay of the weights' moving average; 0 keeps the last weights."""
@@ -99,10 +107,12 @@ class Train:
     """Side of the images, declared; others are resized."""
     channels: Whole = None
     """1 for grey, 3 for colour, declared."""
-    test_fraction: float | None = None
-    """Share of the test part where a source has none of its own. (default: 0.2)"""
-    public: Annotated[bool | None, tyro.conf.arg(help_behavior_hint="(default: for digits and torchvision)")] = None
-    """The data are public: figures measured on them are then no secret."""
+    test_fraction: Fraction = None
+    """Share of the test part where a source has none of its own."""
+    public: bool = False
+    """The data are public: figures measured on them are no secret (digits and torchvision: unless --private)."""
+    private: bool = False
+    """The data are private, although the source is a published one."""
     root: Path = None
     """Where torchvision's data sets are."""
     download: bool = False
@@ -160,11 +170,17 @@ class Train:
             )
         asked = self._with_recipe()
         spec = asked.source or asked.what
+        if asked.output is not None and not names.RunDirectory(asked.output).exists:
+            names.RunDirectory(asked.output).require_free()
         given = {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name) is not None}
+        if asked.public and asked.private:
+            raise SfumatoError("--public and --private are both given", "say which of the two the data are")
+        if asked.public or asked.private:
+            given["public"] = asked.public
         progress.begin("reading", 1)
         source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
         plan, settings, reasons = _decide(asked, source)
-        run = _directory(asked, spec, plan, settings, source)
+        run = _directory(asked, spec, plan, settings, source, progress)
         job = prepare(
             None,
             source,
@@ -254,7 +270,9 @@ def _decide(asked: Train, source: Source) -> tuple[PrivacyPlan, Settings, list[s
     return plan, Settings(**values), [*reasons, *defaults.reasons(chosen, given)]
 
 
-def _directory(asked: Train, spec: str, plan: PrivacyPlan, settings: Settings, source: Source) -> RunDirectory:
+def _directory(
+    asked: Train, spec: str, plan: PrivacyPlan, settings: Settings, source: Source, progress: Progress
+) -> RunDirectory:
     """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or holds this very run."""
     from sfumato.training import directory as names
 
@@ -272,6 +290,8 @@ def _directory(asked: Train, spec: str, plan: PrivacyPlan, settings: Settings, s
             same_data = record["data"]["fingerprint"] == source.fingerprint
             if same_data and record["settings"] == json_module.loads(json_module.dumps(settings.to_dict())):
                 return run
+        elif run.finished:
+            progress.say(f"note: {run.path} holds a finished run; this is another one, and privacy costs add up")
         number += 1
 
 
@@ -334,8 +354,8 @@ def show(run: Run, *, json: bool) -> None:
     if run.together is not None:
         epsilon, delta = run.together
         console.result(
-            f"These data have been used by {run.uses} runs of yours; together they are ({rounded_up(epsilon)}, {delta:g})-"
-            "differentially private for an example that is in all of them."
+            f"These data have been used by {run.uses} runs of yours; for an example that is in all of them, they are "
+            f"({rounded_up(epsilon)}, {delta:g})-differentially private together."
         )
         console.result()
     console.talk(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")

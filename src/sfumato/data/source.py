@@ -161,8 +161,9 @@ def parse(spec: str) -> tuple[str, str]:
     spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
     if kind is None:
         remedy = f"write one of {spellings}"
-        if spec in zoo.NAMES:
-            remedy = f"write torchvision:{spec}"
+        named = [known for known in zoo.NAMES if known.lower() == spec.lower()]
+        if named:
+            remedy = f"write torchvision:{named[0]}"
         elif Path(spec).expanduser().is_dir():
             remedy = f"write folder:{spec} for a folder of images"
         elif Path(spec).suffix in (".npz", ".csv"):

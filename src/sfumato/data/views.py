@@ -49,7 +49,8 @@ class Views:
     Args:
         count: K, views of each example. 1 shows the picture itself, with no augmentation at all.
         shift: pixels, at most one less than the picture's side.
-        flip: whether half of the views are mirrored left to right. Not for digits or letters.
+        flip: whether every other view is mirrored left to right, beginning with either by a coin: each view is with
+            probability 1/2, and half of an example's views are. Not for digits or letters.
 
     >>> Views().apply(torch.zeros(5, 1, 8, 8), Views().draw(np.random.default_rng(0), 5)).shape
     torch.Size([5, 1, 1, 8, 8])
@@ -80,7 +81,8 @@ class Views:
             return Draws(down=still, right=still, mirrored=np.zeros(shape, bool))
         reach = {"low": -self.shift, "high": self.shift, "endpoint": True, "dtype": np.int16}
         down, right = generator.integers(size=shape, **reach), generator.integers(size=shape, **reach)
-        mirrored = generator.integers(2, size=shape, dtype=np.uint8).astype(bool)
+        coins = generator.integers(2, size=(n, 1), dtype=np.uint8)
+        mirrored = (np.arange(self.count) + coins) % 2 == 1
         return Draws(down=down, right=right, mirrored=mirrored & self.flip)
 
     def apply(self, images: torch.Tensor, draws: Draws) -> torch.Tensor:

@@ -69,12 +69,16 @@ def training_rules(plan: PrivacyPlan, *, given: Mapping[str, Any], size: int, ch
         "shift": Rule(value=0, reason="one view"),
         "flip": Rule(value=False, reason="one view"),
     }
-    if (given.get("views") or 1) > 1:
+    scattering = given.get("model") in (None, "scattering")
+    if channels == 3 and scattering and given.get("views") is None and given.get("flip") is not False:
+        rules["views"] = Rule(value=2, reason="colour photographs and their mirror images")
+        rules["flip"] = Rule(value=True, reason="colour photographs may be mirrored, digits and letters not")
+    elif (given.get("views") or 1) > 1:
         rules["shift"] = Rule(
             value=max(1, size // 8), reason="an eighth of the side, as 4 of 32 pixels in De et al. 2022"
         )
         rules["flip"] = Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not")
-    if given.get("model") in (None, "scattering") and given.get("optimizer") in (None, "momentum"):
+    if scattering and given.get("optimizer") in (None, "momentum"):
         rate, reason = _linear_rate(plan, momentum), f"keeps the run's noise on a logit near {NOISE_ON_A_LOGIT:g}"
     else:
         rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 2e-3}.get(

@@ -65,9 +65,8 @@ class RunDirectory:
                 f"resume it (sfumato train {self.path}) or end it with what it has (sfumato finish {self.path})",
             )
 
-    @contextmanager
-    def creating(self) -> Iterator[RunDirectory]:
-        """A neighbour to prepare the run in, moved into place at the end, discarded on any error."""
+    def require_free(self) -> None:
+        """Refuse a path at which no run can begin because something else stands there."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise SfumatoError(
                 f"{self.path} exists and holds no run of sfumato", "give --output a directory that is empty or new"
@@ -76,6 +75,11 @@ class RunDirectory:
             raise SfumatoError(
                 f"a run directory needs a name, got {str(self.path)!r}", "give --output one, such as runs/a"
             )
+
+    @contextmanager
+    def creating(self) -> Iterator[RunDirectory]:
+        """A neighbour to prepare the run in, moved into place at the end, discarded on any error."""
+        self.require_free()
         beside = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,12 +134,13 @@ class RunDirectory:
 
     def append_row(self, row: Mapping[str, Any], name: str = METRICS) -> None:
         """Add one line."""
-        with writing(self / name), open(self / name, "ab") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with writing(self / name), os.fdopen(os.open(self / name, flags, 0o600), "ab") as file:
             file.write(json.dumps(row).encode() + b"\n")
 
     def write_rows(self, rows: list[dict[str, Any]], name: str = METRICS) -> None:
         """Replace all lines."""
-        write(self / name, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+        write(self / name, b"".join(json.dumps(row).encode() + b"\n" for row in rows), private=True)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from sfumato.randomness import DiceKey, Noise
+from sfumato.training.inputs import kept_bytes
 from sfumato.training.loop import Job
 
 
@@ -46,8 +47,10 @@ def estimate(job: Job) -> Estimate:
 def _data_bytes(job: Job) -> int:
     """The images, and the features where a trunk's are kept."""
     parts = (job.source.train, job.source.test)
-    kept = 4 * math.prod(job.input_shape) * sum(len(part) for part in parts) if job.trunk is not None else 0
-    return sum(part.images.nbytes for part in parts) + kept
+    images = sum(part.images.nbytes for part in parts)
+    if job.trunk is None:
+        return images
+    return images + kept_bytes(job.views, sum(len(part) for part in parts), math.prod(job.input_shape))
 
 
 def _trunk_seconds(job: Job) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import models
-from sfumato.data import Records
+from sfumato.data import Records, Views
 from sfumato.randomness import DiceKey
 from sfumato.training.progress import Progress, Silence
 
@@ -38,6 +38,8 @@ class OnFeatures(nn.Module):
 class Inputs:
     """The training records as the model's inputs, in micro-batches.
 
+    A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image.
+
     **Guarantee.** Each record's input is a function of that record, of public constants and of dice that know no data.
     """
 
@@ -45,7 +47,9 @@ class Inputs:
         self._job = job
         self._features = None
         if job.trunk is not None:
-            self._features = features(job, job.source.train, progress or Silence())
+            progress = progress or Silence()
+            variants = [features(job, job.source.train, progress, mirrored=way) for way in _variants(job.views)]
+            self._features = torch.stack(variants, dim=1) if len(variants) > 1 else variants[0].unsqueeze(1)
 
     def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, and targets (b,).
@@ -55,19 +59,33 @@ class Inputs:
         job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
         draws = job.views.draw(key.generator("views", step), len(participants))
         for start in range(0, len(participants), size):
-            rows = participants[start : start + size]
+            rows, dice = participants[start : start + size], draws[start : start + size]
             if self._features is not None:
-                inputs = self._features[torch.from_numpy(rows).to(job.device)]
+                chosen = torch.from_numpy(rows).to(job.device).unsqueeze(1)
+                inputs = self._features[chosen, torch.from_numpy(dice.mirrored).long().to(job.device)]
             else:
                 images = job.transform(torch.from_numpy(records.images[rows]).to(job.device))
-                inputs = job.views.apply(images, draws[start : start + size])
-                inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
+                inputs = job.views.apply(images, dice)
+            inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
             torch.manual_seed(key.seed("dropout", step, str(start)))
             yield inputs, torch.from_numpy(records.labels[rows]).to(job.device)
 
 
-def features(job: Job, records: Records, progress: Progress) -> Tensor:
-    """The trunk's features (N, D) of the records, each of its own record alone, float32 on the job's device."""
+def _variants(views: Views) -> tuple[bool, ...]:
+    """Which versions of an image its views show: itself, and its mirror image."""
+    return (False, True) if views.count > 1 and views.flip else (False,)
+
+
+def kept_bytes(views: Views, records: int, width: int) -> int:
+    """Bytes of the features that `Inputs` keeps, float32."""
+    return 4 * width * records * len(_variants(views))
+
+
+def features(job: Job, records: Records, progress: Progress, *, mirrored: bool = False) -> Tensor:
+    """The trunk's features (N, D) of the records, each of its own record alone, float32 on the job's device.
+
+    With `mirrored` those of the images with left and right exchanged.
+    """
     if job.trunk is None:
         raise TypeError("the job's model has no fixed trunk")
     progress.begin("computing features", len(records))
@@ -75,7 +93,7 @@ def features(job: Job, records: Records, progress: Progress) -> Tensor:
     for start in range(0, len(records), BATCH):
         with torch.no_grad():
             images = torch.from_numpy(records.images[start : start + BATCH]).to(job.device)
-            part = job.trunk(job.transform(images))
+            part = job.trunk(job.transform(images.flip(2) if mirrored else images))
         if start == 0:
             result = part.new_empty(len(records), *part.shape[1:])
         result[start : start + BATCH] = part

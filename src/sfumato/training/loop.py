@@ -76,7 +76,7 @@ class Job:
     @property
     def views(self) -> Views:
         """How the views of an example are made."""
-        return Views(count=self.settings.views, shift=self.settings.shift, flip=self.settings.flip)
+        return self.settings.view_rule
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""

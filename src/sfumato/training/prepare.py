@@ -18,7 +18,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import DiceKey
 from sfumato.training import loop
-from sfumato.training.inputs import OnFeatures
+from sfumato.training.inputs import OnFeatures, kept_bytes
 from sfumato.training.loop import Job
 from sfumato.training.settings import Performance, Settings
 
@@ -26,7 +26,8 @@ CPU_MEMORY = 512 << 20
 CPU_COMFORT = 64 << 20
 CUDA_SHARE = 0.5
 MOST_AT_ONCE = 4096
-FEATURE_MEMORY = 1 << 30
+MOST_IMAGES_ON_CPU = 128
+FEATURE_MEMORY = 2 << 30
 
 
 def prepare(
@@ -82,7 +83,9 @@ def prepare(
         torch.manual_seed(0)
         gradient.self_check(shape)
         if micro_batch is None:
-            micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device)
+            micro_batch = (
+                recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, images=trunk is None)
+            )
     job = Job(
         module=module,
         gradient=gradient,
@@ -134,26 +137,27 @@ def default_threads() -> int:
     return max(1, min(torch.get_num_threads(), allowed))
 
 
-def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: str) -> int:
+def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: str, *, images: bool) -> int:
     """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
     each = max(1, gradient.bytes_per_example(shape))
     if device.startswith("cuda"):
         most = int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0]) // each
     else:  # pieces that stay near the caches, but sixteen examples at once where memory allows
         most = max(CPU_COMFORT // each, min(16, CPU_MEMORY // each))
+        most = min(most, max(1, MOST_IMAGES_ON_CPU // gradient.views)) if images else most
     return max(1, min(most, MOST_AT_ONCE))
 
 
 def _trunk(module: nn.Module, source: Source, settings: Settings) -> Callable[[Tensor], Tensor] | None:
     """The model's fixed beginning, where its features of all records fit into memory and every step sees the same."""
     found = models.split(module)
-    if found is None or settings.views > 1:
+    if found is None or settings.shift > 0:
         return None
     trunk, _ = found
     device = next(module.parameters()).device
     with torch.inference_mode():
         width = trunk(torch.zeros(1, source.channels, source.size, source.size, device=device)).numel()
-    return trunk if 4 * width * len(source.train) <= FEATURE_MEMORY else None
+    return trunk if kept_bytes(settings.view_rule, len(source.train), width) <= FEATURE_MEMORY else None
 
 
 def _build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
+from sfumato.data import Views
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,18 @@ class Settings:
         positive("learning_rate", self.learning_rate, remedy="give a number such as 0.5")
         positive_integer("views", self.views, remedy="give the number of views of each example, 1 for none but itself")
         not_negative("shift", self.shift, remedy="give a number of pixels")
+        if self.views == 1 and (self.shift or self.flip):
+            option = "shift" if self.shift else "flip"
+            raise SfumatoError(
+                f"{option} is given with views 1, which shows each image as it is", "give more views, such as 4"
+            )
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
+
+    @property
+    def view_rule(self) -> Views:
+        """How the views of an example are made."""
+        return Views(count=self.views, shift=self.shift, flip=self.flip)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""

@@ -56,18 +56,23 @@ class _BrokenError(Exception):
 def verify(directory: str | Path) -> Verdict:
     """Check a finished run: plan, ledger, statement and model file against each other.
 
-    Returns a verdict for any damage inside the run; refuses (`SfumatoError`) only what is no finished run.
+    Those four files are enough, so whoever was given them can check them too. Returns a verdict for any damage inside
+    the run; refuses (`SfumatoError`) only what is no finished run.
     """
     run = RunDirectory(directory)
-    run.require_finished()
+    if run.exists or not (run / names.LEDGER).exists():
+        run.require_finished()
     state: dict[str, Any] = {}
     checks: list[Check] = []
     for what, check in _checks(run, state):
         try:
             check()
             checks.append(Check(what=what, holds=True))
-        except (_BrokenError, SfumatoError, KeyError, TypeError, ValueError, OSError) as error:
-            found = f"{error}" if isinstance(error, (_BrokenError, SfumatoError)) else f"damaged ({error!r})"
+        except (_BrokenError, SfumatoError) as error:
+            checks.append(Check(what=what, holds=False, found=f"{error}"))
+            break
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"damaged ({error!r})"
             checks.append(Check(what=what, holds=False, found=found))
             break
     return Verdict(checks=tuple(checks))

@@ -1,0 +1,47 @@
+"""A place to work in, and a small run to look at."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sfumato.cli import main
+
+# The noise multiplier makes the accounting quick; it does not matter here.
+QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --learning-rate 0.5 --threads 1 --device cpu"
+
+
+@pytest.fixture(scope="session")
+def quick() -> str:
+    """Options of a run that takes no time."""
+    return QUICK
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path_factory, monkeypatch) -> Path:
+    """An empty current directory, and an owner's directory of its own."""
+    path = tmp_path_factory.mktemp("work")
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory) -> Path:
+    """A finished run on digits."""
+    path = tmp_path_factory.mktemp("digits") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        assert main([*shlex.split(f"train digits {QUICK} --seed 1"), "--output", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def run(digits_run, workplace) -> str:
+    """A copy of the run at ./run."""
+    shutil.copytree(digits_run, workplace / "run")
+    return "run"

@@ -1,0 +1,335 @@
+"""What the command line is given by mistake: each is refused in one line that names it and says what to do."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato.cli import main
+from sfumato.training import directory, loop
+
+REFUSED = {
+    # the command itself
+    "": "Expected one of {train, plan, evaluate, predict, report, verify, finish}; see sfumato --help",
+    "frobnicate": "Unrecognized options: frobnicate; there are train, plan, evaluate, predict, report, verify, finish; "
+    "see sfumato --help",
+    "train": "Missing from sfumato train: SOURCE|RECIPE|RUN Where the images are, a recipe, or a run to resume. "
+    "(required); see sfumato train --help",
+    "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
+    "see sfumato train --help",
+    "train digits extra QUICK": "Unrecognized options: extra; see sfumato train --help",
+    "predict": "Missing from sfumato predict: RUN The run directory. (required); see sfumato predict --help",
+    # numbers of the plan
+    "train digits --epsilon three": "--epsilon must be a number, got 'three'; see sfumato train --help",
+    "train digits --epsilon 0": "--epsilon must be positive, got 0.0; give the privacy budget, a number such as 3",
+    "train digits --epsilon -1": "--epsilon must be positive, got -1.0; give the privacy budget, a number such as 3",
+    "train digits --epsilon nan": "--epsilon must be a finite number, got nan; give the privacy budget, a number such "
+    "as 3",
+    "train digits --epsilon inf": "--epsilon must be a finite number, got inf; give the privacy budget, a number such "
+    "as 3",
+    "train digits --delta 1": "--delta must lie strictly between 0 and 1, got 1.0; give a number such as 1e-5, well "
+    "below 1/N",
+    "train digits --steps 0": "--steps must be at least 1, got 0; give the number of training steps",
+    "train digits --steps 2.5": "--steps must be a whole number, got '2.5'; see sfumato train --help",
+    "train digits --steps 2 --batch-size 0": "--batch-size must be at least 1, got 0; give the expected number of "
+    "examples in a step",
+    "train digits --batch-size 5000": "--batch-size must not exceed the number of examples, got 5000 of 1438; give at "
+    "most 1438, which means full-batch steps",
+    "train digits --noise-multiplier 0": "--noise-multiplier must be positive, got 0.0; give the noise's standard "
+    "deviation over the clipping norm",
+    "train digits --epsilon 3 QUICK": "--epsilon, --noise-multiplier, --steps and --batch-size are all given; leave "
+    "one out: it follows from the others",
+    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 where "
+    "nothing speaks against it",
+    "plan": "--examples is missing; give the number of training examples, such as --examples 50000",
+    "plan --examples 0 --batch-size 9 --steps 9 --epsilon 3": "--examples must be at least 1, got 0; give a whole "
+    "number of at least 1",
+    "plan --examples 1000": "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got none; "
+    "leave out only the one that should follow from the others",
+    "plan --examples 1000 --batch-size 100 --steps 10": "three of --batch-size, --steps, --noise-multiplier and "
+    "--epsilon are needed, got --batch-size, --steps; leave out only the one that should follow from the others",
+    "plan --examples 1000 --batch-size 100 --steps 10 --epsilon 3 --noise-multiplier 1": "three of --batch-size, "
+    "--steps, --noise-multiplier and --epsilon are needed, got --batch-size, --steps, --noise-multiplier, --epsilon; "
+    "leave out only the one that should follow from the others",
+    "plan --examples 1000 --batch-size 2000 --steps 10 --epsilon 3": "--batch-size must not exceed the number of "
+    "examples, got 2000 of 1000; give at most 1000, which means full-batch steps",
+    "plan --examples 100 --batch-size 100 --noise-multiplier 0.5 --epsilon 0.1": "epsilon 0.1 is already exceeded by "
+    "one step (...); give more noise or a larger epsilon",
+    "plan --examples 1000 --batch-size 100 --steps 100000000000 --epsilon 3": "--steps must be at most 10000000, got "
+    "100000000000; give fewer steps",
+    # choices of the model and its training
+    "train digits QUICK --model lenet6": "--model must be one of ...; got 'lenet6'; choose one of ...",
+    "train digits QUICK --model wrn-15-4": "the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, "
+    "got 15; choose 10, 16, 22, 28 or 40, as in wrn-16-4",
+    "train digits QUICK --model timm:no_such": "model 'timm:no_such': timm ... has no model of that name; "
+    "timm.list_models() lists its models",
+    "train digits QUICK --model math:nothing": "model 'math:nothing': nothing has no such name in math; name a "
+    "function that builds the model, as in package:function",
+    "train digits QUICK --model nopackage:build": "model 'nopackage:build': the module 'nopackage' cannot be "
+    "imported: No module named 'nopackage'; install it, or start from the folder that holds it; names in the package "
+    "need no colon",
+    "train digits QUICK --pretrained missing.safetensors": "pretrained file missing.safetensors does not exist; give "
+    "the path of a safetensors file, or the word timm",
+    "train digits QUICK --pretrained junk.safetensors": "pretrained file junk.safetensors cannot be read as "
+    "safetensors: ...; convert the weights with safetensors.torch.save_file; pickled files are not loaded",
+    "train digits QUICK --pretrained timm": "pretrained 'timm' needs a model of timm, got model 'linear'; choose "
+    "timm:NAME, or give the path of a safetensors file",
+    "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
+    "choose one of these names",
+    "train digits QUICK --schedule step": "--schedule must be one of constant, cosine, linear; got 'step'; choose one "
+    "of these names",
+    "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer steps",
+    "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
+    "train digits QUICK --momentum 1": "--momentum must be below 1, got 1.0; give a number in [0, 1), such as 0.9",
+    "train digits QUICK --weight-decay -1": "weight decay must not be negative, got -1.0; give 0 or a number above it",
+    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to keep the last parameters",
+    "train digits QUICK --views 0": "--views must be at least 1, got 0; give the number of views of each example, 1 "
+    "for none but itself",
+    "train digits QUICK --views 2 --shift 8": "--shift must be smaller than the image, got 8 for 8 pixels; give a "
+    "shift of at most 7, or a single view",
+    "train digits QUICK --shift -1": "--shift must not be negative, got -1; give a number of pixels",
+    "train digits QUICK --flip maybe": "invalid choice 'maybe' for argument '--flip'. Expected one of ...; see sfumato "
+    "train --help",
+    "train digits QUICK --seed three": "--seed must be a whole number, got 'three'; see sfumato train --help",
+    "train digits QUICK --device tpu": "--device must be cpu, cuda or cuda:N, got 'tpu'; give one of these",
+    "train digits QUICK --device cuda:99": "device cuda:99 is not there: torch sees ... CUDA devices; give --device "
+    "cpu",
+    "train digits QUICK --threads 0": "--threads must be at least 1, got 0; give a whole number of at least 1",
+    "train digits QUICK --micro-batch 0": "--micro-batch must be at least 1, got 0; give a whole number of at least 1",
+    # sources
+    "train cats QUICK": "source 'cats' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
+    "torchvision:NAME",
+    "train digits:8 QUICK": "source 'digits:8' takes nothing after its name; write digits",
+    "train pictures QUICK": "pictures is a folder, but neither a run nor the name of a source; write folder:pictures",
+    "train digits --source npz:a QUICK": "--source npz:a and the source digits are both given; leave out --source, "
+    "which is for recipes",
+    "train folder:missing QUICK": "folder 'missing' does not exist; correct the path after folder:",
+    "train folder:empty QUICK": "folder 'empty' has no class folders; make one folder for each class, such as PATH/cat "
+    "and PATH/dog, or PATH/train/cat and PATH/test/cat",
+    "train folder:lonely QUICK": "class 'b' of 'folder:lonely' has a single image; add images of this class, or take "
+    "the class out",
+    "train folder:broken QUICK": "'broken/b/0.png' is not an image that can be read; replace the file, or take it out",
+    "train folder:pictures --classes a c QUICK": "'pictures/...' has the label 'b', which is not among the declared "
+    "classes; ...",
+    "train npz:missing.npz QUICK": "archive 'missing.npz' does not exist; correct the path after npz:",
+    "train npz:junk.npz QUICK": "archive 'junk.npz' is not an npz archive, or is cut short; write it with numpy.savez",
+    "train csv:junk.csv QUICK": "table 'junk.csv' has no column 'path' in its first line, which holds 'x,y'; begin the "
+    "table with a line such as path,label or path,label,user,split",
+    "train torchvision:Nope QUICK": "'torchvision:Nope' is not known; choose one of MNIST, FashionMNIST, KMNIST, "
+    "EMNIST, CIFAR10, CIFAR100",
+    "train torchvision:MNIST --root empty QUICK": "torchvision:MNIST is not in 'empty', or is damaged there; pass "
+    "--download to fetch it, or --root with the folder that holds it",
+    "train digits --examples 0 QUICK": "--examples must be at least 1, got 0; give a whole number of at least 1",
+    "train digits --size 2 QUICK": "--size must lie between 4 and 1024 pixels, got 2; declare a size within these "
+    "bounds",
+    "train digits --channels 2 QUICK": "--channels must be 1 or 3, got 2; declare 1 for grey images and 3 for colour",
+    "train digits --classes a b QUICK": "digits holds the label '0', which is not among the declared classes; add it "
+    "to the declared classes, or take its images out",
+    "train digits --test-fraction 0 QUICK": "--test-fraction must lie strictly between 0 and 1, got 0.0; give a number "
+    "strictly between 0 and 1",
+    # recipes
+    "train missing.toml": "the recipe missing.toml does not exist; check the path",
+    "train junk.toml": "the recipe junk.toml is not valid TOML (...); correct that place",
+    "train unknown.toml": "the recipe unknown.toml has unknown options: stepz; use only ...",
+    "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',
+    "train many.toml": "--steps must be a whole number, got 'many'; give the number of training steps",
+    "train number.toml": "model in the recipe number.toml must be text in quotation marks, got 3; write text in "
+    "quotation marks",
+    # where the run goes
+    "train digits QUICK --output full": "full exists and holds no run of sfumato; give --output a directory that is "
+    "empty or new",
+    "train digits QUICK --output file": "file exists and holds no run of sfumato; give --output a directory that is "
+    "empty or new",
+    "train digits QUICK --output .": ". exists and holds no run of sfumato; give --output a directory that is empty or "
+    "new",
+    "train digits QUICK --output file/run": "file/run cannot be written (...); free some space or choose another "
+    "--output; an unfinished run goes on when the command is given again",
+    "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); free some space or choose another "
+    "--output; an unfinished run goes on when the command is given again",
+    f"train digits QUICK --output {'a' * 300}": f"{'a' * 300}/settings.json: File name too long; check the path, its "
+    "permissions and the disk",
+    # runs
+    "verify missing": "missing does not exist; name a directory that sfumato train has written",
+    "verify file": "file is no run directory; name a directory that sfumato train has written",
+    "report full": "full is no run directory; name a directory that sfumato train has written",
+    "verify unfinished": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it with "
+    "what it has (sfumato finish unfinished)",
+    "report unfinished --public": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
+    "it with what it has (sfumato finish unfinished)",
+    "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
+    "it with what it has (sfumato finish unfinished)",
+    "train finished": "the run in finished is finished; give another --output to train anew; privacy costs of both add "
+    "up",
+    "finish finished": "the run in finished is finished; give another --output to train anew; privacy costs of both "
+    "add up",
+    "train unfinished --steps 9": "unfinished is a run, which goes on as it began, but options were given: steps; "
+    "leave them out, or give the source instead of the run",
+    "train digits QUICK --output unfinished --ema 0": "the unfinished run has another settings: ema was 0.9999 and "
+    "is 0.0; give the options that the run began with, or another --output",
+    "train digits QUICK --output unfinished --delta 1e-6": "the unfinished run has another plan: delta was 0.0001 and "
+    "is 1e-06; give the options that the run began with, or another --output",
+    "train digits QUICK --output unfinished --size 9": "the unfinished run has another data: fingerprint was ..., size "
+    "was 8 and is 9; give the data that the run began with, unchanged, or another --output",
+    "train digits QUICK --output unfinished --threads 2": "the unfinished run has another performance: threads was 1 "
+    "and is 2; give the options that the run began with, or another --output",
+    "train no_key": "the dice key no_key/dice.key is missing or damaged, so the run cannot go on without throwing dice "
+    "twice; end it with what it has (sfumato finish RUN), or start another run",
+    "train edited_ledger": "line 2 of ledger.jsonl does not follow from the line before it; the ledger was changed by "
+    "hand or damaged; restore it from a copy, or discard the run",
+    "train edited_plan": "the ledger edited_plan/ledger.jsonl began otherwise than this run, in: plan, plan "
+    "fingerprint; restore plan.json and ledger.jsonl from a copy, or discard the run",
+    "train junk_plan": "junk_plan/plan.json is not valid JSON; restore it from a copy, or start another run",
+    "finish junk_checkpoint": "junk_checkpoint/checkpoint.safetensors cannot be read as safetensors (...); restore it "
+    "from a copy",
+    "predict junk_model pictures": "junk_model/model.safetensors cannot be read as safetensors (...); restore it from "
+    "a copy",
+    "predict finished missing.png": "image 'missing.png' does not exist; correct the path, or take it out",
+    "predict finished broken/b/0.png": "'broken/b/0.png' is not an image that can be read; replace the file, or take "
+    "it out",
+    "predict finished empty": "no images were given; name image files, or folders that hold some",
+    "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
+    "evaluate finished folder:pictures": "'pictures/...' has the label 'a', which is not among the declared classes; "
+    "...",
+    "evaluate finished digits --part validation": "--part must be one of test, train; got 'validation'; choose one of "
+    "these names",
+}
+"""What is typed, with the error that it must give; QUICK stands for options of a small run, ... for any text."""
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory, digits_run, quick):
+    """A directory full of things that are not as they should be."""
+    here = tmp_path_factory.mktemp("workshop")
+    for kind, count in (("pictures", 6), ("broken", 6), ("lonely", 1)):
+        for label, number in (("a", 6), ("b", count)):
+            for place in range(number):
+                path = here / kind / label / f"{place}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(np.full((8, 8), 20 * place, np.uint8)).save(path)
+    (here / "broken/b/0.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    for name in ("empty", "full"):
+        (here / name).mkdir()
+    for name in ("file", "full/file", "junk.npz", "junk.safetensors"):
+        (here / name).write_text("junk")
+    (here / "junk.csv").write_text("x,y\n1,2\n")
+    (here / "junk.toml").write_text("steps = = 3\n")
+    (here / "unknown.toml").write_text('source = "digits"\nstepz = 3\n')
+    (here / "nosource.toml").write_text("steps = 3\n")
+    (here / "many.toml").write_text('source = "digits"\nsteps = "many"\n')
+    (here / "number.toml").write_text('source = "digits"\nmodel = 3\n')
+    shutil.copytree(digits_run, here / "finished")
+    _unfinished(here / "unfinished", quick, here.with_name("owner"))
+    for name in ("no_key", "edited_ledger", "edited_plan", "junk_plan", "junk_checkpoint"):
+        shutil.copytree(here / "unfinished", here / name)
+    shutil.copytree(digits_run, here / "junk_model")
+    (here / "no_key/dice.key").unlink()
+    _replace(here / "edited_ledger/ledger.jsonl", '"step":0', '"step":7')
+    _replace(here / "edited_plan/plan.json", '"noise_multiplier": 8.0', '"noise_multiplier": 80.0')
+    (here / "junk_plan/plan.json").write_text("{")
+    (here / "junk_checkpoint/checkpoint.safetensors").write_text("junk")
+    (here / "junk_model/model.safetensors").write_text("junk")
+    return here
+
+
+def _unfinished(path: Path, quick: str, home: Path) -> None:
+    class StopError(BaseException):
+        pass
+
+    def stop(*_):
+        raise StopError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(home))
+        patch.setattr(loop, "descend", stop)
+        with pytest.raises(StopError):
+            main([*shlex.split(f"train digits {quick}"), "--output", str(path)])
+
+
+def _replace(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def _listing(path: Path) -> list[str]:
+    return sorted(str(found.relative_to(path)) for found in path.rglob("*"))
+
+
+def test_there_are_as_many_as_were_promised():
+    assert len(REFUSED) >= 45
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatch, capsys):
+    monkeypatch.chdir(workshop)
+    monkeypatch.setenv("SFUMATO_HOME", str(workshop.with_name("owner")))
+    before = _listing(workshop)
+    status = main(shlex.split(command.replace("QUICK", quick)))
+    printed = capsys.readouterr()
+    *told, line = printed.err.splitlines()
+    assert status in (1, 2)
+    assert line.startswith("error: ")
+    assert all(other.startswith(("by rule: ", "resuming ")) for other in told)
+    assert printed.out == ""
+    matches(line.removeprefix("error: "), REFUSED[command])
+    assert "; " in line
+    assert _listing(workshop) == before
+
+
+def matches(line: str, expected: str) -> None:
+    """Whether the line is the expected one; ... stands for any text."""
+    if "..." not in expected:
+        assert line == expected
+        return
+    first, *others = expected.split("...")
+    assert line.startswith(first), line
+    place = len(first)
+    for other in others:
+        place = line.find(other, place) + len(other)
+        assert place >= len(other), line
+    assert others[-1] == "" or line.endswith(others[-1]), line
+
+
+@pytest.mark.skipif("os.geteuid() == 0", reason="root may write everywhere")
+def test_a_directory_that_cannot_be_written(workplace, quick, capsys):
+    (workplace / "closed").mkdir(mode=0o500)
+    assert main(shlex.split(f"train digits {quick} --output closed/run")) == 1
+    assert "error: closed/run cannot be written (Permission denied); " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "found"),
+    [
+        ("plan.json", '"steps": 3', '"steps": 2', "it began with another plan than plan.json"),
+        ("ledger.jsonl", '"step":1', '"step":2', "line 3 of ledger.jsonl does not follow from the line before it"),
+        ("ledger.jsonl", '"kind":"end"', '"kind":"en"', "line 5 of ledger.jsonl does not follow"),
+        ("statement.json", '"epsilon": 0', '"epsilon": 1', "statement.json differs from what plan and ledger give in"),
+        ("statement.json", "{", "[", "statement.json is not valid JSON"),
+        ("dice.key", None, "", "dice.key still stands"),
+        ("model.safetensors", None, "junk", "model.safetensors is not the file that the ledger ends with"),
+    ],
+)
+def test_a_damaged_run_does_not_verify(run, name, old, new, found, capsys):
+    path = Path(run, name)
+    if old is None:
+        path.write_text(new)
+    else:
+        _replace(path, old, new)
+    assert main(["verify", run]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.count("\n") == 1
+    assert printed.out.startswith("The statement does NOT follow from the record: ")
+    assert found in printed.out
+    assert main(["verify", run, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["holds"] is False
+
+
+def test_a_missing_file_does_not_verify(run, capsys):
+    Path(run, directory.MODEL).unlink()
+    assert main(["verify", run]) == 1
+    assert "model.safetensors" in capsys.readouterr().out

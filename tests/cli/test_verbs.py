@@ -1,0 +1,271 @@
+"""Every verb from end to end, in this process: what it prints, what it writes, what it returns."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato.cli import main
+from sfumato.data import open_source
+from sfumato.privacy import PrivacyPlan
+from sfumato.training import loop
+
+FILES = {
+    "done",
+    "evaluation.json",
+    "ledger.jsonl",
+    "metrics.jsonl",
+    "model.safetensors",
+    "plan.json",
+    "report.html",
+    "settings.json",
+    "statement.json",
+}
+
+
+class StopError(BaseException):
+    pass
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command that must succeed; gives its standard output."""
+
+    def call(command, *, status=0):
+        capsys.readouterr()
+        assert main(shlex.split(command)) == status
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def unfinished(workplace, quick, monkeypatch):
+    """The run ./runs/digits, stopped in its first step."""
+
+    def stop(*_):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stop)
+        with pytest.raises(StopError):
+            main(shlex.split(f"train digits {quick}"))
+    return "runs/digits"
+
+
+@pytest.fixture
+def pictures(workplace):
+    """Digits of the test part as PNG files ./pictures/NUMBER.png, with their labels."""
+    records = open_source("digits", owner_key=bytes(32)).test
+    Path("pictures").mkdir()
+    for number in range(20):
+        Image.fromarray(records.images[number, :, :, 0]).save(f"pictures/{number:02}.png")
+    return [str(label) for label in records.labels[:20]]
+
+
+# -- train ---------------------------------------------------------------------------------------------------------------
+
+
+def test_train_writes_a_run_and_ends_with_one_json_object(call, quick):
+    outcome = json.loads(call(f"train digits {quick} --json").splitlines()[-1])
+    assert {"accuracy", "epsilon", "delta", "steps", "seconds", "run", "statement"} <= set(outcome)
+    assert outcome["run"] == "runs/digits"
+    assert outcome["steps"] == 3
+    assert outcome["delta"] == 1e-4
+    assert outcome["accuracy"] > 0.15
+    assert outcome["epsilon"] == json.loads(Path("runs/digits/statement.json").read_text())["epsilon"]
+    assert "differentially private for each single training example" in outcome["statement"]
+    assert {path.name for path in Path("runs/digits").iterdir()} == FILES
+
+
+def test_train_tells_accuracy_statement_and_where_to_look_next(quick, capsys):
+    assert main(shlex.split(f"train digits {quick} --output here")) == 0
+    printed = capsys.readouterr()
+    assert "test accuracy " in printed.out
+    assert json.loads(Path("here/statement.json").read_text())["sentence"] in printed.out
+    for said in ("here/report.html", "sfumato predict here", "sfumato verify here"):
+        assert said in printed.err
+
+
+def test_runs_without_an_output_get_names_of_their_own(call, quick, pictures):
+    for name in ("a", "b"):
+        shutil.copytree("pictures", f"shop/{name}")
+    source = "folder:shop/"
+    runs = [json.loads(call(f"train {which} {quick} --json"))["run"] for which in ("digits", "digits", source, source)]
+    assert runs == ["runs/digits", "runs/digits-2", "runs/shop", "runs/shop-2"]
+
+
+def test_the_same_command_resumes_what_it_began(call, quick, unfinished):
+    assert json.loads(call(f"train digits {quick} --json"))["run"] == "runs/digits"
+    assert Path("runs/digits/done").exists()
+
+
+def test_another_command_does_not_touch_an_unfinished_run(call, quick, unfinished):
+    assert json.loads(call(f"train digits {quick} --learning-rate 0.25 --json"))["run"] == "runs/digits-2"
+    assert not Path("runs/digits/done").exists()
+
+
+def test_a_run_is_resumed_by_its_name(call, unfinished):
+    assert json.loads(call(f"train {unfinished} --json"))["steps"] == 3
+    assert {path.name for path in Path(unfinished).iterdir()} == FILES
+    call(f"verify {unfinished}")
+
+
+def test_a_run_on_private_pictures_is_resumed_from_elsewhere(call, quick, pictures, monkeypatch, workplace):
+    for name in ("a", "b"):
+        shutil.copytree("pictures", f"shop/{name}")
+
+    def stop(*_):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stop)
+        with pytest.raises(StopError):
+            main(shlex.split(f"train folder:shop {quick} --size 6 --public False"))
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert json.loads(call(f"train {workplace}/runs/shop --json"))["steps"] == 3
+
+
+def test_a_recipe_gives_options_that_the_command_overrides(call, quick):
+    Path("small.toml").write_text(
+        'source = "digits"\nmodel = "linear"\nsteps = 3\nbatch-size = 64\nnoise-multiplier = 8\nlearning_rate = 0.5\n'
+        'threads = 1\nviews = 2\nshift = 1\n\n[about]\naccuracy = 0.5\nhardware = "one core"\n'
+    )
+    assert json.loads(call("train small.toml --steps 2 --ema 0 --output a --json"))["steps"] == 2
+    settings = json.loads(Path("a/settings.json").read_text())["settings"]
+    assert (settings["views"], settings["shift"], settings["ema"], settings["model"]) == (2, 1, 0.0, "linear")
+    plan = json.loads(Path("a/plan.json").read_text())
+    assert (plan["steps"], plan["batch_size"], plan["noise_multiplier"]) == (2, 64, 8.0)
+
+
+def test_a_dry_run_spends_and_writes_nothing(quick, capsys, workplace):
+    assert main(shlex.split(f"train digits {quick} --dry-run")) == 0
+    printed = capsys.readouterr()
+    for said in ("noise multiplier", "parameters", "time", "memory"):
+        assert said in printed.out
+    assert "nothing was spent" in printed.err
+    assert list(workplace.iterdir()) == []
+    assert main(shlex.split(f"train digits {quick} --dry-run --json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["would"] == "begin"
+    assert told["estimate"]["seconds"] > 0
+    assert told["plan"]["steps T"] == 3
+    assert list(workplace.iterdir()) == []
+
+
+def test_a_dry_run_of_an_unfinished_run_would_resume_it(call, quick, unfinished):
+    assert json.loads(call(f"train digits {quick} --dry-run --json"))["would"] == "resume"
+    assert not Path(unfinished, "done").exists()
+
+
+def test_declaring_data_private_and_facts_is_heard(call, quick):
+    call(f"train digits {quick} --public False --examples 1500 --output a")
+    statement = json.loads(Path("a/statement.json").read_text())
+    assert statement["circumstances"]["data_public"] is False
+    assert statement["plan"]["examples"] == 1500
+
+
+def test_steps_follow_from_epsilon_and_noise(call, quick):
+    outcome = json.loads(
+        call("train digits --model linear --batch-size 64 --noise-multiplier 8 --epsilon 0.02 --threads 1 --json")
+    )
+    assert 0 < outcome["epsilon"] <= 0.02
+    plan = PrivacyPlan.from_dict(json.loads(Path(outcome["run"], "plan.json").read_text()))
+    longer = PrivacyPlan.from_dict({**plan.to_dict(), "steps": plan.steps + 1})
+    assert longer.epsilon() > 0.02
+
+
+# -- finish --------------------------------------------------------------------------------------------------------------
+
+
+def test_finish_ends_a_run_with_what_it_has(call, unfinished):
+    outcome = json.loads(call(f"finish {unfinished} --json"))
+    statement = json.loads(Path(unfinished, "statement.json").read_text())
+    assert outcome["steps"] == statement["steps_taken"] == 0
+    assert statement["steps_planned"] == 3
+    assert {path.name for path in Path(unfinished).iterdir()} == FILES
+    call(f"verify {unfinished}")
+
+
+# -- plan ----------------------------------------------------------------------------------------------------------------
+
+GIVEN = {"batch_size": 100, "steps": 50, "noise_multiplier": 4.0, "epsilon": 1.0}
+
+
+@pytest.mark.parametrize("unknown", GIVEN)
+def test_plan_finds_each_unknown(call, unknown):
+    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in GIVEN.items() if key != unknown)
+    found = json.loads(call(f"plan --examples 1000 --delta 1e-4 {options} --json"))
+    for name, value in GIVEN.items():
+        if name not in (unknown, "epsilon"):
+            assert found[name] == value
+    if unknown != "epsilon":
+        assert found["epsilon"] <= 1.0
+    assert found["epsilon_rdp"] > found["epsilon"]
+    assert math.isclose(found["sampling_probability"], found["batch_size"] / 1000)
+    assert math.isclose(found["expected_epochs"], found["steps"] * found["batch_size"] / 1000)
+    assert found["delta"] == 1e-4
+
+
+def test_plan_prints_a_table_and_what_to_do_next(capsys):
+    assert main(shlex.split("plan --examples 1000 --batch-size 1000 --steps 10 --noise-multiplier 4")) == 0
+    printed = capsys.readouterr()
+    for said in ("Renyi", "sampling", "FullBatch, probability 1", "expected epochs", "noise multiplier"):
+        assert said in printed.out
+    assert "next: sfumato train SOURCE --batch-size 1000 --steps 10 --noise-multiplier 4 --delta 0.0001" in printed.err
+
+
+# -- evaluate, predict, report, verify -------------------------------------------------------------------------------------
+
+
+def test_evaluate_gives_the_accuracy_that_training_gave(call, run):
+    figures = json.loads(call(f"evaluate {run} digits --json"))
+    assert figures["accuracy"] == json.loads(Path(run, "evaluation.json").read_text())["accuracy"]
+    assert figures["images"] == 359
+    assert set(figures["accuracy_per_class"]) == set("0123456789")
+    assert json.loads(call(f"evaluate {run} digits --part train --json"))["images"] == 1438
+    assert "accuracy" in call(f"evaluate {run} digits")
+
+
+def test_predict_labels_files_and_folders_as_evaluation_does(call, run, pictures):
+    rows = json.loads(call(f"predict {run} pictures/03.png pictures --json"))["predictions"]
+    assert [row["image"] for row in rows] == ["pictures/03.png", *(f"pictures/{number:02}.png" for number in range(20))]
+    assert rows[0]["scores"] == rows[4]["scores"]
+    for row in rows:
+        assert len(row["scores"]) == 3
+        assert row["label"] == next(iter(row["scores"]))
+        assert row["score"] == max(row["scores"].values())
+    right = [row["label"] == label for row, label in zip(rows[1:], pictures, strict=True)]
+    accuracy = json.loads(Path(run, "evaluation.json").read_text())["accuracy"]
+    assert abs(np.mean(right) - accuracy) < 0.4
+    table = call(f"predict {run} pictures/03.png --top 1")
+    assert table.startswith("pictures/03.png  ")
+    assert table.count("%") == 1
+
+
+def test_report_writes_the_page_again_and_a_public_one(call, run):
+    Path(run, "report.html").unlink()
+    assert call(f"report {run}") == f"{run}/report.html\n"
+    assert json.loads(call(f"report {run} --public --json")) == {"report": f"{run}/report-public.html", "public": True}
+    sentence = json.loads(Path(run, "statement.json").read_text())["sentence"]
+    for name in ("report.html", "report-public.html"):
+        assert sentence.split(" steps of ")[0] in Path(run, name).read_text()
+    call(f"verify {run}")
+
+
+def test_verify_says_in_one_line_that_the_statement_follows(call, run):
+    line = call(f"verify {run}")
+    assert line.count("\n") == 1
+    assert line.startswith("The statement follows from the record. ")
+    assert "cannot prove its own honesty" in line
+    verdict = json.loads(call(f"verify {run} --json"))
+    assert verdict["holds"] is True
+    assert len(verdict["checks"]) >= 6
