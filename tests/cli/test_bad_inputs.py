@@ -109,6 +109,7 @@ REFUSED = {
     "train pictures QUICK": "pictures is a folder, but neither a run nor the name of a source; write folder:pictures",
     "train digits --source npz:a QUICK": "--source npz:a and the source digits are both given; leave out --source, "
     "which is for recipes",
+    "train digits --public --private QUICK": "--public and --private are both given; say which of the two the data are",
     "train folder:missing QUICK": "folder 'missing' does not exist; correct the path after folder:",
     "train folder:empty QUICK": "folder 'empty' has no class folders; make one folder for each class, such as PATH/cat "
     "and PATH/dog, or PATH/train/cat and PATH/test/cat",

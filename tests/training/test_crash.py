@@ -301,7 +301,7 @@ def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_afterwards(short, tmp_
         fill_the_disk(patch, 10**9, seen)
         assert main([*SHORT, "--output", str(tmp_path / "counted" / "run")]) == 0
     same_run(tmp_path / "counted" / "run", short, STEPS)
-    for place in range(2, len(seen) + 1, 2):
+    for place in range(2, len(seen) + 1):
         output = tmp_path / f"{place}" / "run"
         with monkeypatch.context() as patch:
             fill_the_disk(patch, place, [])
@@ -357,7 +357,7 @@ def test_a_lost_dice_key_ends_the_run(unfinished, capsys):
     ("changed", "difference"),
     [
         (["--learning-rate", "0.25"], "another settings: learning_rate was 0.5 and is 0.25"),
-        (["--views", "1"], "another settings: views was 2 and is 1"),
+        (["--views", "3"], "another settings: views was 2 and is 3"),
         (["--optimizer", "adam"], "another settings: optimizer was momentum and is adam"),
         (["--seed", "8"], "another settings: seed was 7 and is 8"),
         (["--steps", "4"], "another plan: steps was 3 and is 4"),

@@ -11,7 +11,7 @@ from sfumato._checks import SfumatoError
 
 ABOUT = "about"
 TEXTS = ("source", "model", "pretrained", "optimizer", "schedule", "root", "output", "device")
-SWITCHES = ("flip", "public", "download")
+SWITCHES = ("flip", "public", "private", "download")
 LISTS = ("classes",)
 
 

@@ -1,0 +1,107 @@
+"""How much of a training step is neither forward, backward nor noise: python benchmarks/overhead.py SOURCE
+
+Trains on SOURCE (an npz of MNIST for the committed figures) and adds up the time inside the clipped gradient and the
+noise, against the time of all steps, evaluations and checkpoints included. Writes benchmarks/results/overhead.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from sfumato import ClippedGradient, Noise, PrivacyPlan, open_source
+from sfumato.training import loop
+from sfumato.training.directory import LEDGER, RunDirectory
+from sfumato.training.prepare import prepare
+from sfumato.training.settings import Settings
+
+RESULTS = Path(__file__).parent / "results" / "overhead.json"
+
+
+def timed(owner: type, name: str, spent: dict[str, float]) -> None:
+    """Make a method add its time to `spent`."""
+    inner = getattr(owner, name)
+
+    def outer(*arguments, **options):
+        began = time.perf_counter()
+        try:
+            return inner(*arguments, **options)
+        finally:
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+
+    setattr(owner, name, outer)
+
+
+def measure(source, model: str, steps: int, batch_size: int) -> dict[str, object]:
+    """Shares of the steps' time."""
+    plan = PrivacyPlan.calibrate(
+        examples=source.examples, batch_size=batch_size, steps=steps, noise_multiplier=3.0, delta=1e-5
+    )
+    settings = Settings(model=model, optimizer="momentum", learning_rate=0.5, seed=0)
+    job = prepare(None, source, plan, settings)
+    spent: dict[str, float] = {}
+    timed(ClippedGradient, "__call__", spent)
+    timed(Noise, "add", spent)
+    timed(loop.Inputs, "__init__", spent)
+    examiner = loop.examiner
+    measured = {"evaluation": 0.0}
+
+    def timed_examiner(*arguments):
+        began = time.perf_counter()
+        examine = examiner(*arguments)
+        measured["evaluation"] += time.perf_counter() - began
+
+        def outer(weights):
+            began = time.perf_counter()
+            try:
+                return examine(weights)
+            finally:
+                measured["evaluation"] += time.perf_counter() - began
+
+        return outer
+
+    loop.examiner = timed_examiner
+    run = RunDirectory(Path(tempfile.mkdtemp()) / "run")
+    loop.begin(job, run)
+    began = time.perf_counter()
+    with loop.Ledger(run / LEDGER) as ledger:
+        loop.take_steps(job, run, ledger)
+    whole = time.perf_counter() - began - spent.pop("__init__") - measured["evaluation"]
+    loop.examiner = examiner
+    gradient, noise = spent["__call__"], spent["add"]
+    return {
+        "model": model,
+        "steps": steps,
+        "batch_size": batch_size,
+        "milliseconds_per_step": 1000 * whole / steps,
+        "gradient": gradient / whole,
+        "noise": noise / whole,
+        "overhead": 1 - (gradient + noise) / whole,
+        "evaluation_seconds_in_all": measured["evaluation"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source")
+    source = open_source(parser.parse_args().source, owner_key=bytes(32))
+    cases = [("lenet5", 40, 2048), ("cnn", 20, 1024), ("scattering", 200, 4096)]
+    rows = [measure(source, *case) for case in cases]
+    for row in rows:
+        print(
+            f"{row['model']:<12}{row['milliseconds_per_step']:>10.1f} ms a step   gradient {row['gradient']:.1%}   "
+            f"noise {row['noise']:.1%}   everything else {row['overhead']:.1%}"
+        )
+    machine = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processor": platform.machine()}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
