@@ -260,6 +260,24 @@ def test_a_run_killed_before_its_key_was_deleted_is_cleaned_when_it_is_called_ag
     assert verify(unfinished).holds
 
 
+def test_a_secret_dice_key_is_kept_for_the_whole_run(tmp_path, monkeypatch):
+    """Without a seed nothing but dice.key says what is drawn: copies of one begun run end with the same bytes."""
+    secret = [word for word in SHORT if word not in ("--seed", "7")]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", _stop)
+        with pytest.raises(StopError):
+            main([*secret, "--output", str(tmp_path / "one" / "run")])
+    assert (tmp_path / "one" / "run" / "dice.key").stat().st_mode & 0o777 == 0o600
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for name in ("one", "two"):
+        assert main(["train", str(tmp_path / name / "run")]) == 0
+    same_run(tmp_path / "one" / "run", tmp_path / "two" / "run", STEPS)
+
+
+def _stop(*_):
+    raise StopError
+
+
 # -- two at once -------------------------------------------------------------------------------------------------------
 
 
