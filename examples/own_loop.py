@@ -48,7 +48,7 @@ def main(steps: int = 150, ledger_path: str | Path = "own-loop.jsonl") -> tuple[
     with sfumato.Ledger(ledger_path) as ledger:
         if ledger.entries:
             raise SystemExit(f"{ledger_path} records an earlier run; give another name: what both cost adds up")
-        ledger.append("begin", {"plan": plan.to_dict(), "data_fingerprint": source.fingerprint})
+        ledger.append("begin", {"plan": plan.to_dict()})
         for step in range(plan.steps):
             ledger.append("release", {"step": step, "plan": plan.fingerprint})  # before it is computed
             rows = torch.from_numpy(sampler.draw(step))  # of any number; none is a step too

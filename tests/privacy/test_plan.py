@@ -169,5 +169,11 @@ def test_delta_out_of_range_is_refused(delta):
 
 
 def test_the_default_delta_is_below_one_over_n():
-    for examples in (1, 9, 10, 999, 1000, 60_000, 1_281_167):
-        assert 1 / examples / 10.001 <= default_delta(examples) < 1 / examples
+    for examples in (1, 9, 10, 999, 1000, 9999, 60_000, 90_000, 1_281_167):
+        assert 0.09 / examples <= default_delta(examples) <= 0.9000001 / examples
+
+
+@pytest.mark.parametrize("epsilon", [1e-10, 1e-4, 100.0, 5000.0])
+def test_extreme_budgets_are_met(epsilon):
+    plan = PrivacyPlan.calibrate(examples=1000, batch_size=10, steps=3, epsilon=epsilon, delta=1e-5)
+    assert plan.epsilon() <= epsilon

@@ -64,7 +64,9 @@ def test_a_seed_voids_the_promise_in_plain_sight():
         ({}, "Checks of the data before training"),
         ({}, "earlier runs on the same data"),
         ({}, "Two records of one person"),
-        ({}, "noise sampler: float64 Gaussian"),
+        ({}, "the noise is float64 Gaussian"),
+        ({}, "a 256-bit key (HMAC-SHA512, then Philox"),
+        ({"steps_taken": 7}, "The choice to end the run after 7 steps"),
         ({}, "Running time, memory use"),
     ],
 )
@@ -97,7 +99,25 @@ def test_it_survives_json_and_follows_from_plan_and_circumstances():
 @given(value=st.floats(0, 1e6), digits=st.integers(2, 6))
 def test_a_printed_epsilon_is_never_below_the_true_one(value, digits):
     printed = float(rounded_up(value, digits))
-    assert value - 1e-6 * 10**-digits <= printed <= value + 10**-digits * (1 + 1e-6)
+    assert value <= printed <= value + 10**-digits * (1 + 1e-6)
+
+
+def test_bounds_in_words_are_rounded_up():
+    for sigma, factor in ((0.93, None), (2.0, None), (0.2, None)):
+        plan = replace(PLAN, mechanism=Gaussian(noise_multiplier=sigma))
+        words = Statement(plan=plan, circumstances=Circumstances()).plain[1]
+        factor = float(words.split("factor of ")[1].split(",")[0])
+        assert math.exp(plan.epsilon()) <= factor <= 1.11 * math.exp(plan.epsilon()) + 0.1
+
+
+def test_a_large_delta_counts_in_the_bound_on_tests():
+    plan = replace(PLAN, delta=0.3)
+    assert plan.epsilon() < 1
+    assert "at most 3" in Statement(plan=plan, circumstances=Circumstances()).plain[2]
+
+
+def test_delta_is_printed_in_full():
+    assert "1.0000049e-05" in Statement(plan=replace(PLAN, delta=1.0000049e-05), circumstances=Circumstances()).sentence
 
 
 def test_the_bound_on_tests_is_the_theorem_s():

@@ -82,7 +82,7 @@ DAMAGE = {
     "plan damaged": (lambda copy: edit_json(copy / "plan.json", delta=2), "delta must lie"),
     "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
     "model without statement": (stripped_model, "model.safetensors is not the file"),
-    "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "damaged"),
+    "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
     "ledger torn": (torn, "its last line is incomplete"),
     "ledger missing": (lambda copy: (copy / "ledger.jsonl").unlink(), "there is no ledger"),
     "ledger line dropped": (

@@ -18,7 +18,7 @@ def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]
     from sfumato.randomness import owner_key
     from sfumato.training import directory as names
     from sfumato.training.prepare import prepare
-    from sfumato.training.run import recorded_performance, refuse_finished
+    from sfumato.training.run import recorded_key, recorded_performance, refuse_finished
     from sfumato.training.settings import Settings
 
     run = names.RunDirectory(path)
@@ -34,4 +34,13 @@ def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]
             "run that code again; it resumes the run",
         )
     source = open_source(**request["source"], owner_key=owner_key())
-    return prepare(None, source, plan, settings, recorded=recorded_performance(run), request=request), run
+    job = prepare(
+        None,
+        source,
+        plan,
+        settings,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request=request,
+    )
+    return job, run

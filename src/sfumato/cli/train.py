@@ -154,7 +154,7 @@ class Train:
         from sfumato.randomness import owner_key
         from sfumato.training import directory as names
         from sfumato.training.prepare import prepare
-        from sfumato.training.run import recorded_performance
+        from sfumato.training.run import recorded_key, recorded_performance
 
         if (FilePath(self.what) / names.SETTINGS).is_file():
             given = [name for name, value in self._given().items() if name not in ("what", "dry_run", "json")]
@@ -190,6 +190,7 @@ class Train:
             threads=asked.threads,
             micro_batch=asked.micro_batch,
             recorded=recorded_performance(run),
+            key=recorded_key(run),
             request={"source": {"spec": _absolute(spec), **_plain(given)}},
         )
         if not run.exists:
@@ -354,8 +355,8 @@ def show(run: Run, *, json: bool) -> None:
     if run.together is not None:
         epsilon, delta = run.together
         console.result(
-            f"These data have been used by {run.uses} runs of yours; for an example that is in all of them, they are "
-            f"({rounded_up(epsilon)}, {delta:g})-differentially private together."
+            f"At least {run.uses} runs of yours have used exactly these data; planned in advance, they are together "
+            f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in all of them."
         )
         console.result()
     console.talk(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")

@@ -247,8 +247,10 @@ def _least_noise(plan: PrivacyPlan, target: float) -> PrivacyPlan:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if spent(middle, COARSE_GRID) <= target else (middle, high)
     # The fine grid allows a little less noise. Epsilon falls like a power of sigma, which the coarse grid gives.
-    power = math.log(spent(high, COARSE_GRID) / spent(high * 1.02, COARSE_GRID)) / math.log(1.02)
-    lower = high * (spent(high, FINE_GRID) / target) ** (1 / power)
+    lower, coarse, wider = high, spent(high, COARSE_GRID), spent(high * 1.02, COARSE_GRID)
+    if 0 < wider < coarse:
+        power = math.log(coarse / wider) / math.log(1.02)
+        lower = high * (max(spent(high, FINE_GRID), 0.5 * target) / target) ** (1 / power)
     grown = math.ceil(min(lower, high) * 1e4) / 1e4
     while spent(grown, FINE_GRID) > target:
         grown = math.ceil(max(grown * (1 + 1e-5), grown + 1e-4) * 1e4 - 1e-6) / 1e4
@@ -280,9 +282,11 @@ def _largest(spent: Callable[[int, float], float], target: float, limit: int, wh
 
 
 def default_delta(examples: int) -> float:
-    """The largest power of ten below 1/N.
+    """The largest power of ten that is at most 0.9/N: at 1/N a promise would allow one record to be published.
 
-    >>> default_delta(50_000), default_delta(1437), default_delta(1000)
+    >>> default_delta(50_000), default_delta(1437), default_delta(999)
     (1e-05, 0.0001, 0.0001)
     """
-    return float(f"1e-{len(str(positive_integer('examples', examples)))}")
+    positive_integer("examples", examples, remedy="give the number of training examples")
+    exponent = len(str(examples))
+    return float(f"1e-{exponent if examples <= 0.9 * 10**exponent else exponent + 1}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from sfumato._checks import SfumatoError
@@ -87,7 +88,7 @@ class Statement:
         )
         exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
         return (
-            f"This model is ({rounded_up(self.epsilon)}, {plan.delta:g})-differentially private for each single "
+            f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"training example under {plan.adjacency} adjacency: {plan.steps} steps of the {plan.theorem.name}, "
             f"{sampling}, clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}, "
             f"accounted by {plan.theorem.tight} with N = {plan.examples}; plan {plan.fingerprint[:16]}.{exception}"
@@ -98,14 +99,14 @@ class Statement:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
         epsilon = self.epsilon
         lines = [
-            "For every single training example: whoever sees the finished model, knows all the other examples and has "
-            "unlimited computing power learns almost the same as if that example had never been used.",
-            f"In figures: no outcome becomes more than {_factor(epsilon)} times as likely or as unlikely through one "
-            f"example's presence, up to a chance of {self.plan.delta:g} (epsilon {rounded_up(epsilon)}).",
+            "For every single training example: whoever sees the finished model, and whatever else they know, all the "
+            "other examples included, learns almost the same as if that example had never been used.",
+            f"In figures: one example's presence raises or lowers the probability of any set of outcomes by at most a "
+            f"factor of {_factor(epsilon)}, and beyond that by at most {self.plan.delta!r} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether an example was used that raises a false alarm in 1% of the cases finds it in at most "
             f"{math.ceil(100 * _detection(epsilon, self.plan.delta))}% of the cases.",
-            "The promise is per example: a person with several images in the data is protected more weakly, by about "
-            "that many times the epsilon.",
+            "The promise is per example: a person with several images in the data is protected more weakly; epsilon "
+            "grows by more than their number.",
         ]
         if self.circumstances.data_public:
             lines.append("The owner declared the training data public: then there was no secret here to keep.")
@@ -119,8 +120,8 @@ class Statement:
         facts = self.circumstances
         lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
         lines.append(
-            "Checks of the data before training (broken images, unknown labels, classes with one image): their outcome "
-            "is the owner's to see."
+            "Checks of the data before training (broken images, unknown labels, classes with one image): that this model "
+            "exists shows that the data passed them."
         )
         if not facts.test_public:
             lines.append(
@@ -130,9 +131,13 @@ class Statement:
             "Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up.",
             "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
             "Two records of one person, or copies of one image: each record counts as one example.",
-            f"Floating-point artefacts of the noise sampler: {facts.noise_sampler}.",
+            f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
+            f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then Philox; "
+            "torch's own generator for dropout, where the model has any).",
             "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
         ]
+        if facts.steps_taken is not None:
+            lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
         if facts.pretrained is not None:
             where = "timm" if facts.pretrained == "timm" else "a file of the owner"
             lines.insert(0, f"The data behind the pre-trained weights (from {where}), which are taken as public.")
@@ -173,12 +178,16 @@ def rounded_up(value: float, digits: int = 3) -> str:
 def _ceil(value: float, digits: int) -> float:
     if not math.isfinite(value):
         return value
-    return math.ceil(round(value * 10**digits, 6)) / 10**digits
+    scaled = Decimal(value).scaleb(digits).to_integral_value(ROUND_CEILING)
+    return float(scaled.scaleb(-digits))
 
 
 def _factor(epsilon: float) -> str:
     factor = math.exp(min(epsilon, 700.0))
-    return f"{math.ceil(factor * 10) / 10:.1f}" if factor < 1000 else f"{factor:.1e}"
+    if factor < 1000:
+        return f"{math.ceil(factor * 10) / 10:.1f}"
+    exponent = math.floor(math.log10(factor))
+    return f"{math.ceil(factor / 10 ** (exponent - 1)) / 10:.1f}e{exponent}"
 
 
 def _detection(epsilon: float, delta: float, false_alarms: float = 0.01) -> float:

@@ -115,8 +115,9 @@ def epsilon(releases: Releases, delta: float, *, accountant: str = "pld", grid: 
 def compose(many: Sequence[Releases], delta: float, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
     """The epsilon of several plans' releases together, on one data set, at one delta.
 
-    **Guarantee.** Adaptive composition: the later releases may depend on the earlier ones, the plans may not (they are
-    fixed beforehand or chosen without looking at anything but releases).
+    **Guarantee.** Composition of plans that were fixed, with their number, before the first release; what a release
+    computes may depend on earlier ones. Plans that were chosen after seeing earlier releases need an odometer or a
+    filter (Rogers et al. 2016), which this is not.
     """
     fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
     one_of("accountant", accountant, ACCOUNTANTS)

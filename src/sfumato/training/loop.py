@@ -8,6 +8,9 @@ is taken again after a kill releases the same thing again, and is paid once.
 from __future__ import annotations
 
 import copy
+import hashlib
+import hmac
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -52,6 +55,7 @@ class Job:
         circumstances: what the statement must say besides the plan.
         key: the dice key; replaced by the recorded one when a run is resumed.
         input_shape: of one view of one example, as `gradient` takes it.
+        model_digest: of the function that the model computes, so that a run is resumed with that one only.
         request: what the user asked for, as plain data (source and its options).
     """
 
@@ -65,6 +69,7 @@ class Job:
     circumstances: Circumstances
     key: DiceKey
     input_shape: tuple[int, ...]
+    model_digest: str
     trunk: Callable[[Tensor], Tensor] | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
@@ -95,6 +100,7 @@ class Job:
                 "size": self.source.size,
             },
             "transform": self.transform.to_dict(),
+            "model": {"function": self.model_digest},
         }
 
 
@@ -119,17 +125,22 @@ def check(job: Job) -> None:
     optim.schedule(job.settings.schedule, steps=job.plan.steps, warmup=job.settings.warmup)
     _optimizer(job)
     EMA(job.settings.ema)
+    if not math.isfinite(job.plan.epsilon()):
+        raise SfumatoError(
+            f"the plan's epsilon is infinite at delta {job.plan.delta!r}, below what the accountant resolves",
+            "give a larger delta, such as 1e-8, or more noise",
+        )
 
 
 def begin(job: Job, run: RunDirectory) -> None:
     """Lay down a new run: plan, settings, key, the ledger's first line, the checkpoint before the first step."""
-    identity = secrets.token_hex(8)
+    identity = secrets.token_hex(32)
     with run.creating() as fresh:
         fresh.write_json(names.PLAN, job.plan.to_dict())
         fresh.write_json(names.SETTINGS, job.record(identity), private=True)
         job.key.save(fresh / names.DICE_KEY)
         with Ledger(fresh / names.LEDGER) as ledger:
-            ledger.append("begin", _opening(job))
+            ledger.append("begin", _opening(job, identity))
             ledger.sync()
         optimizer = _optimizer(job)
         Checkpoint.of(0, job.module, _start_of_average(job), optimizer).save(fresh / names.CHECKPOINT)
@@ -137,8 +148,11 @@ def begin(job: Job, run: RunDirectory) -> None:
             uses.record(job.source.fingerprint, identity, job.plan)
 
 
-def compare(job: Job, run: RunDirectory) -> None:
-    """Refuse to resume a run as anything but what it was, naming the difference."""
+def compare(job: Job, run: RunDirectory, *, going_on: bool = True) -> None:
+    """Refuse to go on with a run, or to end it, as anything but what it was, naming the difference.
+
+    What only the sums depend on (performance, environment) matters only where more steps are taken: `going_on`.
+    """
     recorded = run.read_json(names.SETTINGS)
     present = job.record(recorded.get("run", ""))
     again = "give the options that the run began with, or another --output"
@@ -149,8 +163,11 @@ def compare(job: Job, run: RunDirectory) -> None:
         ("transform", again),
         ("performance", again),
         ("circumstances", again),
+        ("model", "give the model that the run began with, unchanged, or another --output"),
         ("environment", "go back to the machine and versions that the run began with, or start another run"),
     ):
+        if part in ("performance", "environment") and not going_on:
+            continue
         if part not in recorded:
             raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
         pins.compare(part, recorded[part], present[part], remedy=remedy)
@@ -164,7 +181,7 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     plan, module, device = job.plan, job.module, job.device
     optimizer = _optimizer(job)
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
-    paid = paid_steps(ledger, job)
+    paid = paid_steps(ledger, job, run)
     refuse_ended(run, ledger, plan)
     if checkpoint.step > paid:
         raise SfumatoError(
@@ -239,11 +256,15 @@ def take_none(job: Job, run: RunDirectory) -> Outcome:
     return Outcome(step=checkpoint.step, weights=_weights(job.module, average), seconds=0.0)
 
 
-def paid_steps(ledger: Ledger, job: Job) -> int:
+def paid_steps(ledger: Ledger, job: Job, run: RunDirectory) -> int:
     """How many releases the ledger records; refused unless it began as this job and they are steps 0, 1, 2, ..."""
     remedy = "restore plan.json and ledger.jsonl from a copy, or discard the run"
     opening = dict(ledger.entries[0].body) if ledger.entries else {}
-    odd = [name for name, value in _opening(job).items() if opening.get(name) != value]
+    odd = [
+        name
+        for name, value in _opening(job, run.read_json(names.SETTINGS)["run"]).items()
+        if opening.get(name) != value
+    ]
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
@@ -293,9 +314,8 @@ def _weights(module: nn.Module, average: Mapping[str, Tensor]) -> dict[str, Tens
     return {**{name: value.detach() for name, value in module.state_dict().items()}, **average}
 
 
-def _opening(job: Job) -> dict[str, Any]:
-    return {
-        "plan": job.plan.to_dict(),
-        "plan_fingerprint": job.plan.fingerprint,
-        "data_fingerprint": job.source.fingerprint,
-    }
+def _opening(job: Job, identity: str) -> dict[str, Any]:
+    """The ledger's first entry. The ledger may be published, so it binds the data by a commitment under the run's own
+    secret identity: equal fingerprints in two ledgers would show that two runs had the same data."""
+    commitment = hmac.new(bytes.fromhex(identity), job.source.fingerprint.encode(), hashlib.sha256).hexdigest()
+    return {"plan": job.plan.to_dict(), "plan_fingerprint": job.plan.fingerprint, "data_commitment": commitment}

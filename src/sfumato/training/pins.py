@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import math
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 import torch
+from torch import nn
 
 from sfumato._checks import SfumatoError
 
@@ -22,6 +26,26 @@ def environment() -> dict[str, str]:
     if torch.cuda.is_available():
         pins["accelerator"] = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
     return pins
+
+
+def model_digest(module: nn.Module, shape: tuple[int, ...]) -> str:
+    """SHA-256 of what the model computes on a made-up image, with made-up parameters: the same for the same function.
+
+    Args:
+        module: any model for images; a copy of it is looked at, on the CPU.
+        shape: of one image, (C, H, W).
+    """
+    copied = copy.deepcopy(module).cpu().eval()
+    digest = hashlib.sha256(type(module).__qualname__.encode())
+    with torch.inference_mode():
+        for name, parameter in copied.named_parameters():
+            width = max(1, parameter[0].numel()) if parameter.dim() else 1
+            waves = torch.linspace(1, parameter.numel(), parameter.numel()).sin() / width**0.5
+            parameter.copy_(waves.reshape(parameter.shape))
+            digest.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}".encode())
+        made_up = torch.linspace(-1, 1, 2 * math.prod(shape)).reshape(2, *shape)
+        digest.update(copied(made_up).double().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str) -> None:

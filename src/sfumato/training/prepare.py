@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +18,7 @@ from sfumato.data import Source, Transform
 from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import DiceKey
-from sfumato.training import loop
+from sfumato.training import loop, pins
 from sfumato.training.inputs import OnFeatures, kept_bytes
 from sfumato.training.loop import Job
 from sfumato.training.settings import Performance, Settings
@@ -50,7 +51,7 @@ def prepare(
         source, plan, settings: the run's choices.
         device, threads, micro_batch: None takes the recorded one, else a rule's.
         recorded: what an unfinished run has pinned.
-        key: the dice key of a run to be; None draws one (or derives it from the seed).
+        key: the dice key of an unfinished run; None draws one, or derives it from seed, plan, data and settings.
         request: what the user asked for, for the record.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
@@ -66,7 +67,9 @@ def prepare(
     torch.set_num_threads(positive_integer("threads", threads))
     if micro_batch is not None:
         positive_integer("micro_batch", micro_batch)
-    key = key or (DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed))
+    if key is None:
+        context = json.dumps([plan.fingerprint, source.fingerprint, settings.to_dict()], sort_keys=True)
+        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, context)
     module = _build(model, source, settings, key).to(device)
     module.train()
     constants = models.public_constants(module, channels=source.channels) if settings.pretrained else None
@@ -98,6 +101,7 @@ def prepare(
         key=key,
         input_shape=shape,
         trunk=trunk,
+        model_digest=pins.model_digest(module, (source.channels, source.size, source.size)),
         request=request or {},
     )
     loop.check(job)
@@ -157,7 +161,7 @@ def _trunk(module: nn.Module, source: Source, settings: Settings) -> Callable[[T
     device = next(module.parameters()).device
     with torch.inference_mode():
         width = trunk(torch.zeros(1, source.channels, source.size, source.size, device=device)).numel()
-    return trunk if kept_bytes(settings.view_rule, len(source.train), width) <= FEATURE_MEMORY else None
+    return trunk if kept_bytes(settings.view_rule, source.examples, width) <= FEATURE_MEMORY else None
 
 
 def _build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:

@@ -17,7 +17,7 @@ from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Source, Transform, open_source
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
-from sfumato.randomness import owner_key
+from sfumato.randomness import DiceKey, owner_key
 from sfumato.training import directory as names
 from sfumato.training import finish, loop, uses
 from sfumato.training.checkpoint import METADATA, read_safetensors
@@ -150,6 +150,7 @@ def train(
             threads=threads,
             micro_batch=micro_batch,
             recorded=recorded_performance(run),
+            key=recorded_key(run),
         )
         return execute(job, run, progress=progress)
     finally:
@@ -159,6 +160,11 @@ def train(
 def recorded_performance(run: RunDirectory) -> Performance | None:
     """What an unfinished run has pinned; None where there is no run."""
     return Performance.from_dict(run.read_json(names.SETTINGS)["performance"]) if run.exists else None
+
+
+def recorded_key(run: RunDirectory) -> DiceKey | None:
+    """The dice key of an unfinished run; None where there is none."""
+    return DiceKey.load(run / names.DICE_KEY) if (run / names.DICE_KEY).exists() else None
 
 
 def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) -> Run:
@@ -195,7 +201,8 @@ def finish_early(job: Job, run: RunDirectory) -> Run:
     with Ledger(run / names.LEDGER) as ledger:
         sweep(run.path)
         refuse_finished(run)
-        loop.paid_steps(ledger, job)
+        loop.compare(job, run, going_on=False)
+        loop.paid_steps(ledger, job, run)
         outcome = loop.take_none(job, run)
         statement = finish.conclude(job, run, ledger, outcome)
     return _finished(job, run, statement, outcome)

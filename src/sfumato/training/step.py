@@ -66,7 +66,7 @@ class PrivateStep:
             raise SfumatoError(
                 f"step must lie in 0..{self.plan.steps - 1}, got {step}", "plan more steps before the run begins"
             )
-        total = self.gradient.zeros()
+        total = {name: zero.double() for name, zero in self.gradient.zeros().items()}  # rounding must not add up
         for inputs, targets in micro_batches:
             for name, part in self.gradient(inputs, targets).gradients.items():
                 total[name] += part

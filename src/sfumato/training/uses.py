@@ -28,6 +28,8 @@ def record(fingerprint: str, run: str, plan: PrivacyPlan, directory: Path | None
         with open(descriptor, "w", encoding="utf-8") as file:
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{entry}\n")
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise SfumatoError(
             f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"
@@ -51,7 +53,9 @@ def plans(fingerprint: str, directory: Path | None = None) -> list[PrivacyPlan]:
 def together(many: list[PrivacyPlan]) -> tuple[float, float]:
     """(epsilon, delta) of all runs together, at the largest of their deltas.
 
-    **Guarantee.** Adaptive composition of the plans' releases, for one example that is in the data of every run.
+    **Guarantee.** Composition of the plans' releases for one example that is in the data of every run, provided that
+    the plans were fixed before the first of them (`theorems.compose`). Runs on changed data (another size, one image
+    more) are not known to be on the same, so the count is a lower bound.
     """
     delta = max(plan.delta for plan in many)
     counted: dict[str, tuple[PrivacyPlan, int]] = {}
