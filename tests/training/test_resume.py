@@ -17,7 +17,8 @@ KINDS = {
     "adam, cosine": {"model": "linear", "optimizer": "adam", "learning_rate": 0.01, "schedule": "cosine", "warmup": 2},
     "adamw, decay": {"model": "linear", "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
     "lamb": {"model": "linear", "optimizer": "lamb", "learning_rate": 0.01, "averaging": EMA(0.5)},
-    "small pieces": {"model": "linear", "micro_batch": 7},
+    "small pieces": {"model": "linear", "micro_batch": 7, "views": 3},
+    "features": {"model": "scattering", "views": 2, "shift": 0, "flip": True},
 }
 
 

@@ -102,7 +102,8 @@ class Statement:
             "For every single training example: whoever sees the finished model, and whatever else they know, all the "
             "other examples included, learns almost the same as if that example had never been used.",
             f"In figures: one example's presence raises or lowers the probability of any set of outcomes by at most a "
-            f"factor of {_factor(epsilon)}, and beyond that by at most {self.plan.delta!r} (epsilon {rounded_up(epsilon)}).",
+            f"factor of {_factor(epsilon)}, and beyond that by at most {self.plan.delta!r} "
+            f"(epsilon {rounded_up(epsilon)}).",
             f"A test for whether an example was used that raises a false alarm in 1% of the cases finds it in at most "
             f"{math.ceil(100 * _detection(epsilon, self.plan.delta))}% of the cases.",
             "The promise is per example: a person with several images in the data is protected more weakly; epsilon "
@@ -120,8 +121,8 @@ class Statement:
         facts = self.circumstances
         lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
         lines.append(
-            "Checks of the data before training (broken images, unknown labels, classes with one image): that this model "
-            "exists shows that the data passed them."
+            "Checks of the data before training (broken images, unknown labels, classes with one image): that this "
+            "model exists shows that the data passed them."
         )
         if not facts.test_public:
             lines.append(
@@ -132,8 +133,8 @@ class Statement:
             "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
             "Two records of one person, or copies of one image: each record counts as one example.",
             f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
-            f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then Philox; "
-            "torch's own generator for dropout, where the model has any).",
+            f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
+            "Philox; torch's own generator for dropout, where the model has any).",
             "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
         ]
         if facts.steps_taken is not None:

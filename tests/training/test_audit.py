@@ -1,0 +1,228 @@
+"""The whole loop held against the plan: who took part, which noise, which divisor, which key, what is published."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfumato import DiceKey, PrivacyPlan, Sampler, train
+from sfumato.training import finish
+from sfumato.training.directory import RunDirectory
+from sfumato.training.prepare import prepare
+from sfumato.training.settings import Settings
+from sfumato.training.step import PrivateStep
+
+
+class Recorder:
+    """What went into and came out of each private step."""
+
+    def __init__(self, patch: pytest.MonkeyPatch):
+        self.steps: list[int] = []
+        self.targets: list[np.ndarray] = []
+        self.sums: list[dict[str, torch.Tensor]] = []
+        self.released: list[dict[str, torch.Tensor]] = []
+        inner = PrivateStep.__call__
+
+        def outer(private_step, step, micro_batches):
+            pieces = list(micro_batches)
+            total = private_step.gradient.zeros()
+            for inputs, targets in pieces:
+                for name, part in private_step.gradient(inputs, targets).gradients.items():
+                    total[name] += part
+            result = inner(private_step, step, pieces)
+            self.steps.append(step)
+            self.targets.append(np.concatenate([t.numpy() for _, t in pieces]) if pieces else np.zeros(0, np.int64))
+            self.sums.append(total)
+            self.released.append(result)
+            return result
+
+        patch.setattr(PrivateStep, "__call__", outer)
+
+    def noise(self, place: int, plan: PrivacyPlan) -> np.ndarray:
+        """What was added to the clipped sum, in units of C."""
+        scale = plan.expected_batch_size * plan.max_norm
+        parts = [(self.released[place][name] * scale - value).flatten() for name, value in self.sums[place].items()]
+        return torch.cat(parts).numpy() / plan.max_norm
+
+
+@pytest.fixture
+def audited(spots, options, tmp_path, monkeypatch):
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=30, steps=40, noise_multiplier=4.0, delta=1e-3, max_norm=0.5)
+    keys = []
+    real = DiceKey.load.__func__
+
+    def load(cls, path):
+        keys.append(real(cls, path))
+        return keys[-1]
+
+    monkeypatch.setattr(DiceKey, "load", classmethod(load))
+    recorder = Recorder(monkeypatch)
+    train("linear", spots, plan, directory=tmp_path / "run", **options)
+    return recorder, plan, keys[-1]
+
+
+def test_each_step_is_taken_once_by_those_whom_the_plan_s_sampler_drew(audited, spots):
+    recorder, plan, key = audited
+    sampler = Sampler(plan.sampling, key, records=200)
+    assert recorder.steps == list(range(40))
+    for step, targets in zip(recorder.steps, recorder.targets, strict=True):
+        assert targets.tolist() == spots.train.labels[sampler.draw(step)].tolist()
+    assert len({targets.tobytes() for targets in recorder.targets}) > 35, "every step has participants of its own"
+
+
+def test_each_step_has_fresh_noise_of_the_plan_s_scale(audited):
+    recorder, plan, _ = audited
+    drawn = np.stack([recorder.noise(place, plan) for place in range(40)])
+    assert abs((drawn**2).mean() / 4.0**2 - 1) < 5.5 * np.sqrt(2 / drawn.size)
+    correlation = np.corrcoef(drawn)[np.triu_indices(40, 1)]
+    assert np.abs(correlation).max() < 5.5 / np.sqrt(drawn.shape[1])
+
+
+def test_the_run_s_key_is_what_the_operating_system_gave(spots, plan, monkeypatch):
+    given = []
+    real = secrets.token_bytes
+
+    def token_bytes(count):
+        given.append(real(count))
+        return given[-1]
+
+    monkeypatch.setattr("sfumato.randomness.keys.secrets.token_bytes", token_bytes)
+    job = prepare(None, spots, plan, Settings(model="linear", optimizer="sgd", learning_rate=1.0))
+    assert job.key._secret == given[-1]
+    assert len(given[-1]) == 32
+
+
+def test_a_seed_gives_other_dice_to_other_data_plans_and_settings(spots, plan, arrays):
+    from dataclasses import replace
+
+    base = Settings(model="linear", optimizer="sgd", learning_rate=1.0, seed=0)
+    jobs = [
+        prepare(None, spots, plan, base),
+        prepare(None, spots, plan, replace(base, learning_rate=2.0)),
+        prepare(None, spots, replace(plan, steps=plan.steps + 1), base),
+        prepare(None, replace(spots, fingerprint="0" * 64), plan, base),
+    ]
+    assert len({job.key._secret for job in jobs}) == 4
+    assert prepare(None, spots, plan, base).key._secret == jobs[0].key._secret
+
+
+def test_ledgers_of_runs_on_the_same_data_cannot_be_linked(spots, plan, options, tmp_path):
+    heads = []
+    for name in ("a", "b"):
+        run = train("linear", spots, plan, directory=tmp_path / name, **options)
+        content = (run.directory / "ledger.jsonl").read_text()
+        assert spots.fingerprint not in content
+        heads.append(json.loads(content.splitlines()[0])["body"]["data_commitment"])
+    assert heads[0] != heads[1]
+
+
+def test_the_public_page_holds_nothing_measured_on_private_data(copy):
+    before = finish.report(RunDirectory(copy), public=True)
+    evaluation = json.loads((copy / "evaluation.json").read_text())
+    evaluation["accuracy"], evaluation["loss"] = 0.123456, 9.87654
+    evaluation["confusion"] = [[7] * 4] * 4
+    evaluation["samples"] = evaluation["samples"][:1]
+    (copy / "evaluation.json").write_text(json.dumps(evaluation))
+    rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps({**row, "accuracy": 0.111}) + "\n" for row in rows))
+    assert finish.report(RunDirectory(copy), public=True) == before
+    assert finish.report(RunDirectory(copy)) != before
+
+
+def test_the_public_page_names_no_seed_and_no_path(copy):
+    settings = json.loads((copy / "settings.json").read_text())
+    settings["settings"] |= {"seed": 987654321, "pretrained": "/home/someone/secret.safetensors"}
+    (copy / "settings.json").write_text(json.dumps(settings))
+    for public in (True, False):
+        page = finish.report(RunDirectory(copy), public=public)
+        assert "987654321" not in page
+        assert "secret.safetensors" not in page
+
+
+def test_private_data_make_a_private_test_split(one_run, spots, plan):
+    assert not one_run.statement.circumstances.test_public
+    assert any("test split" in line for line in one_run.statement.not_covered)
+
+
+def test_the_micro_batch_follows_from_the_declared_number_and_not_from_the_true_one(spots, plan, monkeypatch):
+    """It is printed on the public page."""
+    from dataclasses import replace
+
+    from sfumato.data import Records
+    from sfumato.training import prepare as module
+
+    settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0)
+    width = prepare(None, spots, plan, settings).input_shape[0]
+    monkeypatch.setattr(module, "FEATURE_MEMORY", 4 * width * 200)
+    more = Records(
+        images=np.concatenate([spots.train.images, spots.train.images[:1]]),
+        labels=np.concatenate([spots.train.labels, spots.train.labels[:1]]),
+    )
+    sizes = [prepare(None, source, plan, settings).performance for source in (spots, replace(spots, train=more))]
+    assert sizes[0] == sizes[1]
+
+
+class Zoom(nn.Module):
+    """A model whose function depends on something that is no parameter."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor, self.head = factor, nn.Linear(64, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.factor * images.flatten(1))
+
+
+def test_a_run_is_not_resumed_with_another_function(spots, plan, options, tmp_path, monkeypatch):
+    from sfumato import SfumatoError
+    from sfumato.training import loop
+
+    monkeypatch.setattr(loop, "take_steps", lambda *arguments, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+    torch.manual_seed(0)
+    choices = {**options, "views": 1, "shift": 0}
+    with pytest.raises(KeyboardInterrupt):
+        train(Zoom(1.0), spots, plan, directory=tmp_path / "run", **choices)
+    monkeypatch.undo()
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    with pytest.raises(SfumatoError, match="has another model: function was"):
+        train(Zoom(-1.0), spots, plan, directory=tmp_path / "run", **choices)
+    assert train(Zoom(1.0), spots, plan, directory=tmp_path / "run", **choices).steps == plan.steps
+
+
+def test_an_infinite_epsilon_is_refused_before_anything_is_spent(spots, options, tmp_path):
+    from sfumato import SfumatoError
+
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, noise_multiplier=5.0, delta=1e-20)
+    with pytest.raises(SfumatoError, match="epsilon is infinite at delta 1e-20"):
+        train("linear", spots, plan, directory=Path(tmp_path) / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_sums_over_many_pieces_do_not_drift(spots):
+    """Removing one example cuts all later pieces elsewhere; in float32 the partial sums' rounding would then add up."""
+    from torch.nn import functional
+
+    from sfumato import ClippedGradient, Noise
+
+    plan = PrivacyPlan.calibrate(examples=200_000, batch_size=200_000, steps=1, noise_multiplier=1e-12, delta=1e-6)
+    torch.manual_seed(0)
+    gradient = ClippedGradient(nn.Linear(3, 2), functional.cross_entropy)
+    noise = Noise(plan.mechanism, sensitivity=1.0, key=DiceKey.from_seed(0))
+    step = PrivateStep(plan=plan, gradient=gradient, noise=noise)
+    inputs, targets = 100 * torch.rand(4000, 3), torch.randint(2, (4000,))
+
+    def total(skip: int) -> torch.Tensor:
+        rows = [torch.arange(4000)[skip:]] + [torch.arange(4000)] * 4
+        rows = torch.cat(rows)
+        pieces = [(inputs[part], targets[part]) for part in rows.split(5)]
+        released = step(0, pieces)
+        return torch.cat([value.double().flatten() for value in released.values()]) * 200_000
+
+    moved = (total(0) - total(1)).norm().item()
+    assert moved <= 1 + 2e-3
