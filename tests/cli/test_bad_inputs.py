@@ -197,7 +197,8 @@ REFUSED = {
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
     "evaluate finished folder:pictures": "'pictures/...' has the label 'a', which is not among the declared classes; "
     "...",
-    "evaluate finished digits --part validation": "--part must be one of test, train; got 'validation'; choose one of "
+    "evaluate finished digits --part validation": "--part must be one of test, train, all; "
+    "got 'validation'; choose one of "
     "these names",
 }
 """What is typed, with the error that it must give; QUICK stands for options of a small run, ... for any text."""

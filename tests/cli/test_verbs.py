@@ -90,7 +90,7 @@ def test_train_tells_accuracy_statement_and_where_to_look_next(quick, capsys):
     printed = capsys.readouterr()
     assert "test accuracy " in printed.out
     assert json.loads(Path("here/statement.json").read_text())["sentence"] in printed.out
-    for said in ("here/report.html", "sfumato predict here", "sfumato verify here"):
+    for said in ("here/report.html", "sfumato evaluate here", "sfumato verify here"):
         assert said in printed.err
 
 
@@ -108,9 +108,32 @@ def test_the_same_command_resumes_what_it_began(call, quick, unfinished):
     assert Path("runs/digits/done").exists()
 
 
-def test_another_command_does_not_touch_an_unfinished_run(call, quick, unfinished):
-    assert json.loads(call(f"train digits {quick} --learning-rate 0.25 --json"))["run"] == "runs/digits-2"
-    assert not Path("runs/digits/done").exists()
+def test_other_options_for_an_unfinished_run_are_refused(quick, unfinished, capsys):
+    before = {path.name: path.read_bytes() for path in Path(unfinished).iterdir()}
+    capsys.readouterr()
+    assert main(shlex.split(f"train digits {quick} --learning-rate 0.25")) == 1
+    assert "learning_rate was 0.5 and is 0.25" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path(unfinished).iterdir()} == before
+    assert not Path("runs/digits-2").exists()
+
+
+def test_earlier_runs_on_private_data_are_told_before_another_is_paid(quick, capsys, spots_folder):
+    for expected in ("", "note: 1 earlier run of yours used these data; together with this one"):
+        capsys.readouterr()
+        assert main(shlex.split(f"train folder:{spots_folder} --dry-run {quick}")) == 0
+        assert expected in capsys.readouterr().err
+        if not expected:
+            assert main(shlex.split(f"train folder:{spots_folder} --size 9 {quick} --output a")) == 0
+
+
+def test_evaluate_all_counts_every_image(call, quick):
+    call(f"train digits {quick} --output here")
+    assert json.loads(call("evaluate here digits --part all --json"))["images"] == 1797
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("sfumato 0.")
 
 
 def test_a_run_is_resumed_by_its_name(call, unfinished):

@@ -23,6 +23,7 @@ from sfumato.cli import main
 from sfumato.privacy import Ledger, PrivacyPlan, ledger
 from sfumato.training import checkpoint, directory, finish, loop, pins, verify
 from sfumato.training.checkpoint import METADATA, read_safetensors
+from sfumato.training.directory import file_hash
 
 ATTEMPT = Path(__file__).with_name("attempt.py")
 # The noise multiplier makes the accounting quick; it does not matter here.
@@ -139,7 +140,7 @@ def unfinished(begun, tmp_path):
 def same_run(output: Path, uninterrupted: Path, steps: int) -> None:
     """What must hold of a run however often it was interrupted."""
     for name in ("model.safetensors", "statement.json", "metrics.jsonl", "plan.json"):
-        assert (output / name).read_bytes() == (uninterrupted / name).read_bytes(), name
+        assert file_hash(output / name) == file_hash(uninterrupted / name), name
     entries = ledger.read(output / "ledger.jsonl")
     assert [entry.body["step"] for entry in entries if entry.kind == "release"] == list(range(steps))
     assert [entry.kind for entry in entries] == ["begin", *["release"] * steps, "end"]

@@ -20,6 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be understood."""
     from sfumato._checks import SfumatoError
 
+    if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"{PROGRAM} {version(PROGRAM)}")
+        return 0
     verb = parse(sys.argv[1:] if arguments is None else list(arguments))
     if isinstance(verb, int):
         return verb

@@ -20,7 +20,7 @@ class Evaluate:
     source: SourceName
     """digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME."""
     part: str = "test"
-    """Which part of the source: test or train."""
+    """Which part of the source: test, train, or all of it."""
     root: Path = None
     """Where torchvision's data sets are."""
     download: bool = False
@@ -34,15 +34,16 @@ class Evaluate:
 
     def run(self) -> int:
         """Measure and print."""
+        import numpy as np
         import torch
 
         from sfumato._checks import one_of
-        from sfumato.data import open_source
+        from sfumato.data import Records, open_source
         from sfumato.randomness import owner_key
         from sfumato.training import evaluate, load
         from sfumato.training.prepare import choose_device
 
-        one_of("--part", self.part, ("test", "train"))
+        one_of("--part", self.part, ("test", "train", "all"))
         loaded = load(self.run_directory)
         device = torch.device(choose_device(self.device))
         source = open_source(
@@ -55,7 +56,13 @@ class Evaluate:
             download=self.download,
             test_fraction=self._test_fraction(),
         )
-        records = source.test if self.part == "test" else source.train
+        records = {"test": source.test, "train": source.train}.get(self.part)
+        if records is None:
+            both = (source.train, source.test)
+            records = Records(
+                images=np.concatenate([part.images for part in both]),
+                labels=np.concatenate([part.labels for part in both]),
+            )
         result = evaluate.evaluation(loaded.module.to(device), records, loaded.transform, device, loaded.classes)
         rows = [
             (name, row[place], sum(row))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,12 +134,16 @@ class Train:
 
     def run(self) -> int:
         """Train, or say what training would be."""
+        from sfumato.training import uses
         from sfumato.training.progress import Bars
-        from sfumato.training.run import execute
+        from sfumato.training.run import earlier_plans, execute
 
         with Bars() as progress:
             job, run = self._job(progress)
             if self.dry_run:
+                earlier = earlier_plans(job)
+                if earlier and not run.exists:
+                    progress.say(uses.told(earlier, job.plan))
                 _show_dry_run(job, run, json=self.json)
                 return 0
             finished = execute(job, run, progress=progress)
@@ -180,7 +183,7 @@ class Train:
         progress.begin("reading", 1)
         source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
         plan, settings, reasons = _decide(asked, source)
-        run = _directory(asked, spec, plan, settings, source, progress)
+        run = _directory(asked, spec, progress)
         job = prepare(
             None,
             source,
@@ -271,10 +274,8 @@ def _decide(asked: Train, source: Source) -> tuple[PrivacyPlan, Settings, list[s
     return plan, Settings(**values), [*reasons, *defaults.reasons(chosen, given)]
 
 
-def _directory(
-    asked: Train, spec: str, plan: PrivacyPlan, settings: Settings, source: Source, progress: Progress
-) -> RunDirectory:
-    """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or holds this very run."""
+def _directory(asked: Train, spec: str, progress: Progress) -> RunDirectory:
+    """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished."""
     from sfumato.training import directory as names
 
     if asked.output is not None:
@@ -286,12 +287,9 @@ def _directory(
         run = names.RunDirectory(FilePath("runs") / (stem if number == 1 else f"{stem}-{number}"))
         if not run.path.exists():
             return run
-        if run.exists and not run.finished and run.read_json(names.PLAN) == plan.to_dict():
-            record = run.read_json(names.SETTINGS)
-            same_data = record["data"]["fingerprint"] == source.fingerprint
-            if same_data and record["settings"] == json_module.loads(json_module.dumps(settings.to_dict())):
-                return run
-        elif run.finished:
+        if run.exists and not run.finished:
+            return run  # resumed, or refused with the difference named
+        if run.finished:
             progress.say(f"note: {run.path} holds a finished run; this is another one, and privacy costs add up")
         number += 1
 
@@ -360,7 +358,10 @@ def show(run: Run, *, json: bool) -> None:
         )
         console.result()
     console.talk(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
-    console.talk(f"sfumato predict {path} IMAGE   labels images")
+    if run.kind == "digits":
+        console.talk(f"sfumato evaluate {path} digits   measures it again")
+    else:
+        console.talk(f"sfumato predict {path} IMAGE   labels images")
     console.talk(f"sfumato verify {path}   checks that the statement follows from the record")
 
 

@@ -65,8 +65,8 @@ def evaluation(
     count = len(classes)
     confusion = torch.bincount(labels * count + chosen, minlength=count * count).reshape(count, count)
     scores = outputs.double().softmax(1).max(1).values
-    wrong = torch.nonzero(chosen != labels).flatten().tolist()[: SAMPLES // 2]
-    right = torch.nonzero(chosen == labels).flatten().tolist()[: SAMPLES - len(wrong)]
+    wrong = _across_classes(torch.nonzero(chosen != labels).flatten().tolist(), labels)[: SAMPLES // 2]
+    right = _across_classes(torch.nonzero(chosen == labels).flatten().tolist(), labels)[: SAMPLES - len(wrong)]
     samples = [
         (_png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], float(scores[i]))
         for i in sorted(wrong + right)
@@ -79,6 +79,17 @@ def evaluation(
         confusion=confusion.tolist(),
         samples=samples,
     )
+
+
+def _across_classes(places: list[int], labels: Tensor) -> list[int]:
+    """The first of each class, then the second of each class, and so on."""
+    seen: dict[int, int] = {}
+    ranked = []
+    for place in places:
+        label = int(labels[place])
+        seen[label] = seen.get(label, 0) + 1
+        ranked.append((seen[label], label, place))
+    return [place for *_, place in sorted(ranked)]
 
 
 def to_dict(result: Evaluation) -> dict[str, Any]:

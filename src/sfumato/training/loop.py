@@ -79,6 +79,11 @@ class Job:
         return torch.device(self.performance.device)
 
     @property
+    def place(self) -> str | None:
+        """Where the data were read from, as far as the run knows; for the owner's own list of runs."""
+        return self.request.get("source", {}).get("spec")
+
+    @property
     def views(self) -> Views:
         """How the views of an example are made."""
         return self.settings.view_rule
@@ -145,7 +150,7 @@ def begin(job: Job, run: RunDirectory) -> None:
         optimizer = _optimizer(job)
         Checkpoint.of(0, job.module, _start_of_average(job), optimizer).save(fresh / names.CHECKPOINT)
         if not job.source.public:
-            uses.record(job.source.fingerprint, identity, job.plan)
+            uses.record(job.source.fingerprint, identity, job.plan, place=job.place)
 
 
 def compare(job: Job, run: RunDirectory, *, going_on: bool = True) -> None:
@@ -189,6 +194,8 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
             "restore ledger.jsonl from a copy: without its lines nobody can say what was spent",
         )
     average = checkpoint.restore(module, optimizer, device)
+    if paid:
+        progress.say(f"going on at step {checkpoint.step} of {plan.steps}; steps paid before: {paid}")
     _forget_rows(run, checkpoint.step)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     averaging = EMA(job.settings.ema) if job.settings.ema else None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import Protocol
 
 from sfumato._checks import SfumatoError
+
+LINE_SECONDS = 30.0
+"""How often a line is printed where there is no terminal for a bar."""
 
 
 class Progress(Protocol):
@@ -57,11 +61,13 @@ class Bars:
             disable=not self._console.is_terminal,
         )
         self._task = None
+        self._what, self._total, self._told = "", 0, time.monotonic()
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Show a bar in place of the one before."""
         if self._task is not None:
             self._bars.remove_task(self._task)
+        self._what, self._total = what, total
         self._task = self._bars.add_task(what, total=total, completed=done, note="")
         self._bars.start()
 
@@ -69,6 +75,9 @@ class Bars:
         """Move the bar; an empty note leaves the one before."""
         if self._task is None:
             raise SfumatoError("nothing has begun", "call begin first")
+        if not self._console.is_terminal and time.monotonic() - self._told > LINE_SECONDS:
+            self._told = time.monotonic()
+            self.say(f"{self._what}: {done} of {self._total}{f', {note}' if note else ''}")
         if note:
             self._bars.update(self._task, completed=done, note=note)
         else:

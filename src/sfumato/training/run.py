@@ -64,6 +64,7 @@ class Run:
         accuracy: on the test split; a private figure unless the data are public.
         seconds: time spent on training in this process.
         steps: how many steps were taken.
+        kind: of the source: "digits", "folder", ...
         uses: how many runs of this owner, this one among them, have used the data; 0 for public data.
         together: (epsilon, delta) of all of them by composition; None where this run is the only one.
     """
@@ -73,6 +74,7 @@ class Run:
     accuracy: float
     seconds: float
     steps: int = 0
+    kind: str = ""
     uses: int = 0
     together: tuple[float, float] | None = None
 
@@ -175,6 +177,9 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
         loop.compare(job, run)
         progress.say(f"resuming the unfinished run in {run.path}")
     else:
+        earlier = earlier_plans(job)
+        if earlier:
+            progress.say(uses.told(earlier, job.plan))
         loop.begin(job, run)
     with Ledger(run / names.LEDGER) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
@@ -183,6 +188,11 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
         progress.say("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome)
     return _finished(job, run, statement, outcome)
+
+
+def earlier_plans(job: Job) -> list[PrivacyPlan]:
+    """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
+    return [] if job.source.public else uses.plans(job.source.fingerprint, place=job.place)
 
 
 def refuse_finished(run: RunDirectory) -> None:
@@ -209,13 +219,14 @@ def finish_early(job: Job, run: RunDirectory) -> Run:
 
 
 def _finished(job: Job, run: RunDirectory, statement: Statement, outcome: loop.Outcome) -> Run:
-    used = [] if job.source.public else uses.plans(job.source.fingerprint)
+    used = earlier_plans(job)
     return Run(
         directory=run.path,
         statement=statement,
         accuracy=run.read_json(names.EVALUATION)["accuracy"],
         seconds=outcome.seconds,
         steps=outcome.step,
+        kind=job.source.kind,
         uses=len(used),
         together=uses.together(used) if len(used) > 1 else None,
     )

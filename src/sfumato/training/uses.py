@@ -14,15 +14,18 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import PrivacyPlan, compose
+from sfumato.privacy.statement import rounded_up
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
 
 
-def record(fingerprint: str, run: str, plan: PrivacyPlan, directory: Path | None = None) -> None:
-    """Note that a run on these data is about to take its first step."""
+def record(
+    fingerprint: str, run: str, plan: PrivacyPlan, directory: Path | None = None, *, place: str | None = None
+) -> None:
+    """Note that a run on these data, read from this place, is about to take its first step."""
     path = (directory or keys.home()) / FILE
-    entry = json.dumps({"data": fingerprint, "run": run, "plan": plan.to_dict()})
+    entry = json.dumps({"data": fingerprint, "place": place, "run": run, "plan": plan.to_dict()})
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -36,14 +39,17 @@ def record(fingerprint: str, run: str, plan: PrivacyPlan, directory: Path | None
         ) from None
 
 
-def plans(fingerprint: str, directory: Path | None = None) -> list[PrivacyPlan]:
-    """The plans of all runs on these data so far, one for each run."""
+def plans(fingerprint: str, directory: Path | None = None, *, place: str | None = None) -> list[PrivacyPlan]:
+    """The plans of all runs so far on these data, or on what was then at the same place, one for each run.
+
+    The same pictures at another size have another fingerprint, but the same place.
+    """
     path = (directory or keys.home()) / FILE
     found: dict[str, PrivacyPlan] = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             entry = json.loads(line)
-            if entry["data"] == fingerprint:
+            if entry["data"] == fingerprint or (place is not None and entry.get("place") == place):
                 found[entry["run"]] = PrivacyPlan.from_dict(entry["plan"])
         except (ValueError, KeyError, TypeError):
             continue  # a line that a kill or a full disk cut short: its run had not begun
@@ -54,8 +60,8 @@ def together(many: list[PrivacyPlan]) -> tuple[float, float]:
     """(epsilon, delta) of all runs together, at the largest of their deltas.
 
     **Guarantee.** Composition of the plans' releases for one example that is in the data of every run, provided that
-    the plans were fixed before the first of them (`theorems.compose`). Runs on changed data (another size, one image
-    more) are not known to be on the same, so the count is a lower bound.
+    the plans were fixed before the first of them (`theorems.compose`). Data that were changed and moved are not known
+    to be the same, so the count of runs is a lower bound.
     """
     delta = max(plan.delta for plan in many)
     counted: dict[str, tuple[PrivacyPlan, int]] = {}
@@ -70,3 +76,12 @@ def together(many: list[PrivacyPlan]) -> tuple[float, float]:
         share = delta / len(merged)
         return math.fsum(compose([one], share) for one in merged), delta
     return compose(merged, delta), delta
+
+
+def told(earlier: list[PrivacyPlan], plan: PrivacyPlan) -> str:
+    """What the owner should know before another run on the same data is paid for."""
+    epsilon, delta = together([*earlier, plan])
+    return (
+        f"note: {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''} of yours used these data; together with "
+        f"this one, if all were planned in advance, they come to epsilon {rounded_up(epsilon)} at delta {delta!r}"
+    )
