@@ -22,7 +22,7 @@ class Finish:
     def run(self) -> int:
         """End it and print the outcome."""
         from sfumato.cli import recorded
-        from sfumato.cli.train import show
+        from sfumato.cli.outcome import show
         from sfumato.training.run import finish_early
 
         job, run = recorded.job(self.run_directory)

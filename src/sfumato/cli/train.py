@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from sfumato.cli import console, recipe
+from sfumato.cli import recipe
 from sfumato.cli.options import (
     BatchSize,
     Choice,
@@ -33,6 +33,7 @@ from sfumato.cli.options import (
     WholeByRule,
     Zero,
 )
+from sfumato.cli.outcome import show, show_dry_run
 
 if TYPE_CHECKING:
     from sfumato.data import Source
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from sfumato.training.directory import RunDirectory
     from sfumato.training.loop import Job
     from sfumato.training.progress import Progress
-    from sfumato.training.run import Run
     from sfumato.training.settings import Settings
 
 SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction")
@@ -144,7 +144,7 @@ class Train:
                 earlier = earlier_plans(job)
                 if earlier and not run.exists:
                     progress.say(uses.told(earlier, job.plan))
-                _show_dry_run(job, run, json=self.json)
+                show_dry_run(job, run, json=self.json)
                 return 0
             finished = execute(job, run, progress=progress)
         show(finished, json=self.json)
@@ -318,89 +318,3 @@ def _reading(progress: Any) -> Any:
         progress.advance(done)
 
     return tell
-
-
-def show(run: Run, *, json: bool) -> None:
-    """What a finished run has to say."""
-    from sfumato.privacy.statement import rounded_up
-    from sfumato.training import directory as names
-
-    statement = run.statement
-    path = run.directory
-    if json:
-        console.as_json(
-            {
-                "accuracy": run.accuracy,
-                "epsilon": statement.to_dict()["epsilon"],
-                "delta": statement.plan.delta,
-                "steps": run.steps,
-                "seconds": round(run.seconds, 3),
-                "run": str(path),
-                "statement": statement.sentence,
-                "uses": run.uses,
-                "epsilon_of_all_uses": run.together[0] if run.together else None,
-            }
-        )
-        return
-    public = statement.circumstances.test_public
-    console.result()
-    console.result(
-        f"test accuracy  {run.accuracy:.2%}" + ("" if public else "  (measured on private data: keep it to yourself)")
-    )
-    console.result()
-    console.result(statement.sentence)
-    console.result()
-    if run.together is not None:
-        epsilon, delta = run.together
-        console.result(
-            f"At least {run.uses} runs of yours have used exactly these data; planned in advance, they are together "
-            f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in all of them."
-        )
-        console.result()
-    console.talk(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
-    if run.kind == "digits":
-        console.talk(f"sfumato evaluate {path} digits   measures it again")
-    else:
-        console.talk(f"sfumato predict {path} IMAGE   labels images")
-    console.talk(f"sfumato verify {path}   checks that the statement follows from the record")
-
-
-def _show_dry_run(job: Job, run: RunDirectory, *, json: bool) -> None:
-    from sfumato.training.estimate import estimate
-    from sfumato.training.finish import plan_table
-
-    expected = estimate(job)
-    plan = {**plan_table(job.plan), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon(accountant="rdp")}
-    state = "resume" if run.exists else "begin"
-    if json:
-        console.as_json(
-            {
-                "run": str(run.path),
-                "would": state,
-                "plan": plan,
-                "settings": job.settings.to_dict(),
-                "performance": job.performance.to_dict(),
-                "estimate": asdict(expected),
-            }
-        )
-        return
-    megabytes = 1 << 20
-    console.columns(
-        [
-            *((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in plan.items()),
-            *(
-                (name.replace("_", " "), str(value))
-                for name, value in job.settings.to_dict().items()
-                if value is not None
-            ),
-            ("parameters", f"{expected.parameters:,}"),
-            ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),
-            ("time", f"about {expected.seconds:.0f} s on {job.performance.device}"),
-            (
-                "memory",
-                f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
-                f"{expected.data_bytes / megabytes:.0f} MiB for the images",
-            ),
-        ]
-    )
-    console.talk(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")
