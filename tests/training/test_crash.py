@@ -363,8 +363,11 @@ def test_an_output_below_a_file_cannot_be_written(tmp_path, capsys):
 # -- a run that is not what it was -------------------------------------------------------------------------------------
 
 
-def test_a_lost_dice_key_ends_the_run(unfinished, capsys):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_lost_dice_key_ends_the_run(unfinished, capsys, damaged):
     (unfinished / "dice.key").unlink()
+    if damaged:
+        (unfinished / "dice.key").write_text("not a key")
     line = refusal(capsys, ["train", str(unfinished)])
     assert f"{unfinished}/dice.key is missing" in line
     assert "sfumato finish" in line

@@ -165,8 +165,11 @@ def recorded_performance(run: RunDirectory) -> Performance | None:
 
 
 def recorded_key(run: RunDirectory) -> DiceKey | None:
-    """The dice key of an unfinished run; None where there is none."""
-    return DiceKey.load(run / names.DICE_KEY) if (run / names.DICE_KEY).exists() else None
+    """The dice key of an unfinished run; None where it is lost: more steps are then refused, an early end is not."""
+    try:
+        return DiceKey.load(run / names.DICE_KEY)
+    except SfumatoError:
+        return None
 
 
 def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) -> Run:
