@@ -158,7 +158,7 @@ def test_one_example_never_exceeds_the_bound(name, scale, offset):
         norm = torch.stack([value.double().norm() for value in total.gradients.values()]).norm()
         assert norm <= bound * (1 + 1e-6)
         if total.norms.isfinite().all():
-            assert norm >= min(bound, total.norms.item()) * (1 - 1e-5)
+            assert norm >= min(bound, total.norms.item()) * (1 - 1e-4)
 
 
 @pytest.mark.parametrize("views", [1, 2])

@@ -34,13 +34,14 @@ def test_one_clipped_example_obeys_the_bound(exponent, bound_exponent, offset, s
 def test_norm_of_many_elements_is_not_too_small():
     values = torch.full((1, 40_000_000), 0.1)
     exact = 40_000_000 * float(torch.tensor(0.1)) ** 2
-    assert clipping.squared_norms(values).item() == pytest.approx(exact, rel=1e-9)
+    assert exact <= clipping.squared_norms(values).item() <= exact * (1 + 1e-5)
 
 
 def test_norm_beyond_float32_is_finite():
     values = torch.full((1, 100), 3e38)
-    assert clipping.squared_norms(values).sqrt().item() == pytest.approx(3e39, rel=1e-6)
-    assert clipping.weighted_sum(values, factors_of(values)).double().norm() == pytest.approx(1, rel=1e-6)
+    norm = clipping.squared_norms(values).sqrt().item()
+    assert values.double().norm() <= norm <= values.double().norm() * (1 + 1e-5)
+    assert clipping.weighted_sum(values, factors_of(values)).double().norm() == pytest.approx(1, rel=1e-5)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

@@ -7,9 +7,9 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.sites import Instantiated
 from sfumato.gradients.sites.conv import ConvSite
 from sfumato.gradients.sites.linear import OuterProduct
+from sfumato.gradients.sites.uses import Instantiated
 
 
 def net():
@@ -27,13 +27,14 @@ def test_a_right_gradient_passes_with_dropout(views):
 
 
 def test_a_wrong_bias_is_refused_by_name(monkeypatch):
-    def record(self, inputs, output_gradients):
-        original(self, inputs, output_gradients)
-        tensor, use = self._uses[-1]
-        self._uses[-1] = (tensor, Instantiated(use.instantiate() * 1.01))
+    def backward(self, *arguments):
+        gradient = original(self, *arguments)
+        operand, use = self.uses[-1]
+        self.uses[-1] = (operand, Instantiated(use.instantiate() * 1.01))
+        return gradient
 
-    original = ConvSite.record
-    monkeypatch.setattr(ConvSite, "record", record)
+    original = ConvSite.backward
+    monkeypatch.setattr(ConvSite, "backward", backward)
     with pytest.raises(SfumatoError, match=r"parameter '0\.bias' differs from the plain computation"):
         ClippedGradient(net(), F.cross_entropy).self_check((1, 8, 8))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,12 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.gradients import clipping, isolation, memory, selfcheck, sequential
+from sfumato.gradients.derived import Forms
 from sfumato.gradients.discovery import Road, discover, run_expanding
 from sfumato.gradients.examples import Tree, batch_size, each, signature, tensors
 from sfumato.gradients.expanded import trainable_parameters, zero_gradients
+from sfumato.gradients.tuner import Tuner
+from sfumato.gradients.vectorised import Memory, Run
 
 # By how many bounds C the clipped sum moves in L2 when one example changes.
 _BOUNDS = {"add-or-remove": 1, "zero-out": 1, "replace-one": 2}
@@ -49,6 +52,7 @@ class ClippedGradient:
             (K, ...); returns a scalar mean over views, like ``torch.nn.functional.cross_entropy``.
         max_norm: the bound ``C`` on the L2 norm of one example's gradient over all parameters together.
         views: K, the augmented copies of one example whose mean gradient is clipped.
+        ways: another object's `ways`, so that nothing is measured anew.
 
     **Guarantee.** With one example added, removed or zeroed out, `ClippedSum.gradients` moves by at most `max_norm` in
     L2 norm over all parameters together; with one replaced by another, by at most twice that (`sensitivity`). Adding
@@ -65,7 +69,15 @@ class ClippedGradient:
     (torch.Size([3, 4]), torch.Size([8]))
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Tensor], *, max_norm: float = 1.0, views: int = 1):
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        *,
+        max_norm: float = 1.0,
+        views: int = 1,
+        ways: Mapping[str, str] | None = None,
+    ):
         if not isinstance(model, nn.Module):
             raise SfumatoError(f"model must be a torch.nn.Module, got {type(model).__name__}", "wrap it in a module")
         if not callable(loss):
@@ -73,6 +85,7 @@ class ClippedGradient:
         self._model, self._loss = model, loss
         self._max_norm = positive("max_norm", max_norm)
         self._views = positive_integer("views", views)
+        self._memory = Memory(tuner=Tuner(ways), forms=Forms())
         self._roads: dict[tuple, Road] = {}
         self._latest: Road | None = None
         trainable_parameters(model)
@@ -88,6 +101,12 @@ class ClippedGradient:
     def views(self) -> int:
         """K, the views of each example."""
         return self._views
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """By site, how its weight's gradient norms are computed: choices made so far, by measurement. They change how
+        sums round, so whoever wants the same bits again, on any machine, gives them back as `ways`."""
+        return dict(self._memory.tuner.ways)
 
     @property
     def unused_parameters(self) -> tuple[str, ...]:
@@ -140,27 +159,41 @@ class ClippedGradient:
         trained = tuple(parameter.requires_grad for parameter in self._model.parameters())
         key = (signature(inputs), signature(targets), modes, trained)
         if key not in self._roads:
-            self._roads[key] = discover(self._model, self._loss, inputs, targets, views=self._views)
+            self._roads[key] = discover(
+                self._model, self._loss, inputs, targets, views=self._views, memory=self._memory
+            )
         self._latest = self._roads[key]
         return key, self._latest
 
     def _fast(self, inputs: Tree, targets: Tree, key: tuple, road: Road) -> ClippedSum:
         found, expanded = run_expanding(
-            self._model, self._loss, inputs, targets, views=self._views, expanded=road.expanded
+            self._model,
+            self._loss,
+            inputs,
+            targets,
+            views=self._views,
+            expanded=road.expanded,
+            memory=self._memory,
         )
-        used = road.used | found.uses.keys()
+        used = road.used | found.used
         self._roads[key] = self._latest = Road(fast=True, expanded=expanded, used=used)
+        with torch.no_grad():
+            return self._clipped(found)
+
+    def _clipped(self, found: Run) -> ClippedSum:
         trainable = trainable_parameters(self._model)
         dtypes = {name: clipping.accumulation_dtype(parameter.dtype) for name, parameter in trainable.items()}
         squares = torch.zeros(found.losses.shape, dtype=torch.float64, device=found.losses.device)
-        for name in trainable:
-            if name in found.uses:
-                squares += found.uses[name].squared_norms()
+        for part in found.parts:
+            squares += part.squared_norms()
         coarsest = max(dtypes.values(), key=lambda dtype: torch.finfo(dtype).eps)
         factors = clipping.clip_factors(squares, found.losses, max_norm=self._max_norm, dtype=coarsest)
+        sums: dict[str, Tensor] = {}
+        while found.parts:  # one at a time, so that what a part holds is freed with it
+            sums |= found.parts.pop().weighted_sums(factors)
         gradients = {
-            name: found.uses[name].weighted_sum(factors).to(dtypes[name])
-            if name in found.uses
+            name: sums[name].detach().to(dtypes[name])
+            if name in sums
             else torch.zeros_like(parameter.detach(), dtype=dtypes[name])
             for name, parameter in trainable.items()
         }
@@ -181,7 +214,9 @@ class ClippedGradient:
         self._road(inputs, targets)
 
         def build(model: nn.Module) -> ClippedGradient:
-            return ClippedGradient(model, self._loss, max_norm=self._max_norm, views=self._views)
+            return ClippedGradient(
+                model, self._loss, max_norm=self._max_norm, views=self._views, ways=self._memory.tuner.ways
+            )
 
         selfcheck.check(
             self, build, self._model, self._loss, inputs, targets, max_norm=self._max_norm, views=self._views
@@ -196,4 +231,6 @@ class ClippedGradient:
         inputs, targets = selfcheck.made_up(self._model, example_shape, targets, self._views, examples=4)
         with torch.enable_grad():
             _, road = self._road(inputs, targets)
-            return memory.bytes_per_example(self._model, self._loss, inputs, targets, views=self._views, road=road)
+            return memory.bytes_per_example(
+                self._model, self._loss, inputs, targets, views=self._views, road=road, memory=self._memory
+            )

@@ -3,7 +3,7 @@
 For per-example gradients ``G_b`` and a bound ``C`` the clipped sum is ``sum_b min(1, C / |G_b|) G_b`` (Abadi et al.
 2016, arXiv 1607.00133, algorithm 1). Three things make the bound hold in floating point too:
 
-- squares are summed in float64, so a norm is never too small, and neither overflows nor vanishes for float32 gradients;
+- squares are summed in pieces, the pieces in float64, and their rounding is added, so a norm is never too small;
 - a factor is ``C (1 - 4 epsilon) / |G_b|``, with ``epsilon`` the rounding unit of the sums, which pays for the rounding
   of the products that come after;
 - an example with anything that is not finite has the factor zero, and its rows are replaced by zeros before any product
@@ -17,6 +17,8 @@ import math
 import torch
 from torch import Tensor
 
+# Numbers of float32 that are squared and summed in their own type before float64 takes over.
+_PIECE = 64
 # Elements converted to float64 at a time: the buffer stays in a core's cache instead of being fresh memory.
 _BLOCK = 1 << 17
 # Below this a float32 product of factor and gradient could lose digits to gradual underflow.
@@ -29,28 +31,57 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def squared_norms(values: Tensor) -> Tensor:
-    """Squared L2 norm of each example's values, summed in float64.
+    """Squared L2 norm of each example's values: `squared_lengths` over all of their axes.
 
     Args:
         values: (B, ...), any real floating type.
 
     Returns:
         (B,) float64.
-
-    >>> squared_norms(torch.tensor([[3.0, 4.0], [1e30, 0.0]])).tolist()[0]
-    25.0
     """
-    examples = values.shape[0]
-    rows = values.reshape(examples, math.prod(values.shape[1:]))
-    width = max(1, _BLOCK // max(1, examples))
-    total = torch.zeros(examples, dtype=torch.float64, device=values.device)
-    if rows.shape[1] == 0:
+    return squared_lengths(values.reshape(values.shape[0], math.prod(values.shape[1:])))
+
+
+def squared_lengths(values: Tensor) -> Tensor:
+    """Squared L2 norms along the last axis, never too small.
+
+    Pieces of 64 numbers are summed in the values' own type, which is as fast as memory; the pieces in float64. However
+    a piece is summed, its relative error is below 65 roundings, since no term is negative; that much is added. Where
+    squares overflow or vanish, all is done in float64: for each norm by itself, so that no example changes how another
+    one's rounds.
+
+    Args:
+        values: (..., n), any real floating type.
+
+    Returns:
+        (...) float64.
+
+    >>> round(float(squared_lengths(torch.tensor([3.0, 4.0])).sqrt()), 4)
+    5.0
+    """
+    values = values.to(accumulation_dtype(values.dtype))
+    *lead, width = values.shape
+    total = torch.zeros(lead, dtype=torch.float64, device=values.device)
+    if values.numel() == 0:
         return total
-    buffer = torch.empty(examples, min(width, rows.shape[1]), dtype=torch.float64, device=values.device)
-    for block in rows.split(width, dim=1):
-        square = buffer[:, : block.shape[1]].copy_(block)
-        total += square.mul_(square).sum(dim=1)
+    whole = width // _PIECE * _PIECE
+    if whole:
+        pieces = values[..., :whole].unflatten(-1, (-1, _PIECE))
+        total += torch.linalg.vector_norm(pieces, dim=-1).double().square_().sum(dim=-1)
+    if whole < width:
+        total += torch.linalg.vector_norm(values[..., whole:], dim=-1).double().square_()
+    limits = torch.finfo(values.dtype)
+    total *= 1 + (_PIECE + 2) * limits.eps / 2
+    odd = ~((total > width * limits.tiny / limits.eps) & (total < math.inf))
+    if bool(odd.any()):
+        total[odd] = _squared_lengths_in_float64(values[odd])
     return total
+
+
+def _squared_lengths_in_float64(rows: Tensor) -> Tensor:
+    """(n, width) to (n,)."""
+    width = max(1, _BLOCK // len(rows))
+    return sum(torch.linalg.vector_norm(block.double(), dim=1).square() for block in rows.split(width, dim=1))  # type: ignore
 
 
 def clip_factors(squares: Tensor, losses: Tensor, *, max_norm: float, dtype: torch.dtype) -> Tensor:

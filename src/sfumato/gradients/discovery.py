@@ -52,11 +52,14 @@ def run_expanding(
     *,
     views: int,
     expanded: frozenset[str],
+    memory: vectorised.Memory,
     own_copies: bool = False,
 ) -> tuple[vectorised.Run, frozenset[str]]:
     """A run in which no gradient path was missed, and the parameters that had to be expanded for it."""
     for _ in range(sum(1 for _ in model.parameters()) + 1):
-        found = vectorised.run(model, loss, inputs, targets, views=views, expanded=expanded, own_copies=own_copies)
+        found = vectorised.run(
+            model, loss, inputs, targets, views=views, expanded=expanded, memory=memory, own_copies=own_copies
+        )
         if not found.missed:
             return found, expanded
         expanded |= found.missed
@@ -66,7 +69,15 @@ def run_expanding(
     )
 
 
-def discover(model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tree, targets: Tree, *, views: int) -> Road:
+def discover(
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    inputs: Tree,
+    targets: Tree,
+    *,
+    views: int,
+    memory: vectorised.Memory,
+) -> Road:
     """The road for inputs of this shape: only shapes and types of the arguments are looked at.
 
     The fast road is tried first, on two made-up examples; if torch cannot vectorise the model, the slow one, with a
@@ -78,9 +89,9 @@ def discover(model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tree
     with undisturbed_random():
         try:
             found, expanded = run_expanding(
-                model, loss, inputs, targets, views=views, expanded=frozenset(), own_copies=True
+                model, loss, inputs, targets, views=views, expanded=frozenset(), memory=memory, own_copies=True
             )
-            road = Road(fast=True, expanded=expanded, used=frozenset(found.uses))
+            road = Road(fast=True, expanded=expanded, used=found.used)
         except SfumatoError:
             raise
         except Exception as reason:

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import Instantiated, Use, together
+from sfumato.gradients.derived import refuse_bypassed
+from sfumato.gradients.sites import Use
+from sfumato.gradients.sites.uses import Instantiated
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
@@ -78,51 +80,7 @@ class Leaves:
         """Refuses if a gradient reached one of the originals, in their order."""
         for name, gradient in zip(self.originals, gradients, strict=True):
             if gradient is not None:
-                raise SfumatoError(
-                    f"parameter {name!r} is used by the loss, or through a reference outside its module, "
-                    "so its gradient would be lost",
-                    "use it inside the model's forward pass as an attribute of its module; for weight decay take the "
-                    "optimizer's",
-                )
-
-    def pull_back(self, operand: Tensor, use: Use) -> dict[str, Use]:
-        """From per-example gradients of a function of parameters (a standardised weight) to those of the parameters.
-
-        Args:
-            operand: computed from shared parameters alone, with its graph.
-        """
-        values = use.instantiate().to(operand.dtype)
-        wanted = [*self.shared.values(), *self.originals.values()]
-        try:
-            found = torch.autograd.grad(
-                operand, wanted, values, is_grads_batched=True, allow_unused=True, retain_graph=True
-            )
-        except RuntimeError:  # an operation whose backward has no batching rule
-            rows = [
-                torch.autograd.grad(operand, wanted, value, allow_unused=True, retain_graph=True) for value in values
-            ]
-            found = [None if row[0] is None else torch.stack(row) for row in zip(*rows, strict=True)]
-        self.refuse_bypassed(found[len(self.shared) :])
-        return {
-            name: Instantiated(gradient)
-            for name, gradient in zip(self.shared, found, strict=False)
-            if gradient is not None
-        }
-
-    def by_parameter(self, operands: list[tuple[Tensor, Use]], mains: dict[str, Use]) -> dict[str, Use]:
-        """Everything that reached each parameter, added up before any norm is taken."""
-        names = {id(leaf): name for name, leaf in self.shared.items()}
-        collected: dict[str, list[Use]] = {name: [use] for name, use in mains.items()}
-        derived: dict[int, tuple[Tensor, list[Use]]] = {}
-        for operand, use in operands:
-            if id(operand) in names:
-                collected.setdefault(names[id(operand)], []).append(use)
-            else:
-                derived.setdefault(id(operand), (operand, []))[1].append(use)
-        for operand, uses in derived.values():
-            for name, use in self.pull_back(operand, together(uses)).items():
-                collected.setdefault(name, []).append(use)
-        return {name: together(uses) for name, uses in collected.items()}
+                refuse_bypassed(name)
 
 
 def make_leaves(model: nn.Module, examples: int, expanded: Collection[str], *, own_copies: bool = False) -> Leaves:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sfumato.gradients.discovery import Road, undisturbed_random
 from sfumato.gradients.examples import Tree, each, tensors
-from sfumato.gradients.vectorised import run
+from sfumato.gradients.vectorised import Memory, run
 
 # Tensors of a layer's size that live for a moment: its output gradient, its input gradient, a kernel's workspace.
 _TEMPORARIES = 3
@@ -19,7 +19,14 @@ _SLACK = 2
 
 
 def bytes_per_example(
-    model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tree, targets: Tree, *, views: int, road: Road
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    inputs: Tree,
+    targets: Tree,
+    *,
+    views: int,
+    road: Road,
+    memory: Memory,
 ) -> int:
     """Bytes per example: activations that autograd saves, per-example gradients, and a few tensors of passing use.
 
@@ -40,8 +47,8 @@ def bytes_per_example(
 
         few, fewer = (each(lambda tensor: tensor[:examples], tree) for tree in (inputs, targets))
         with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            found = run(model, loss, few, fewer, views=views, expanded=road.expanded, own_copies=True)
+            found = run(model, loss, few, fewer, views=views, expanded=road.expanded, memory=memory, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
-        return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(use.bytes() for use in found.uses.values())
+        return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(part.bytes() for part in found.parts)
 
     return own + max(1, round(_SLACK * (cost(4) - cost(2)) / 2))

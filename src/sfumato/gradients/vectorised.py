@@ -10,11 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sfumato.gradients.derived import Contribution, Forms, Operands, contributions
 from sfumato.gradients.examples import Tree, loss_of_one, tensors
 from sfumato.gradients.expanded import make_leaves
 from sfumato.gradients.isolation import nothing_kept
-from sfumato.gradients.sites import Use
+from sfumato.gradients.sites import Site
 from sfumato.gradients.taps import Tape, Taps
+from sfumato.gradients.tuner import Tuner
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is found out about a model once, and holds for all of its runs."""
+
+    tuner: Tuner
+    forms: Forms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +33,20 @@ class Run:
 
     Attributes:
         losses: (B,).
-        uses: per trainable parameter that has a gradient, its per-example gradients in some form.
-        missed: names of parameters that were shared but must be expanded; if any, `uses` is incomplete.
+        parts: what each trainable parameter that has a gradient got, in some form; every parameter is in one part.
+        missed: names of parameters that were shared but must be expanded; if any, `parts` is empty.
+        sites: the tapped calls, in the order of the forward pass.
     """
 
     losses: Tensor
-    uses: dict[str, Use]
+    parts: list[Contribution]
     missed: frozenset[str]
+    sites: list[Site]
+
+    @property
+    def used(self) -> frozenset[str]:
+        """Names of the parameters that have a gradient."""
+        return frozenset(name for part in self.parts for name in part.names)
 
 
 def run(
@@ -40,6 +57,7 @@ def run(
     *,
     views: int,
     expanded: Collection[str],
+    memory: Memory,
     own_copies: bool = False,
 ) -> Run:
     """Per-example gradients of a batch.
@@ -48,11 +66,13 @@ def run(
         inputs: tensors (B, ...) or (B, K, ...) if views is K > 1.
         targets: tensors (B, ...).
         expanded: names of the parameters to expand.
+        memory: what earlier runs found out about the model.
         own_copies: let the model work on copies of its parameters and buffers.
     """
     first = tensors(inputs)[0]
     leaves = make_leaves(model, first.shape[0], expanded, own_copies=own_copies)
-    tape = Tape(first.device)
+    operands = Operands(leaves.shared, leaves.originals, memory.forms)
+    tape = Tape(first.device, operands, memory.tuner)
 
     def one(own: dict[str, Tensor], example: Tree, target: Tree) -> Tensor:
         with Taps(tape):
@@ -64,6 +84,7 @@ def run(
         losses = torch.vmap(one, randomness="different")(leaves.expanded, inputs, targets)
         mains, missed = leaves.gradient_of_mains(losses.sum(), [tape.anchor])
     if missed:
-        return Run(losses=losses.detach(), uses={}, missed=frozenset(missed))
-    operands = [pair for site in tape.sites for pair in site.uses()]
-    return Run(losses=losses.detach(), uses=leaves.by_parameter(operands, mains), missed=frozenset())
+        return Run(losses=losses.detach(), parts=[], missed=frozenset(missed), sites=tape.sites)
+    found = [pair for site in tape.sites for pair in site.uses]
+    parts = contributions(found, mains, operands)
+    return Run(losses=losses.detach(), parts=parts, missed=frozenset(), sites=tape.sites)

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sfumato.gradients.sites import conv
-from sfumato.gradients.sites.conv import Geometry, choose_way, per_example_weight_gradients
+from sfumato.gradients.sites import uses
+from sfumato.gradients.sites.conv import ConvKernel, Geometry
+from sfumato.gradients.sites.uses import Held, Kept
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -59,35 +60,129 @@ def _each(options, dimensions):
     return options["dilation"] if isinstance(options["dilation"], tuple) else (options["dilation"],) * dimensions
 
 
-@pytest.mark.parametrize("views", [1, 3])
-@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (4, 1), (6, 3), (4, 4)])
-@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 0, 1), (2, 1, 1), (1, 2, 2)])
-def test_all_ways_agree(views, channels, groups, stride, padding, dilation):
-    geometry = Geometry(stride=(stride,) * 2, padding=(padding,) * 2, dilation=(dilation,) * 2, groups=groups)
-    weight = torch.randn(2 * groups, channels // groups, 3, 2, dtype=torch.float64)
-    x = torch.randn(4 * views, channels, 7, 6, dtype=torch.float64)
-    g = torch.randn_like(geometry.apply(x, weight, None))
-    loop, grouped, unfold = (
-        per_example_weight_gradients(x, g, weight, geometry, 4, way) for way in ("loop", "grouped", "unfold")
+def kernels(dimensions=2, channels=4, groups=1, stride=1, padding=0, dilation=1, views=1, dtype=torch.float64):
+    """A kernel, and made-up inputs and output gradients of four examples."""
+    many = dimensions * (1,)
+    geometry = Geometry(
+        stride=tuple(stride * n for n in many),
+        padding=tuple(padding * n for n in many),
+        dilation=tuple(dilation * n for n in many),
+        groups=groups,
     )
-    torch.testing.assert_close(loop, grouped)
-    torch.testing.assert_close(loop, unfold)
+    weight = torch.randn(2 * groups, channels // groups, *(3, 2, 1)[:dimensions], dtype=dtype)
+    x = torch.randn(4 * views, channels, *(7, 6, 5)[:dimensions], dtype=dtype)
+    y = geometry.apply(x, weight, None)
+    return ConvKernel(geometry=geometry, shape=tuple(weight.shape), views=views), weight, x, torch.randn_like(y), y
 
 
-def test_patches_in_several_pieces_are_the_same(monkeypatch):
-    geometry = Geometry(stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
-    weight, x = torch.randn(2, 1, 3, 3, dtype=torch.float64), torch.randn(10, 1, 6, 6, dtype=torch.float64)
-    g = torch.randn_like(geometry.apply(x, weight, None))
-    whole = per_example_weight_gradients(x, g, weight, geometry, 5, "unfold")
-    monkeypatch.setattr(conv, "_PATCH_ELEMENTS", 2 * 2 * 9 * 16)
-    torch.testing.assert_close(per_example_weight_gradients(x, g, weight, geometry, 5, "unfold"), whole)
+geometries = pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"channels": 1, "views": 3},
+        {"stride": 2, "padding": 1},
+        {"padding": 2, "dilation": 2, "views": 2},
+        {"channels": 6, "groups": 3, "padding": 1},
+        {"channels": 4, "groups": 4, "stride": 2, "views": 2},
+        {"dimensions": 1, "padding": 1},
+        {"dimensions": 3, "stride": 2, "views": 2},
+    ],
+    ids=str,
+)
 
 
-def test_a_large_weight_goes_one_example_at_a_time(compare):
-    model = nn.Sequential(nn.Conv2d(160, 160, 3), nn.Flatten(), nn.Linear(160, 3))
-    geometry = Geometry(stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
-    assert choose_way(model[0].weight, geometry) == "loop"
-    compare(model, torch.randn(3, 160, 3, 3), torch.arange(3))
+def by_definition(weight, kernel, x, g):
+    """Each example's gradient by autograd, one at a time."""
+    found = []
+    for inputs, gradients in zip(x.split(kernel.views), g.split(kernel.views), strict=True):
+        leaf = weight.clone().requires_grad_()
+        found += torch.autograd.grad(kernel.geometry.apply(inputs, leaf, None), leaf, gradients)
+    return torch.stack(found)
+
+
+@geometries
+def test_all_ways_are_the_gradient(options):
+    kernel, weight, x, g, y = kernels(**options)
+    exact = by_definition(weight, kernel, x, g)
+    for way in kernel.ways():
+        torch.testing.assert_close(kernel.instantiate(x, g, way), exact)
+    torch.testing.assert_close(kernel.total(x, g), exact.sum(0))
+    rows = exact.flatten(2)
+    torch.testing.assert_close(kernel.input_sums(x, g), rows.sum(2))
+    torch.testing.assert_close(kernel.output_dots(y, g, None), (rows * weight.flatten(1)).sum(2))
+    bias = torch.randn(len(weight), dtype=x.dtype)
+    shifted = y + bias.reshape(-1, *[1] * (y.dim() - 2))
+    torch.testing.assert_close(kernel.output_dots(shifted, g, bias), (rows * weight.flatten(1)).sum(2))
+    assert (kernel.reach(x, g) >= rows.flatten(1).norm(dim=1)).all()
+    if x.dim() == 4 and kernel.geometry.groups == 1:
+        torch.testing.assert_close(kernel.squares_by_gram(x, g), rows.square().sum((1, 2)))
+
+
+@geometries
+def test_every_form_has_the_same_norm_and_sum(options):
+    kernel, weight, x, g, y = kernels(**options)
+    exact = by_definition(weight, kernel, x, g)
+    factors, scales = torch.tensor([0.5, 0.0, 1.0, 0.25]).double(), torch.rand(len(weight)).double() + 0.5
+    forms = [Kept(kernel, x, g, way, None) for way in kernel.ways()]
+    forms += [Held(kernel, x, g, way) for way in kernel.ways()]
+    if x.dim() == 4 and kernel.geometry.groups == 1:
+        forms += [Held(kernel, x, g, "gram"), Held(kernel, x, g, "gram", y=y)]
+    for form in forms:
+        torch.testing.assert_close(form.squared_norms(), exact.flatten(1).square().sum(1))
+        torch.testing.assert_close(form.weighted_sum(factors), torch.einsum("b...,b->...", exact, factors))
+        torch.testing.assert_close(form.instantiate(torch.tensor([2, 0])), exact[[2, 0]])
+        torch.testing.assert_close(form.instantiate(), exact)
+        found = form.row_statistics(weight, scales)
+        rows = exact.flatten(2)
+        torch.testing.assert_close(found.squares, ((rows * scales[:, None]) ** 2).sum((1, 2)))
+        torch.testing.assert_close(found.own, (rows * weight.flatten(1)).sum(2))
+        torch.testing.assert_close(found.ones, rows.sum(2))
+        assert form.bytes() > 0
+
+
+def test_tiles_change_nothing(monkeypatch):
+    kernel, weight, x, g, _ = kernels(views=2)
+    exact = by_definition(weight, kernel, x, g)
+    monkeypatch.setattr(uses, "TILE", 30)
+    for form in (Kept(kernel, x, g, "unfold", None), Held(kernel, x, g, "grouped"), Held(kernel, x, g, "gram")):
+        torch.testing.assert_close(form.squared_norms(), exact.flatten(1).square().sum(1))
+        torch.testing.assert_close(form.weighted_sum(torch.ones(4).double()), exact.sum(0))
+        torch.testing.assert_close(form.instantiate(torch.tensor([3, 1])), exact[[3, 1]])
+
+
+@st.composite
+def transposed(draw):
+    dimensions, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2]))
+    stride, dilation, kernel = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    return dimensions, {
+        "in_channels": groups * draw(st.integers(1, 3)),
+        "out_channels": groups * draw(st.integers(1, 3)),
+        "kernel_size": kernel,
+        "stride": stride,
+        "dilation": dilation,
+        "padding": draw(st.integers(0, dilation * (kernel - 1) // 2)),
+        "output_padding": draw(st.integers(0, max(stride, dilation) - 1)),
+        "groups": groups,
+        "bias": draw(st.booleans()),
+    }
+
+
+@quick
+@given(
+    chosen=transposed(),
+    examples=st.integers(1, 3),
+    views=st.integers(1, 2),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_transposed_convolution_is_exact(compare, chosen, examples, views, dtype):
+    dimensions, options = chosen
+    kind = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}[dimensions]
+    model = nn.Sequential(kind(**options), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3))
+    lead = (examples,) if views == 1 else (examples, views)
+    x = torch.randn(*lead, options["in_channels"], *[4] * dimensions)
+    model(x[:1] if views == 1 else x[0])
+    gradient = compare(model.to(dtype), x.to(dtype), torch.arange(examples) % 3, views=views)
+    assert any(site.startswith("conv transposed") for site in gradient.ways)
 
 
 def test_an_image_without_a_batch_axis(compare):

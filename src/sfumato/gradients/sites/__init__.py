@@ -1,18 +1,35 @@
 """Sites: the places in a forward pass where parameters meet the data, one file per kind.
 
-A *site* is one call of a heavy function (`linear`, `conv`). Its forward is the ordinary fast kernel on all examples at
-once; in the backward it is given its inputs and the gradients of its outputs (`Site.record`), and from these it answers
-for each tensor it used, its *operands*, what a clipped sum needs (`Use`). Another way of computing norms is another
-`Use`.
+A *site* is one call of a heavy function: a linear map, a convolution, a norm. Its forward is the ordinary fast kernel
+on all examples and views at once; its backward computes the gradient of its input alone, and keeps for each parameter
+it used what a clipped sum needs: a `Use`. Another kind of site is another file with a `Site` and a line in `taps`;
+another way of computing norms is another `Use` (`uses`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
-from sfumato.gradients import clipping
+if TYPE_CHECKING:
+    from sfumato.gradients.derived import Operand
+
+
+class RowStatistics(NamedTuple):
+    """What the norm of a pulled-back gradient needs, for per-example gradients G of a matrix W with rows w_i.
+
+    Attributes:
+        squares: (B,) float64, ``sum_i s_i^2 |G_bi|^2`` for given row scales s.
+        own: (B, rows) float64, ``G_bi . w_i``.
+        ones: (B, rows) float64, ``G_bi . 1``.
+        reach: (B,) float64, at least the sum of the absolute terms that make up G_b, to which its rounding is relative.
+    """
+
+    squares: Tensor
+    own: Tensor
+    ones: Tensor
+    reach: Tensor
 
 
 class Use(Protocol):
@@ -26,8 +43,12 @@ class Use(Protocol):
         """``sum_b factors_b G_b``, of the tensor's shape, float32 at least; factors (B,), zero means excluded."""
         ...
 
-    def instantiate(self) -> Tensor:
-        """(B, *shape), the per-example gradients themselves."""
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        """(B, *shape), the per-example gradients themselves, or those of the examples `rows` alone."""
+        ...
+
+    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+        """For a weight (rows, ...) that is itself a function of parameters, and scales (rows,) float64."""
         ...
 
     def bytes(self) -> int:
@@ -35,42 +56,47 @@ class Use(Protocol):
         ...
 
 
-class Site(Protocol):
-    """One tapped call in a forward pass."""
+class Site:
+    """One tapped call in a forward pass.
 
-    def record(self, inputs: Tensor, output_gradients: Tensor) -> None:
-        """Called once, in the backward, with the folded inputs (B*K, ...) and the gradients of the outputs."""
-        ...
+    A kind of site computes `forward` and `backward`, and calls `add` in the backward for every operand that is trained.
 
-    def uses(self) -> list[tuple[Tensor, Use]]:
-        """The trainable operands and their per-example gradients; empty if the backward never came by."""
-        ...
+    Attributes:
+        examples: B, known from the moment of the tapped call.
+        views: the length of the second axis of the inputs: K, or K times what the model folded into it.
+        half: whether autocast may run it in half precision.
+    """
 
+    kind = "site"
+    half = False
 
-class Instantiated:
-    """Per-example gradients (B, *shape) as they are: the plain way, and the common form of all others."""
+    def __init__(self, **operands: Tensor | None):
+        self.operands: dict[str, Tensor] = {role: t for role, t in operands.items() if t is not None}
+        self.examples = self.views = 0
+        self.roles: dict[str, Operand] = {}
+        self.uses: list[tuple[Operand, Use]] = []
 
-    def __init__(self, values: Tensor):
-        self._values = values
+    def trained(self, role: str) -> bool:
+        """Whether the operand of this role exists and needs a gradient."""
+        return role in self.operands and self.operands[role].requires_grad
 
-    def squared_norms(self) -> Tensor:
-        return clipping.squared_norms(self._values)
+    def constant(self, role: str, like: Tensor) -> Tensor | None:
+        """The operand of this role without its graph, in the type of another tensor; None where there is none."""
+        operand = self.operands.get(role)
+        return None if operand is None else operand.detach().to(like.dtype)
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        return clipping.weighted_sum(self._values, factors)
+    def add(self, role: str, use: Use) -> None:
+        """Notes the per-example gradients of the operand of this role."""
+        self.uses.append((self.roles[role], use))
 
-    def instantiate(self) -> Tensor:
-        return self._values
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The outputs for folded inputs (B*K, ...), and what the backward wants to see again."""
+        raise NotImplementedError
 
-    def bytes(self) -> int:
-        return self._values.numel() * self._values.element_size()
+    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
+        """The gradient of the inputs, if it is wanted; every trained operand's use is added."""
+        raise NotImplementedError
 
-
-def together(uses: list[Use]) -> Use:
-    """All uses of one tensor as one: they add before the norm is taken."""
-    if len(uses) == 1:
-        return uses[0]
-    total = uses[0].instantiate().clone()
-    for use in uses[1:]:
-        total += use.instantiate()
-    return Instantiated(total)
+    def describe(self) -> str:
+        """The site's shape in words: what its best way depends on, apart from the number of examples."""
+        return " ".join("x".join(map(str, operand.shape)) for operand in self.operands.values())

@@ -1,19 +1,21 @@
-"""Convolutions in one, two or three dimensions, with any stride, padding, dilation and groups."""
+"""Convolutions in one, two or three dimensions, transposed ones too, with any stride, padding, dilation and groups."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import Instantiated, Use
+from sfumato.gradients.sites import Site
+from sfumato.gradients.sites.uses import Instantiated, slices
+from sfumato.gradients.sites.weights import use_of_weight
 
-Way = Literal["grouped", "loop", "unfold"]
-_PATCH_ELEMENTS = 1 << 20
+# Products of the Gram form, in float64, for each product of the plain weight gradient: more are not worth measuring.
+_MOST_GRAM_PRODUCTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,123 +26,268 @@ class Geometry:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+
+    def _rest(self) -> tuple:
+        extra = self.output_padding or (0,) * len(self.stride)
+        return self.stride, self.padding, self.dilation, self.transposed, extra, self.groups
 
     def apply(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution of (N, in, ...) with (out, in / groups, ...)."""
-        zeros = (0,) * len(self.stride)
-        return torch.convolution(
-            inputs, weight, bias, self.stride, self.padding, self.dilation, False, zeros, self.groups
-        )
+        """The convolution of (N, in, ...) with (out, in / groups, ...), or transposed with (in, out / groups, ...)."""
+        return torch.convolution(inputs, weight, bias, *self._rest())
 
     def backward(self, output_gradients: Tensor, inputs: Tensor, weight: Tensor, *, of_weight: bool) -> Tensor:
         """The gradient of the weight, or else of the inputs."""
-        return torch.ops.aten.convolution_backward(
-            output_gradients,
-            inputs,
-            weight,
-            None,
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            (0,) * len(self.stride),
-            self.groups,
-            [not of_weight, of_weight, False],
-        )[int(of_weight)]
-
-
-def choose_way(weight: Tensor, geometry: Geometry) -> Way:
-    """Which way to compute per-example weight gradients: a fixed rule, since a run must be replayed bit for bit.
-
-    From times on two CPU cores: one convolution with a group per example wins while a weight is small (up to 128 x 128
-    x 3 x 3); larger ones overflow the cache, and one kernel call per example is better. With up to three input
-    channels the kernels are bad at groups, and the patches are small enough to write out.
-    """
-    if geometry.groups == 1 and weight.shape[1] <= 3 and weight.dim() == 4:
-        return "unfold"
-    return "grouped" if weight.numel() <= 150_000 else "loop"
-
-
-def per_example_weight_gradients(
-    inputs: Tensor, output_gradients: Tensor, weight: Tensor, geometry: Geometry, examples: int, way: Way
-) -> Tensor:
-    """The weight's gradient of each example, summed over its views and positions.
-
-    Args:
-        inputs: (B*K, in, ...).
-        output_gradients: (B*K, out, ...).
-        weight: (out, in / groups, ...), for its shape.
-        examples: B.
-        way: "grouped", "loop" or "unfold" (two dimensions only); all give the same up to rounding.
-
-    Returns:
-        (B, out, in / groups, ...).
-    """
-    views = inputs.shape[0] // examples
-    if way == "loop":
-        result = weight.new_empty(examples, *weight.shape)
-        for index, (x, g) in enumerate(zip(inputs.split(views), output_gradients.split(views), strict=True)):
-            result[index] = geometry.backward(g, x, weight, of_weight=True)
-        return result
-    if way == "grouped":
-
-        def side_by_side(tensor: Tensor) -> Tensor:
-            split = tensor.reshape(examples, views, *tensor.shape[1:]).transpose(0, 1)
-            return split.reshape(views, examples * tensor.shape[1], *tensor.shape[2:])
-
-        many = Geometry(
-            stride=geometry.stride,
-            padding=geometry.padding,
-            dilation=geometry.dilation,
-            groups=geometry.groups * examples,
-        )
-        shape = (examples * weight.shape[0], *weight.shape[1:])
-        stacked = weight.new_empty(1).expand(shape)
-        result = many.backward(side_by_side(output_gradients), side_by_side(inputs), stacked, of_weight=True)
-        return result.reshape(examples, *weight.shape)
-    # Patches of some examples at a time, so that they take little memory and stay near the processor.
-    patch = views * weight[0].numel() * geometry.groups * output_gradients.shape[2:].numel()
-    pieces = max(1, _PATCH_ELEMENTS // max(1, patch)) * views
-    return torch.cat(
-        [
-            _by_patches(x, g, weight, geometry, views)
-            for x, g in zip(inputs.split(pieces), output_gradients.split(pieces), strict=True)
+        mask = [not of_weight, of_weight, False]
+        return torch.ops.aten.convolution_backward(output_gradients, inputs, weight, None, *self._rest(), mask)[
+            int(of_weight)
         ]
-    )
 
 
-def _by_patches(inputs: Tensor, output_gradients: Tensor, weight: Tensor, geometry: Geometry, views: int) -> Tensor:
-    groups, width, examples = geometry.groups, weight[0].numel(), inputs.shape[0] // views
-    patches = F.unfold(inputs, weight.shape[2:], geometry.dilation, geometry.padding, geometry.stride)
-    patches = patches.reshape(examples, views, groups, width, -1)
-    gradients = output_gradients.reshape(examples, views, groups, weight.shape[0] // groups, -1)
-    return torch.einsum("bkgit,bkgot->bgoi", patches, gradients).reshape(examples, *weight.shape)
+@dataclass(frozen=True, kw_only=True)
+class ConvKernel:
+    """Per-example weight gradients of a convolution that is not transposed (`uses.Kernel`).
+
+    Attributes:
+        geometry: of the convolution.
+        shape: of the weight, (out, in / groups, ...).
+        views: K.
+    """
+
+    geometry: Geometry
+    shape: tuple[int, ...]
+    views: int
+
+    def gradient_elements(self) -> int:
+        return math.prod(self.shape)
+
+    def fan_in(self) -> int:
+        return math.prod(self.shape[1:])
+
+    def ways(self) -> tuple[str, ...]:
+        first = ("grouped", "loop") if self.gradient_elements() <= 150_000 else ("loop", "grouped")
+        if len(self.shape) != 4:
+            return first
+        few = self.geometry.groups == 1 and self.shape[1] <= 3
+        return ("unfold", *first) if few or self.gradient_elements() > 150_000 else (*first, "unfold")
+
+    def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
+        """(b, out, in / groups, ...): summed over views and positions.
+
+        Args:
+            x: (b*K, in, ...).
+            g: (b*K, out, ...).
+            way: "grouped", one convolution with a group for each example; "loop", a kernel call for each example;
+                "unfold", patches (two dimensions only); or "any". All give the same up to rounding.
+        """
+        examples = x.shape[0] // self.views
+        way = self.ways()[0] if way == "any" else way
+        if way == "unfold":
+            return self._unfolded(x, g, examples)
+        if way == "grouped" and examples > 1:
+            return self._grouped(x, g, examples)
+        like = x.new_empty(1).expand(self.shape)
+        pairs = zip(x.split(self.views), g.split(self.views), strict=True)
+        found = [self.geometry.backward(gradient, inputs, like, of_weight=True) for inputs, gradient in pairs]
+        return torch.stack(found) if examples > 1 else found[0].unsqueeze(0)
+
+    def _grouped(self, x: Tensor, g: Tensor, examples: int) -> Tensor:
+        def side_by_side(tensor: Tensor) -> Tensor:
+            split = tensor.reshape(examples, self.views, *tensor.shape[1:]).transpose(0, 1)
+            return split.reshape(self.views, examples * tensor.shape[1], *tensor.shape[2:])
+
+        many = replace(self.geometry, groups=self.geometry.groups * examples)
+        like = x.new_empty(1).expand(examples * self.shape[0], *self.shape[1:])
+        found = many.backward(side_by_side(g), side_by_side(x), like, of_weight=True)
+        return found.reshape(examples, *self.shape)
+
+    def _unfolded(self, x: Tensor, g: Tensor, examples: int) -> Tensor:
+        groups, width, positions = self.geometry.groups, math.prod(self.shape[1:]), math.prod(g.shape[2:])
+        found = []
+        for part in slices(examples, self.views * groups * width * positions):
+            images = slice(part.start * self.views, part.stop * self.views)
+            rows = self._patches(x[images]).reshape(-1, self.views, groups, width, positions)
+            gradients = g[images].reshape(-1, self.views, groups, self.shape[0] // groups, positions)
+            if self.views == 1:
+                found.append(torch.matmul(gradients[:, 0], rows[:, 0].transpose(-1, -2)))
+            else:
+                found.append(torch.einsum("bkgit,bkgot->bgoi", rows, gradients))
+        return torch.cat(found).reshape(examples, *self.shape)
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """(N, in * kernel, T)."""
+        geometry = self.geometry
+        if self.shape[2:] == (1, 1) and not any(geometry.padding):
+            return x[:, :, :: geometry.stride[0], :: geometry.stride[1]].flatten(2)
+        return F.unfold(x, self.shape[2:], geometry.dilation, geometry.padding, geometry.stride)
+
+    def total(self, x: Tensor, g: Tensor) -> Tensor:
+        return self.geometry.backward(g, x, x.new_empty(1).expand(self.shape), of_weight=True)
+
+    def reach(self, x: Tensor, g: Tensor) -> Tensor:
+        # Each input pixel is in at most one patch per place of the kernel; then Cauchy and Schwarz.
+        squares = [clipping.squared_norms(t.reshape(t.shape[0] // self.views, -1)) for t in (x, g)]
+        return (math.prod(self.shape[2:]) * squares[0] * squares[1]).sqrt()
+
+    def gram_pays(self, x: Tensor, g: Tensor) -> bool:
+        if len(self.shape) != 4 or self.geometry.groups != 1:
+            return False
+        positions, pixels = self.views * math.prod(g.shape[2:]), self.views * self._padded(x.shape[2:])
+        products = pixels**2 * self.shape[1] + positions**2 * (self.shape[0] + math.prod(self.shape[2:]))
+        return products <= _MOST_GRAM_PRODUCTS * positions * self.gradient_elements()
+
+    def gram_elements(self, x: Tensor, g: Tensor) -> int:
+        side = self.views * max(self._padded(x.shape[2:]), math.prod(g.shape[2:]))
+        return 2 * (side * side + self.views * (x[0].numel() + g[0].numel()))
+
+    def _padded(self, size: tuple[int, ...]) -> int:
+        return math.prod(side + 2 * pad for side, pad in zip(size, self.geometry.padding, strict=True))
+
+    def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
+        """The patches' Gram matrix is a sum, over the places of the kernel, of pieces of the pixels' Gram matrix."""
+        (rows, columns), (down, right) = self.geometry.padding, self.geometry.stride
+        height, width = g.shape[2:]
+        pixels = F.pad(x.double(), (columns, columns, rows, rows))
+        sides = pixels.shape[2:]
+        gram = _gram(pixels, self.views).unflatten(2, (self.views, *sides)).unflatten(1, (self.views, *sides))
+        patches: Tensor | None = None
+        for i in range(self.shape[2]):
+            for j in range(self.shape[3]):
+                top, left = i * self.geometry.dilation[0], j * self.geometry.dilation[1]
+                one = slice(top, top + down * (height - 1) + 1, down)
+                two = slice(left, left + right * (width - 1) + 1, right)
+                piece = gram[:, :, one, two, :, one, two]
+                patches = piece.clone() if patches is None else patches.add_(piece)
+        assert patches is not None
+        gradients = _gram(g.double(), self.views)
+        return (patches.reshape(len(gradients), -1) * gradients.reshape(len(gradients), -1)).sum(dim=1)
+
+    def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
+        return g * scales.to(g.dtype).reshape(1, -1, *[1] * (g.dim() - 2))
+
+    def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor:
+        positions = g[0, 0].numel()
+        dots = torch.bmm(y.reshape(-1, 1, positions), g.reshape(-1, positions, 1)).reshape(g.shape[:2]).double()
+        if bias is not None:
+            dots -= bias.double() * g.flatten(2).sum(dim=2).double()
+        return dots.unflatten(0, (-1, self.views)).sum(dim=1)
+
+    def joined(self, uses: list[tuple[Tensor, Tensor]]) -> None:
+        return None
+
+    def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
+        groups, channels = self.geometry.groups, self.shape[1]
+        planes = x.reshape(x.shape[0], groups, channels, *x.shape[2:]).sum(dim=2)
+        ones = x.new_ones(groups, 1, *self.shape[2:])
+        boxes = replace(self.geometry, groups=groups).apply(planes, ones, None).reshape(x.shape[0], groups, -1, 1)
+        sums = torch.matmul(g.reshape(g.shape[0], groups, self.shape[0] // groups, -1), boxes)
+        return sums.reshape(-1, self.views, self.shape[0]).double().sum(dim=1)
 
 
-class ConvSite:
+def _gram(values: Tensor, views: int) -> Tensor:
+    """(b*K, C, ...) to (b, K*T, K*T): inner products over channels of all pairs of an example's positions."""
+    rows = values.flatten(2).unflatten(0, (-1, views)).transpose(1, 2).flatten(2)
+    return torch.bmm(rows.transpose(1, 2), rows)
+
+
+class ConvSite(Site):
     """One call of a convolution on a batch of examples.
 
     Args:
-        weight: (out, in / groups, ...), as the forward used it: a parameter or a function of parameters.
+        weight: (out, in / groups, ...), or (in, out / groups, ...) of a transposed one.
         bias: (out,) or None.
         geometry: stride, padding, dilation, groups.
-        examples: B.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, geometry: Geometry, examples: int):
-        self._weight, self._bias, self._geometry, self._examples = weight, bias, geometry, examples
-        self._uses: list[tuple[Tensor, Use]] = []
+    kind = "conv"
+    half = True
 
-    def record(self, inputs: Tensor, output_gradients: Tensor) -> None:
-        dtype = clipping.accumulation_dtype(output_gradients.dtype)
-        inputs, output_gradients = inputs.detach().to(dtype), output_gradients.detach().to(dtype)
-        if self._weight.requires_grad:
-            weight, way = self._weight.detach().to(dtype), choose_way(self._weight, self._geometry)
-            values = per_example_weight_gradients(inputs, output_gradients, weight, self._geometry, self._examples, way)
-            self._uses.append((self._weight, Instantiated(values)))
-        if self._bias is not None and self._bias.requires_grad:
-            positions = output_gradients.reshape(self._examples, -1, *output_gradients.shape[1:]).flatten(3)
-            self._uses.append((self._bias, Instantiated(positions.sum(dim=(1, 3)))))
+    def __init__(self, weight: Tensor, bias: Tensor | None, geometry: Geometry):
+        super().__init__(weight=weight, bias=bias)
+        self._geometry = geometry
 
-    def uses(self) -> list[tuple[Tensor, Use]]:
-        return self._uses
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        weight, bias = self.constant("weight", inputs), self.constant("bias", inputs)
+        outputs = self._geometry.apply(inputs, weight, bias)  # type: ignore[arg-type]
+        keeps = self.trained("weight") and self.roles["weight"].derived and not self._geometry.transposed
+        return outputs, (inputs, outputs) if keeps else (inputs,)
+
+    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
+        inputs = saved[0]
+        if self.trained("weight"):
+            x, g, geometry = inputs, output_gradients, self._geometry
+            if geometry.transposed:  # the same sums with inputs and output gradients in each other's place
+                x, g = g, x
+                geometry = replace(geometry, transposed=False, output_padding=())
+            kernel = ConvKernel(geometry=geometry, shape=tuple(self.operands["weight"].shape), views=self.views)
+            self.add("weight", use_of_weight(self, kernel, x, g, saved[1] if len(saved) > 1 else None))
+        if self.trained("bias"):
+            sums = output_gradients.flatten(2).sum(dim=2, dtype=clipping.accumulation_dtype(output_gradients.dtype))
+            self.add("bias", Instantiated(sums.unflatten(0, (self.examples, -1)).sum(dim=1)))
+        if not wanted:
+            return None
+        weight = self.constant("weight", output_gradients)
+        return self._geometry.backward(output_gradients, inputs, weight, of_weight=False)  # type: ignore[arg-type]
+
+    def describe(self) -> str:
+        geometry = self._geometry
+        words = [" x ".join(map(str, self.operands["weight"].shape))]
+        if any(step != 1 for step in geometry.stride):
+            words.append(f"stride {'x'.join(map(str, geometry.stride))}")
+        if any(step != 1 for step in geometry.dilation):
+            words.append(f"dilation {'x'.join(map(str, geometry.dilation))}")
+        if any(geometry.padding):
+            words.append(f"padding {'x'.join(map(str, geometry.padding))}")
+        if geometry.groups != 1:
+            words.append(f"{geometry.groups} groups")
+        return ("transposed " if geometry.transposed else "") + " ".join(words)
+
+
+def tap(mode, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    """The handler of ``F.conv1d``, ``F.conv2d`` and ``F.conv3d``."""
+    dimensions = weight.dim() - 2
+    if weight.numel() == 0 or input.shape[-dimensions:].numel() == 0:
+        return NotImplemented
+    stride, dilation = _per_dimension(stride, dimensions), _per_dimension(dilation, dimensions)
+    if isinstance(padding, str):
+        input, padding = _spelt_out(padding, input, weight, dilation)
+    geometry = Geometry(stride=stride, padding=_per_dimension(padding, dimensions), dilation=dilation, groups=groups)
+    return _call(mode, ConvSite(weight, bias, geometry), input, dimensions)
+
+
+def tap_transposed(mode, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """The handler of ``F.conv_transpose1d``, ``F.conv_transpose2d`` and ``F.conv_transpose3d``."""
+    dimensions = weight.dim() - 2
+    if weight.numel() == 0 or input.shape[-dimensions:].numel() == 0:
+        return NotImplemented
+    stride, padding, output_padding, dilation = (
+        _per_dimension(value, dimensions) for value in (stride, padding, output_padding, dilation)
+    )
+    geometry = Geometry(
+        stride=stride, padding=padding, dilation=dilation, groups=groups, transposed=True, output_padding=output_padding
+    )
+    return _call(mode, ConvSite(weight, bias, geometry), input, dimensions)
+
+
+def _call(mode, site: ConvSite, inputs: Tensor, dimensions: int):
+    if inputs.dim() > dimensions + 1:
+        return mode.call(site, inputs)
+    outputs = mode.call(site, inputs.unsqueeze(0))
+    return outputs if outputs is NotImplemented else outputs.squeeze(0)
+
+
+def _per_dimension(value, dimensions: int) -> tuple[int, ...]:
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    return numbers * dimensions if len(numbers) == 1 else numbers
+
+
+def _spelt_out(padding: str, inputs: Tensor, weight: Tensor, dilation: tuple[int, ...]):
+    """Padding by name as numbers; an odd total is padded on the far side first, as torch does."""
+    if padding == "valid":
+        return inputs, 0
+    totals = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
+    if any(total % 2 for total in totals):
+        far = [amount for total in reversed(totals) for amount in (0, total % 2)]
+        inputs = F.pad(inputs, far)
+    return inputs, tuple(total // 2 for total in totals)

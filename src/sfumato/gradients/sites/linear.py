@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import Instantiated, Use
+from sfumato.gradients.sites import RowStatistics, Site
+from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.sites.weights import use_of_weight
 
 # Activations above this are normalised before the product, so that no factor becomes a denormal number.
 _LARGEST_PLAIN_NORM = 1e15
+# Products of the Gram form, in float64, for each product of the plain weight gradient: more are not worth measuring.
+_MOST_GRAM_PRODUCTS = 2
 
 
 class OuterProduct:
@@ -40,38 +47,131 @@ class OuterProduct:
         scaled = (output_gradients.double() * factors[:, None]).to(output_gradients.dtype)
         return scaled.t() @ activations
 
-    def instantiate(self) -> Tensor:
-        return self._output_gradients[:, :, None] * self._activations[:, None, :]
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        a, g = self._activations, self._output_gradients
+        a, g = (a, g) if rows is None else (a[rows], g[rows])
+        return g[:, :, None] * a[:, None, :]
+
+    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+        a, g = self._activations.double(), self._output_gradients.double()
+        squares = clipping.squared_norms(a)
+        return RowStatistics(
+            squares=squares * (g * scales).square().sum(dim=1),
+            own=g * (a @ weight.double().t()),
+            ones=g * a.sum(dim=1, keepdim=True),
+            reach=(squares * clipping.squared_norms(g)).sqrt(),
+        )
 
     def bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self._activations, self._output_gradients))
 
 
-class LinearSite:
+@dataclass(frozen=True)
+class LinearKernel:
+    """Per-example gradients of a weight (d, p) used at T positions, ``G_b = sum_t g_bt a_bt^T`` (`uses.Kernel`).
+
+    Inputs are (b, T, p) and output gradients (b, T, d): views are positions like others.
+    """
+
+    outputs: int
+    inputs: int
+    views: int = 1
+
+    def gradient_elements(self) -> int:
+        return self.outputs * self.inputs
+
+    def fan_in(self) -> int:
+        return self.inputs
+
+    def ways(self) -> tuple[str, ...]:
+        return ("product",)
+
+    def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
+        return torch.bmm(g.transpose(1, 2), x)
+
+    def total(self, x: Tensor, g: Tensor) -> Tensor:
+        return g.reshape(-1, self.outputs).t() @ x.reshape(-1, self.inputs)
+
+    def reach(self, x: Tensor, g: Tensor) -> Tensor:
+        return (clipping.squared_norms(x) * clipping.squared_norms(g)).sqrt()
+
+    def gram_pays(self, x: Tensor, g: Tensor) -> bool:
+        return x.shape[1] * (self.outputs + self.inputs) <= _MOST_GRAM_PRODUCTS * self.gradient_elements()
+
+    def gram_elements(self, x: Tensor, g: Tensor) -> int:
+        return 2 * (2 * x.shape[1] ** 2 + x[0].numel() + g[0].numel())
+
+    def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
+        x, g = x.double(), g.double()
+        return (torch.bmm(x, x.transpose(1, 2)) * torch.bmm(g, g.transpose(1, 2))).sum(dim=(1, 2))
+
+    def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
+        return g * scales.to(g.dtype)
+
+    def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor:
+        dots = torch.einsum("bto,bto->bo", y, g).double()
+        return dots if bias is None else dots - bias.double() * g.sum(dim=1).double()
+
+    def joined(self, uses: list[tuple[Tensor, Tensor]]) -> tuple[LinearKernel, Tensor, Tensor]:
+        x, g = zip(*uses, strict=True) if uses else ((), ())
+        return self, torch.cat(x, dim=1) if uses else torch.empty(0), torch.cat(g, dim=1) if uses else torch.empty(0)
+
+    def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
+        return torch.bmm(g.transpose(1, 2), x.sum(dim=2, keepdim=True))[:, :, 0].double()
+
+
+class LinearSite(Site):
     """One call of ``F.linear`` on a batch of examples.
 
     Args:
         weight: (d, p), as the forward used it: a parameter or a function of parameters.
         bias: (d,) or None.
-        examples: B.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, examples: int):
-        self._weight, self._bias, self._examples = weight, bias, examples
-        self._uses: list[tuple[Tensor, Use]] = []
+    kind = "linear"
+    half = True
 
-    def record(self, inputs: Tensor, output_gradients: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__(weight=weight, bias=bias)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        weight, bias = self.constant("weight", inputs), self.constant("bias", inputs)
+        return F.linear(inputs, weight, bias), (inputs,)  # type: ignore[arg-type]
+
+    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
         dtype = clipping.accumulation_dtype(output_gradients.dtype)
-        activations = inputs.detach().reshape(self._examples, -1, inputs.shape[-1]).to(dtype)
-        gradients = output_gradients.detach().reshape(self._examples, -1, output_gradients.shape[-1]).to(dtype)
-        if self._weight.requires_grad:
-            if activations.shape[1] == 1:
-                use: Use = OuterProduct(activations[:, 0], gradients[:, 0])
+        gradients = output_gradients.reshape(self.examples, -1, output_gradients.shape[-1])
+        if self.trained("weight"):
+            outputs, width = self.operands["weight"].shape
+            activations = saved[0].reshape(self.examples, -1, width)
+            if activations.shape[1] == 1 and self.roles["weight"].uses == 1:
+                self.add("weight", OuterProduct(activations[:, 0].to(dtype), gradients[:, 0].to(dtype)))
             else:
-                use = Instantiated(torch.bmm(gradients.transpose(1, 2), activations))
-            self._uses.append((self._weight, use))
-        if self._bias is not None and self._bias.requires_grad:
-            self._uses.append((self._bias, Instantiated(gradients.sum(dim=1))))
+                self.add("weight", use_of_weight(self, LinearKernel(outputs, width), activations, gradients))
+        if self.trained("bias"):
+            self.add("bias", Instantiated(gradients.sum(dim=1, dtype=dtype)))
+        return output_gradients @ self.constant("weight", output_gradients) if wanted else None  # type: ignore[operator]
 
-    def uses(self) -> list[tuple[Tensor, Use]]:
-        return self._uses
+
+def tap(mode, input, weight, bias=None):
+    """The handler of ``F.linear``."""
+    if weight.dim() != 2:
+        return NotImplemented
+    if input.dim() > 1:
+        return mode.call(LinearSite(weight, bias), input)
+    outputs = mode.call(LinearSite(weight, bias), input.unsqueeze(0))
+    return outputs if outputs is NotImplemented else outputs.squeeze(0)
+
+
+def tap_product(mode, input, other):
+    """The handler of ``torch.matmul`` and its like: inputs (..., p) times a matrix (p, d)."""
+    if not isinstance(other, Tensor) or other.dim() != 2 or input.dim() < 2:
+        return NotImplemented
+    return mode.call(LinearSite(other.t(), None), input)
+
+
+def tap_added_product(mode, input, mat1, mat2, *, beta=1, alpha=1):
+    """The handler of ``torch.addmm``: a bias, inputs (T, p) and a matrix (p, d)."""
+    if beta != 1 or alpha != 1 or input.dim() != 1:
+        return NotImplemented
+    return mode.call(LinearSite(mat2.t(), input), mat1)

@@ -1,0 +1,98 @@
+"""The largest batch whose clipped sum fits a given memory: python benchmarks/largest_batch.py [--gibibytes 2]
+
+What must fit is the growth of the allocator's peak above model and batch (measuring.py), in the first step and in
+a later one. Each batch is tried in a process of its own. As the peak is nearly a straight line in the number of
+examples, the search goes where the line through the last batch that fits and the first that doesn't meets the limit,
+until they are 1% apart. Writes benchmarks/results/largest-batch-MACHINE.json.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+import clipping
+import measuring
+import problems
+import ways
+from measuring import Growth
+from problems import Row
+
+MODELS = {"cpu": ("wrn-16-4", "vit-tiny", "nf-resnet-26"), "cuda": ("wrn-40-4-views", "vit-base", "nf-resnet-50")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
+
+    gibibytes: float = 2.0
+    """what the step may take besides model and batch"""
+    models: tuple[str, ...] = ()
+    """rows of clipping.py; where none is given, wrn-16-4, vit-tiny and nf-resnet-26, or their larger kin on cuda"""
+    ways: tuple[str, ...] = ("plain", "sfumato", "opacus-hooks")
+    """plain, and ways of clipping.py"""
+    threads: int | None = None
+    """torch's threads; as many as it chooses where none is given"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    json: Path | None = None
+    """where the figures go, in place of benchmarks/results/largest-batch-MACHINE.json"""
+
+
+def main(options: Options) -> None:
+    clipping.set_up(options.threads, options.device)
+    names = clipping.known("models", options.models or MODELS[options.device], problems.rows(options.device))
+    machine = measuring.machine(options.device)
+    path = options.json or measuring.RESULTS / f"largest-batch-{measuring.machine_name(machine)}.json"
+    print(f"{'model':<16}{'way':<18}{'largest batch':>14}{'of plain':>10}{'peak MiB':>10}")
+    found: dict[str, Any] = {"machine": machine, "gibibytes": options.gibibytes, "rows": {}}
+    for name in names:
+        found["rows"][name] = {}
+        for way in options.ways:
+            found["rows"][name][way] = answer = search(name, way, options)
+            print(line(name, way, answer, found["rows"][name].get("plain")), flush=True)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+
+
+def search(name: str, way: str, options: Options) -> dict[str, Any]:
+    """The largest batch of one row and way, and its peak."""
+    row, limit = problems.rows(options.device)[name], int(options.gibibytes * 2**30)
+    peaks: dict[int, int] = {0: 0}
+    size = row.batch
+    try:
+        while True:
+            grown: Growth = measuring.apart(growth_of, replace(row, batch=size), way, options)
+            peaks[size] = max(grown.first, grown.later)
+            fits = max(batch for batch, peak in peaks.items() if peak <= limit)
+            over = min((batch for batch, peak in peaks.items() if peak > limit), default=None)
+            if over is None:
+                # At most double, so that a curve that isn't straight can't ask for far too much.
+                size = min(2 * fits, max(fits + 1, fits * limit // peaks[fits]))
+            elif over - fits <= max(1, fits // 100):
+                return {"batch": fits, "peak_bytes": peaks[fits]}
+            else:
+                slope = (peaks[over] - peaks[fits]) / (over - fits)
+                size = min(over - 1, max(fits + 1, fits + int((limit - peaks[fits]) / slope)))
+    except Exception as error:
+        return {"reason": measuring.reason(error)}
+
+
+def growth_of(row: Row, way: str, options: Options) -> Growth:
+    """Peak memory of one way on one batch, in the process that this is called in."""
+    clipping.set_up(options.threads, options.device)
+    return measuring.growth(ways.make(way, problems.build(row, options.device)).step, options.device)
+
+
+def line(name: str, way: str, answer: dict[str, Any], plain: dict[str, Any] | None) -> str:
+    if "reason" in answer:
+        return f"{name:<16}{way:<18}{answer['reason']}"
+    share = f"{answer['batch'] / plain['batch']:.0%}" if plain and plain.get("batch") else "-"
+    return f"{name:<16}{way:<18}{answer['batch']:>14}{share:>10}{answer['peak_bytes'] / 2**20:>10.0f}"
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

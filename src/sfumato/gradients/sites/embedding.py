@@ -1,0 +1,141 @@
+"""Embeddings: rows of a table by index. An example's gradient has as many rows as it has distinct indices, and only
+these are held: memory and time know nothing of the table's size until the sum.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients import clipping
+from sfumato.gradients.sites import RowStatistics, Site
+
+
+def _add_up(values: Tensor, places: Tensor, count: int) -> Tensor:
+    """(count, D): sums of the rows of values (M, D) that have the same place (M,); the same sums at every call."""
+    if values.device.type == "cpu":
+        return values.new_zeros(count, values.shape[1]).index_add_(0, places, values)
+    return torch.ops.aten.embedding_dense_backward(values, places, count, -1, False)
+
+
+class RowsUse:
+    """Per-example gradients of a table (V, D) that are zero but for some rows.
+
+    Args:
+        indices: (B, T) the rows, each at most once in an example; a place with a row of zeros may repeat another.
+        values: (B, T, D).
+        shape: (V, D).
+    """
+
+    def __init__(self, indices: Tensor, values: Tensor, shape: tuple[int, ...]):
+        self._indices, self._values, self._shape = indices, values, shape
+
+    @classmethod
+    def of(cls, indices: Tensor, values: Tensor, shape: tuple[int, ...]) -> RowsUse:
+        """The same from indices that may repeat: the rows of one index are added up, before any norm is taken."""
+        examples, positions = indices.shape
+        ordered, order = indices.sort(dim=1)
+        ranks = torch.zeros_like(indices)
+        ranks[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(dim=1)
+        places = torch.empty_like(ranks).scatter_(1, order, ranks)
+        places += positions * torch.arange(examples, device=indices.device).unsqueeze(1)
+        sums = _add_up(values.reshape(examples * positions, -1), places.reshape(-1), examples * positions)
+        distinct = torch.zeros_like(indices).scatter_(1, ranks, ordered)
+        return cls(distinct, sums.reshape(values.shape), shape)
+
+    @classmethod
+    def joined(cls, uses: list[RowsUse]) -> RowsUse:
+        """Several uses of one table as one."""
+        indices = torch.cat([use._indices for use in uses], dim=1)
+        return cls.of(indices, torch.cat([use._values for use in uses], dim=1), uses[0]._shape)
+
+    def squared_norms(self) -> Tensor:
+        return clipping.squared_norms(self._values)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        values = clipping.without_excluded(self._values, factors)
+        exact = torch.float64 if clipping.needs_float64(factors, values.dtype) else values.dtype
+        scaled = (values.to(exact) * factors.to(exact)[:, None, None]).to(values.dtype)
+        return _add_up(scaled.flatten(0, 1), self._indices.reshape(-1), self._shape[0])
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        indices, values = (t if rows is None else t[rows] for t in (self._indices, self._values))
+        places = indices + self._shape[0] * torch.arange(len(indices), device=indices.device).unsqueeze(1)
+        whole = _add_up(values.flatten(0, 1), places.reshape(-1), len(indices) * self._shape[0])
+        return whole.reshape(-1, *self._shape)
+
+    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+        values = self._values.double()
+        squares = (clipping.squared_lengths(values) * scales[self._indices].square()).sum(dim=1)
+
+        def by_row(numbers: Tensor) -> Tensor:
+            whole = numbers.new_zeros(len(numbers), self._shape[0])
+            return whole.scatter_add_(1, self._indices, numbers)
+
+        return RowStatistics(
+            squares=squares,
+            own=by_row((values * weight.reshape(self._shape)[self._indices]).sum(dim=2)),
+            ones=by_row(values.sum(dim=2)),
+            reach=self.squared_norms().sqrt(),
+        )
+
+    def bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self._indices, self._values))
+
+
+class EmbeddingSite(Site):
+    """One call of ``F.embedding`` on a batch of examples.
+
+    Args:
+        weight: (V, D).
+        padding: an index that gets no gradient, or None.
+    """
+
+    kind = "embedding"
+
+    def __init__(self, weight: Tensor, padding: int | None):
+        super().__init__(weight=weight)
+        self._padding = None if padding is None else padding % len(weight)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return F.embedding(inputs, self.operands["weight"].detach()), (inputs,)
+
+    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
+        shape = tuple(self.operands["weight"].shape)
+        indices = saved[0].reshape(self.examples, -1).long()
+        gradients = output_gradients.to(clipping.accumulation_dtype(output_gradients.dtype))
+        gradients = gradients.reshape(*indices.shape, math.prod(shape[1:]))
+        if self._padding is not None:
+            gradients = gradients.masked_fill((indices == self._padding).unsqueeze(-1), 0)
+        self.add("weight", RowsUse.of(indices, gradients, shape))
+        return None
+
+
+def tap(mode, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
+    """The handler of ``F.embedding``; a sparse gradient is the same gradient."""
+    refuse_coupling(weight, max_norm, scale_grad_by_freq)
+    if input.numel() == 0 or weight.dim() != 2:
+        return NotImplemented
+    if input.dim() > 0:
+        return mode.call(EmbeddingSite(weight, padding_idx), input)
+    outputs = mode.call(EmbeddingSite(weight, padding_idx), input.unsqueeze(0))
+    return outputs if outputs is NotImplemented else outputs.squeeze(0)
+
+
+def refuse_coupling(weight: Tensor, max_norm: float | None, scale_grad_by_freq: bool) -> None:
+    """Refuses options by which an example's indices reach other examples' gradients."""
+    if max_norm is not None:
+        raise SfumatoError(
+            f"an embedding has max_norm={max_norm}, which rewrites its weights at the private indices it reads",
+            "call it without max_norm",
+        )
+    if scale_grad_by_freq and weight.requires_grad:
+        raise SfumatoError(
+            "an embedding has scale_grad_by_freq=True, which divides gradients by how often an index occurs in the "
+            "whole batch, so every example would move every other one's gradient",
+            "build it with scale_grad_by_freq=False",
+        )

@@ -1,0 +1,123 @@
+"""Layer norm and root-mean-square norm: a weight and a bias for each place of a normalised row."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sfumato.gradients import clipping
+from sfumato.gradients.sites import Site
+from sfumato.gradients.sites.uses import Instantiated
+
+# Numbers per example from which a kernel call for each example is faster than tiles of several examples.
+_OWN_CALL = 1 << 15
+# Numbers of such a tile: near the processor, and few enough calls.
+_TILE = 1 << 18
+
+
+class RowNormSite(Site):
+    """One call of a norm over rows of n numbers.
+
+    Args:
+        weight, bias: of n numbers, or None.
+        shape: the last axes of the inputs, which make up a row.
+        epsilon: added to the variance, or to the mean square.
+        centred: whether the row's mean is taken away, as in a layer norm.
+    """
+
+    kind = "norm"
+
+    def __init__(
+        self, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...], epsilon: float, *, centred: bool
+    ):
+        super().__init__(weight=weight, bias=bias)
+        self._width, self._epsilon, self._centred = math.prod(shape), epsilon, centred
+
+    def _rows(self, values: Tensor) -> Tensor:
+        """(rows, n), in float32 at least."""
+        return values.to(clipping.accumulation_dtype(values.dtype)).reshape(-1, self._width)
+
+    def _row(self, role: str, like: Tensor) -> Tensor | None:
+        operand = self.constant(role, like)
+        return None if operand is None else operand.reshape(-1)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = self._rows(inputs)
+        weight, bias = self._row("weight", x), self._row("bias", x)
+        if self._centred:
+            outputs, mean, scale = torch.native_layer_norm(x, [self._width], weight, bias, self._epsilon)
+        else:
+            squares = torch.linalg.vector_norm(x, dim=1, keepdim=True).square_()
+            scale = squares.div_(self._width).add_(self._epsilon).rsqrt_()
+            outputs, mean = x * scale, torch.zeros_like(scale)
+            outputs = outputs if weight is None else outputs.mul_(weight)
+        return outputs.reshape(inputs.shape).to(inputs.dtype), (inputs, mean, scale)
+
+    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
+        inputs, mean, scale = saved
+        x, g = self._rows(inputs), self._rows(output_gradients)
+        for role, values in zip(("weight", "bias"), self._of_operands(x, g, mean, scale), strict=True):
+            if self.trained(role):
+                self.add(role, Instantiated(values.reshape(self.examples, *self.operands[role].shape)))
+        if not wanted:
+            return None
+        weight = self._row("weight", x)
+        found = torch.ops.aten.native_layer_norm_backward(
+            g, x, [self._width], mean, scale, weight, None, [True, False, False]
+        )[0]
+        if not self._centred:  # the kernel has taken away the mean of g * weight, times the scale
+            sums = g.sum(dim=1, keepdim=True) if weight is None else (g @ weight).unsqueeze(1)
+            found.addcmul_(sums, scale, value=1 / self._width)
+        return found.reshape(output_gradients.shape).to(output_gradients.dtype)
+
+    def _of_operands(self, x: Tensor, g: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, n) each: the sums over rows of ``g (x - mean) scale``, and of g."""
+        x, g, mean, scale = (t.reshape(self.examples, -1, t.shape[-1]) for t in (x, g, mean, scale))
+        if not self.trained("weight"):
+            return g[:, 0, :0], g.sum(dim=1)
+        if x[0].numel() >= _OWN_CALL and x.device.type == "cpu":
+            like, mask = x.new_empty(self._width), [False, True, self.trained("bias")]
+            found = [
+                torch.ops.aten.native_layer_norm_backward(*one, like, like, mask)[1:]
+                for one in zip(g, x, [[self._width]] * len(x), mean, scale, strict=True)
+            ]
+            weights, biases = zip(*found, strict=True)
+            return torch.stack(weights), torch.stack(biases) if mask[2] else weights[0]
+        of_weight = x.new_empty(self.examples, self._width)
+        step = max(1, _TILE // x[0].numel()) if x.device.type == "cpu" else self.examples
+        workspace = torch.empty_like(x[:step])
+        pieces = zip(*(t.split(step) for t in (x, g, mean, scale, of_weight)), strict=True)
+        for one_x, one_g, one_mean, one_scale, found in pieces:
+            tile = torch.sub(one_x, one_mean, out=workspace[: len(found)])
+            torch.sum(tile.mul_(one_scale).mul_(one_g), dim=1, out=found)
+        return of_weight, g.sum(dim=1) if self.trained("bias") else of_weight
+
+    def describe(self) -> str:
+        return f"rows of {self._width}"
+
+
+def _call(mode, inputs: Tensor, shape, weight, bias, epsilon: float, *, centred: bool):
+    shape = tuple(shape)
+    if inputs.numel() == 0 or not shape or tuple(inputs.shape[-len(shape) :]) != shape:
+        return NotImplemented
+    site = RowNormSite(weight, bias, shape, epsilon, centred=centred)
+    if inputs.dim() > len(shape):
+        return mode.call(site, inputs)
+    outputs = mode.call(site, inputs.unsqueeze(0))
+    return outputs if outputs is NotImplemented else outputs.squeeze(0)
+
+
+def tap_layer_norm(mode, input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """The handler of ``F.layer_norm``."""
+    return _call(mode, input, normalized_shape, weight, bias, eps, centred=True)
+
+
+def tap_rms_norm(mode, input, normalized_shape, weight=None, eps=None):
+    """The handler of ``F.rms_norm``."""
+    if eps is None:
+        if input.dtype not in (torch.float32, torch.float64):
+            return NotImplemented  # the library's own choice has differed between its versions
+        eps = torch.finfo(input.dtype).eps
+    return _call(mode, input, normalized_shape, weight, None, eps, centred=False)

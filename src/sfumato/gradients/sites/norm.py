@@ -1,0 +1,144 @@
+"""Norms over groups of channels, and batch norm at stored statistics: a weight and a bias for each channel.
+
+The kernel that the library runs backward sums, for weight and bias, over images. Handed all images as the channels of a
+single one, ``(1, N*C, ...)`` with N*G groups, it has the same groups, so its input gradients are the same, and what it
+returns for each channel is one image's: per-example gradients for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._C import _functorch  # type: ignore[attr-defined]
+
+from sfumato.gradients import clipping
+from sfumato.gradients.sites import Site
+from sfumato.gradients.sites.uses import Instantiated
+
+# The most groups of one image that CUDA's kernels can launch.
+_MOST_GROUPS = 65535
+
+
+class ChannelNormSite(Site):
+    """One call of a norm that ends in a scale and a shift of each channel.
+
+    Args:
+        weight, bias: (C,) or None.
+        epsilon: added to the variance.
+        groups: G, of a group norm; C of an instance norm.
+        stored: mean and variance (C,), of a batch norm at stored statistics, whose groups are its channels.
+    """
+
+    kind = "norm"
+
+    def __init__(
+        self,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        epsilon: float,
+        groups: int,
+        stored: tuple[Tensor, Tensor] | None = None,
+    ):
+        super().__init__(weight=weight, bias=bias)
+        self._epsilon, self._groups, self._stored = epsilon, groups, stored
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = inputs.to(clipping.accumulation_dtype(inputs.dtype))
+        weight, bias = self.constant("weight", x), self.constant("bias", x)
+        if self._stored is None:
+            sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]), self._groups)
+            outputs, mean, scale = torch.native_group_norm(x, weight, bias, *sizes, self._epsilon)
+        else:
+            mean, variance = (t.detach().to(x.dtype) for t in self._stored)
+            outputs = F.batch_norm(x, mean, variance, weight, bias, eps=self._epsilon)
+            mean, scale = (t.expand(len(x), -1) for t in (mean, (variance + self._epsilon).rsqrt()))
+        return outputs.to(inputs.dtype), (inputs, mean, scale)
+
+    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
+        inputs, mean, scale = saved
+        x, g = (t.to(clipping.accumulation_dtype(t.dtype)) for t in (inputs, output_gradients))
+        last = x.device.type == "cpu" and x.dim() == 4 and not x.is_contiguous()
+        last = last and x.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        x, g, weight = (
+            x.contiguous(memory_format=layout),
+            g.contiguous(memory_format=layout),
+            self.constant("weight", x),
+        )
+        mask = [wanted and self._stored is None, self.trained("weight"), self.trained("bias")]
+        step = 1 if last else max(1, _MOST_GROUPS // self._groups)  # one image alone keeps its layout in memory
+        pieces = zip(*(t.split(step) for t in (x, g, mean, scale)), strict=True)
+        parts = [_of_images(*piece, weight, mask) for piece in pieces]
+        of_inputs, *found = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True))
+        for role, values in zip(("weight", "bias"), found, strict=True):
+            if self.trained(role):
+                self.add(role, Instantiated(values.reshape(self.examples, -1, x.shape[1]).sum(dim=1)))
+        if self._stored is not None:
+            of_inputs = g * (scale[0] if weight is None else scale[0] * weight).reshape(-1, *[1] * (x.dim() - 2))
+        return of_inputs.reshape(x.shape).to(output_gradients.dtype) if wanted else None
+
+    def describe(self) -> str:
+        channels = next(iter(self.operands.values())).shape[0]
+        if self._stored is not None:
+            return f"{channels} channels, frozen"
+        return f"{channels} channels in {self._groups} groups"
+
+
+def _of_images(x: Tensor, g: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, mask: list[bool]):
+    """The gradients of inputs (n, C, ...), and each image's of weight and bias (n, C); empty where not in the mask."""
+    (images, channels), positions = x.shape[:2], math.prod(x.shape[2:])
+    if images > 1:  # one image alone keeps its layout in memory
+        x, g = x.reshape(1, -1, positions), g.reshape(1, -1, positions)
+    weight = None if weight is None else weight.repeat(images)
+    sizes = (1, images * channels, positions, mean.numel())
+    statistics = (mean.reshape(1, -1), scale.reshape(1, -1))
+    found = torch.ops.aten.native_group_norm_backward(g, x, *statistics, weight, *sizes, mask)
+    return [value if asked else x.new_empty(0) for value, asked in zip(found, mask, strict=True)]
+
+
+def _call(mode, inputs: Tensor, weight, bias, epsilon: float, groups: int, stored=None):
+    """A site's outputs; a norm of a single number, and of none, is left to the library, which refuses it."""
+    per_group = math.prod(inputs.shape[2:]) * (inputs.shape[1] // groups)
+    if inputs.numel() == 0 or (stored is None and per_group == 1):
+        return NotImplemented
+    return mode.call(ChannelNormSite(weight, bias, epsilon, groups, stored), inputs)
+
+
+def tap_group_norm(mode, input, num_groups, weight=None, bias=None, eps=1e-5):
+    """The handler of ``F.group_norm``."""
+    if input.dim() < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        return NotImplemented
+    return _call(mode, input, weight, bias, eps, num_groups)
+
+
+def tap_instance_norm(
+    mode,
+    input,
+    running_mean=None,
+    running_var=None,
+    weight=None,
+    bias=None,
+    use_input_stats=True,
+    momentum=0.1,
+    eps=1e-5,
+):
+    """The handler of ``F.instance_norm``."""
+    if not use_input_stats:
+        return tap_batch_norm(mode, input, running_mean, running_var, weight, bias, eps=eps)
+    if running_mean is not None or running_var is not None or input.dim() < 3:
+        return NotImplemented
+    return _call(mode, input, weight, bias, eps, input.shape[1])
+
+
+def tap_batch_norm(
+    mode, input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+):
+    """The handler of ``F.batch_norm``: of stored statistics alone."""
+    if training or running_mean is None or running_var is None or input.dim() < 2:
+        return NotImplemented
+    if any(_functorch.is_batchedtensor(tensor) for tensor in (running_mean, running_var)):
+        return NotImplemented
+    return _call(mode, input, weight, bias, eps, input.shape[1], (running_mean, running_var))

@@ -1,0 +1,376 @@
+"""Forms in which the per-example gradients of one use can be held.
+
+=============  ==========================================================  =======================================
+form           norm                                                        weighted sum
+=============  ==========================================================  =======================================
+Instantiated   of the gradients as they are                                of the gradients as they are
+Kept           the same, taken tile by tile while a tile is near           of the tiles
+Held           certified: of Gram matrices, or of tiles that are dropped   the ordinary weight gradient, once, with
+                                                                           each example's output gradients scaled
+=============  ==========================================================  =======================================
+
+`Held` computes the sum anew, so the norm must pay for the rounding of another computation: it adds an allowance
+relative to the *reach* of an example, a bound on the sum of the absolute terms of its gradient. An example whose
+terms cancel so much that the allowance would be felt is instantiated instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sfumato.gradients import clipping
+from sfumato.gradients.sites import RowStatistics, Use
+
+# Numbers in one tile of per-example gradients: a few megabytes, which stay in a core's cache.
+TILE = 1 << 20
+# Rounding of a weight gradient, in units of the type's rounding, relative to the sum of its absolute terms. Kernels sum
+# in many lanes; errors of 1 to 2 units were seen.
+_ALLOWED_ROUNDINGS = 4
+# The Gram form in float64: relative to the square of the reach, what dot products of 9,000 numbers may lose.
+_GRAM_ROUNDING = 1e-12
+# Norms of inputs or output gradients outside of this range could overflow or vanish in a product with a clip factor.
+_PLAIN_RANGE = (1e-12, 1e12)
+
+
+def unit_roundoff(tensor: Tensor) -> float:
+    """The rounding unit of matrix products of such tensors, which may be coarser than the type's."""
+    if tensor.dtype == torch.float64:
+        return torch.finfo(torch.float64).eps / 2
+    lax = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}[torch.get_float32_matmul_precision()]
+    if tensor.device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+        lax = max(lax, 2.0**-11)
+    return lax
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """The largest allowance for rounding, relative to the norm: beyond it an example is instantiated."""
+    return 3e-10 if dtype == torch.float64 else 5e-5
+
+
+def rounding(reach: Tensor, like: Tensor) -> Tensor:
+    """By how much a computed weight gradient may differ from the exact one in norm.
+
+    Args:
+        reach: (B,) bounds on the sums of the absolute terms.
+        like: one of the factors, for its type and device.
+    """
+    return _ALLOWED_ROUNDINGS * unit_roundoff(like) * reach
+
+
+class Instantiated:
+    """Per-example gradients (B, *shape) as they are: the plain way, and the common form of all others."""
+
+    def __init__(self, values: Tensor):
+        self._values = values
+
+    def squared_norms(self) -> Tensor:
+        return clipping.squared_norms(self._values)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        return clipping.weighted_sum(self._values, factors)
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        return self._values if rows is None else self._values[rows]
+
+    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+        tile = _row_statistics(self._values, weight, scales)
+        return tile._replace(reach=self.squared_norms().sqrt())
+
+    def bytes(self) -> int:
+        return self._values.numel() * self._values.element_size()
+
+
+def _row_statistics(values: Tensor, weight: Tensor, scales: Tensor) -> RowStatistics:
+    """Of (b, rows, ...); the reach is that of the gradients as computed."""
+    rows = values.flatten(2) if values.dim() > 2 else values.unsqueeze(-1)
+    squares = clipping.squared_lengths(rows)
+    return RowStatistics(
+        squares=(squares * scales.square()).sum(dim=1),
+        own=(rows * weight.reshape(rows.shape[1:])).sum(dim=-1).double(),
+        ones=rows.sum(dim=-1).double(),
+        reach=squares.sum(dim=1).sqrt(),
+    )
+
+
+class Kernel(Protocol):
+    """The arithmetic of one linear map of a weight (out, ...), used at T positions of each example.
+
+    Inputs ``x`` and output gradients ``g`` have the axis of examples and views, (B*K, ...), first.
+    """
+
+    views: int
+
+    def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
+        """(b, *shape): per-example gradients."""
+        ...
+
+    def total(self, x: Tensor, g: Tensor) -> Tensor:
+        """The ordinary gradient of the weight, summed over examples."""
+        ...
+
+    def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
+        """(b,) float64: ``sum_tt' (a_t . a_t') (g_t . g_t')``, in float64 throughout."""
+        ...
+
+    def reach(self, x: Tensor, g: Tensor) -> Tensor:
+        """(b,) float64: at least ``sum_t |a_t| |g_t|``."""
+        ...
+
+    def gradient_elements(self) -> int:
+        """Numbers in one per-example gradient."""
+        ...
+
+    def fan_in(self) -> int:
+        """Numbers in one row of the weight."""
+        ...
+
+    def ways(self) -> tuple[str, ...]:
+        """Those of `instantiate` that can be used here, the usual one first."""
+        ...
+
+    def gram_pays(self, x: Tensor, g: Tensor) -> bool:
+        """Whether `squares_by_gram` can be used, and is not far more arithmetic than the gradients themselves."""
+        ...
+
+    def gram_elements(self, x: Tensor, g: Tensor) -> int:
+        """Numbers that `squares_by_gram` writes for one example."""
+        ...
+
+    def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
+        """Output gradients with a factor for each output channel."""
+        ...
+
+    def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor:
+        """(b, out) float64: ``sum_t g_to (y_to - bias_o)``."""
+        ...
+
+    def joined(self, uses: list[tuple[Tensor, Tensor]]) -> tuple[Kernel, Tensor, Tensor] | None:
+        """Several uses (x, g) of one weight as one with more positions, or None if that cannot be."""
+        ...
+
+    def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
+        """(b, out) float64: ``sum_t g_to (a_t . 1)``, the row sums of the gradients."""
+        ...
+
+
+def slices(examples: int, each: int) -> Iterator[slice]:
+    """Slices of the examples, so that `each` numbers per example stay within a tile."""
+    step = max(1, TILE // max(1, each))
+    return (slice(start, min(start + step, examples)) for start in range(0, examples, step))
+
+
+class Kept:
+    """Per-example gradients in tiles; norms are taken at once, while a tile is near the processor.
+
+    Args:
+        kernel: of the map.
+        x, g: inputs and output gradients (B*K, ...); not held.
+        way: the kernel's way of instantiating.
+        derived: (weight, scales) as in `row_statistics`, where the weight is a function of parameters.
+    """
+
+    def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, way: str, derived: tuple[Tensor, Tensor] | None):
+        self._tiles, squares, statistics = [], [], []
+        for part in slices(x.shape[0] // kernel.views, kernel.gradient_elements()):
+            images = slice(part.start * kernel.views, part.stop * kernel.views)
+            tile = kernel.instantiate(x[images], g[images], way)
+            self._tiles.append(tile)
+            if derived is None:
+                squares.append(clipping.squared_norms(tile))
+            else:
+                statistics.append(_row_statistics(tile, *derived))
+        self._squares = torch.cat(squares) if squares else None
+        self._statistics = RowStatistics(*map(torch.cat, zip(*statistics, strict=True))) if statistics else None
+
+    def squared_norms(self) -> Tensor:
+        if self._squares is None:
+            self._squares = torch.cat([clipping.squared_norms(tile) for tile in self._tiles])
+        return self._squares
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        parts = factors.split([tile.shape[0] for tile in self._tiles])
+        total = clipping.weighted_sum(self._tiles[0], parts[0])
+        for tile, part in zip(self._tiles[1:], parts[1:], strict=True):
+            total += clipping.weighted_sum(tile, part)
+        return total
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        if rows is None:
+            return self._tiles[0] if len(self._tiles) == 1 else torch.cat(self._tiles)
+        size = self._tiles[0].shape[0]
+        return torch.stack([self._tiles[row // size][row % size] for row in rows.tolist()])
+
+    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+        if self._statistics is None:
+            tiles = [_row_statistics(tile, weight, scales) for tile in self._tiles]
+            self._statistics = RowStatistics(*map(torch.cat, zip(*tiles, strict=True)))
+        return self._statistics
+
+    def bytes(self) -> int:
+        return sum(tile.numel() * tile.element_size() for tile in self._tiles)
+
+
+class Held:
+    """Inputs and output gradients; no per-example gradient outlives its norm.
+
+    Args:
+        kernel: of the map.
+        x, g: inputs and output gradients (B*K, ...).
+        way: "gram", or the kernel's way of instantiating tiles that are dropped.
+        derived: (weight, scales) as in `row_statistics`, where the weight is a function of parameters.
+        y: the map's outputs (B*K, ...), needed for `row_statistics` by Gram matrices, and
+        bias: (out,), what was added to them.
+        later: whether norms are left until they are asked for, since other uses of the tensor are to be added.
+
+    **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, if a weight
+    gradient of float32 (or float64) is wrong by at most 4 roundings of the sum of its absolute terms. Examples for
+    which that is more than `tolerance` of the norm are instantiated, and then their bound holds without a condition.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        g: Tensor,
+        way: str,
+        *,
+        derived: tuple[Tensor, Tensor] | None = None,
+        y: Tensor | None = None,
+        bias: Tensor | None = None,
+        later: bool = False,
+    ):
+        self.kernel, self.x, self.g = kernel, x, g
+        self._way, self._y, self._bias = way, y, bias
+        self._dtype = clipping.accumulation_dtype(x.dtype)
+        self._hard: tuple[Tensor, Tensor] | None = None
+        self._statistics: RowStatistics | None = None
+        if not later:
+            _ = self.squared_norms() if derived is None else self.row_statistics(*derived)
+
+    @property
+    def _examples(self) -> int:
+        return self.x.shape[0] // self.kernel.views
+
+    def _parts(self, each: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """(images, x, g) of a few examples at a time, in float32 at least, so that `each` numbers make a tile."""
+        for part in slices(self._examples, each):
+            images = slice(part.start * self.kernel.views, part.stop * self.kernel.views)
+            yield images, self.x[images].to(self._dtype), self.g[images].to(self._dtype)
+
+    def _of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        x, g = (t.unflatten(0, (self._examples, -1))[rows].flatten(0, 1) for t in (self.x, self.g))
+        return x.to(self._dtype), g.to(self._dtype)
+
+    @cached_property
+    def _reach(self) -> Tensor:
+        return self.kernel.reach(self.x, self.g)
+
+    def _sums_of_squares(self, scales: Tensor | None = None) -> Tensor:
+        """(B,) float64, of the exact gradients or of gradients with scaled rows, up to float64's rounding."""
+        kernel = self.kernel
+        if self._way == "gram":
+            return torch.cat(
+                [
+                    kernel.squares_by_gram(x, g if scales is None else kernel.scaled(g.double(), scales))
+                    for _, x, g in self._parts(kernel.gram_elements(self.x, self.g))
+                ]
+            )
+        tiles = (kernel.instantiate(x, g, self._way) for _, x, g in self._parts(kernel.gradient_elements()))
+        if scales is None:
+            return torch.cat([clipping.squared_norms(tile) for tile in tiles])
+        return torch.cat([(clipping.squared_lengths(tile.flatten(2)) * scales.square()).sum(1) for tile in tiles])
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        """(B,): certified, with the hard examples instantiated."""
+        squares = self._sums_of_squares().clamp_min(0) + _GRAM_ROUNDING * self._reach.square()
+        bound = squares.sqrt() + rounding(self._reach, self.g)
+        low, high = _PLAIN_RANGE
+        plain = (self._reach > low) & (self._reach < high) & (bound <= (1 + tolerance(self._dtype)) * squares.sqrt())
+        plain |= self._reach == 0
+        bound = bound.square()
+        if bool(plain.all()):
+            return bound
+        rows = (~plain).nonzero()[:, 0]
+        gradients = self._instantiated(rows)
+        self._hard = (rows, gradients)
+        bound[rows] = clipping.squared_norms(gradients)
+        return bound
+
+    def _instantiated(self, rows: Tensor) -> Tensor:
+        x, g = self._of(rows)
+        views = self.kernel.views
+        parts = slices(len(rows), self.kernel.gradient_elements())
+        way = "any" if self._way == "gram" else self._way
+        return torch.cat(
+            [
+                self.kernel.instantiate(x[p.start * views : p.stop * views], g[p.start * views : p.stop * views], way)
+                for p in parts
+            ]
+        )
+
+    def squared_norms(self) -> Tensor:
+        return self._squares
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        easy = factors
+        if self._hard is not None:
+            easy = factors.clone()
+            easy[self._hard[0]] = 0
+        images = easy.repeat_interleave(self.kernel.views)
+        x = clipping.without_excluded(self.x, images).to(self._dtype)
+        g = clipping.without_excluded(self.g, images).to(self._dtype)
+        total = self.kernel.total(x, g * images.to(self._dtype).reshape(-1, *[1] * (g.dim() - 1)))
+        if self._hard is not None:
+            rows, gradients = self._hard
+            total += clipping.weighted_sum(gradients, factors[rows])
+        return total
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        return self._instantiated(torch.arange(self._examples, device=self.x.device) if rows is None else rows)
+
+    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+        if self._statistics is None:
+            self._statistics = self._measured(weight, scales)
+        return self._statistics
+
+    def _measured(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+        kernel, y = self.kernel, self._y
+        if self._way != "gram" or y is None:
+            way = "any" if self._way == "gram" else self._way
+            tiles = [
+                _row_statistics(kernel.instantiate(x, g, way), weight, scales)
+                for _, x, g in self._parts(kernel.gradient_elements())
+            ]
+            return RowStatistics(*map(torch.cat, zip(*tiles, strict=True)))._replace(reach=self._reach)
+        x, g = self.x.to(self._dtype), self.g.to(self._dtype)
+        own, ones = kernel.output_dots(y.to(self._dtype), g, self._bias), kernel.input_sums(x, g)
+        squares = self._sums_of_squares(scales).clamp_min(0)
+        reach = self._reach
+        if self._bias is not None:  # what the outputs lost when the bias was added, and the dots in taking it away
+            rows = weight.reshape(len(weight), -1).double().norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
+            positions = self.g[0].numel() * kernel.views / len(weight)
+            gradients = clipping.squared_norms(self.g.reshape(self._examples, -1)).sqrt()
+            reach = reach + (self._bias.double().abs() / rows).max() * positions**0.5 * gradients
+        return RowStatistics(squares=squares, own=own, ones=ones, reach=reach)
+
+    def bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.x, self.g))
+
+
+def together(uses: list[Use]) -> Use:
+    """All uses of one tensor as one: they add before the norm is taken."""
+    if len(uses) == 1:
+        return uses[0]
+    held = [use for use in uses if isinstance(use, Held)]
+    if len(held) == len(uses) and (joined := held[0].kernel.joined([(use.x, use.g) for use in held])):
+        return Held(*joined, "gram")
+    total = uses[0].instantiate().clone()
+    for use in uses[1:]:
+        total += use.instantiate()
+    return Instantiated(total)

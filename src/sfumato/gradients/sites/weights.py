@@ -1,0 +1,38 @@
+"""Which form the per-example gradients of a weight take: the way that the tuner chose for the site."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sfumato.gradients import clipping
+from sfumato.gradients.sites import Site, Use
+from sfumato.gradients.sites.uses import Held, Kept, Kernel
+
+
+def use_of_weight(site: Site, kernel: Kernel, x: Tensor, g: Tensor, y: Tensor | None = None) -> Use:
+    """The use of a site's operand "weight", after its backward.
+
+    Args:
+        kernel: the arithmetic of the map.
+        x, g, y: inputs, output gradients and, if at hand, outputs, each (B*K, ...).
+    """
+    operand = site.roles["weight"]
+    x, g = x.detach(), g.detach()
+    if operand.uses > 1 and kernel.joined([]) is not None:
+        return Held(kernel, x, g, "gram", later=True)
+    dtype = clipping.accumulation_dtype(g.dtype)
+    way = site.tuner.way(site, kernel, x, g, derived=operand.derived)
+    if way.startswith("keep"):
+        derived = operand.rows if operand.uses == 1 else None
+        return Kept(kernel, x.to(dtype), g.to(dtype), way.removeprefix("keep "), derived)
+    bias = site.operands.get("bias")
+    return Held(
+        kernel,
+        x,
+        g,
+        way.removeprefix("drop "),
+        derived=operand.rows,
+        y=None if y is None else y.detach(),
+        bias=None if bias is None else bias.detach(),
+        later=operand.uses > 1 or (operand.derived and operand.rows is None),
+    )

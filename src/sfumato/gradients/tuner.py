@@ -1,0 +1,116 @@
+"""The tuner: which way to take at each site, measured once for each shape and remembered.
+
+What is best depends on the sizes of caches and on the library's kernels, so it is not derived but tried, on made-up
+numbers. A choice is a fact about shapes and the machine, never about data. Since the ways round differently, a run that
+is to be repeated bit for bit keeps its choices (`ClippedGradient.ways`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from sfumato.gradients.sites import Site
+from sfumato.gradients.sites.uses import Held, Kept, Kernel
+
+# Products of a weight gradient of one example below which the usual way is taken unmeasured.
+_SMALL = 300_000
+# Numbers in the made-up inputs and output gradients of one trial, and the most examples in it.
+_TRIAL, _MOST_EXAMPLES = 1 << 22, 8
+_REPEATS = 3
+# A way that keeps gradients larger than the activations must be this much faster than the best one that does not.
+_WORTH_MEMORY = 1.5
+# A way is only left for one that is clearly faster.
+_CLEARLY = 0.95
+
+_MEASURED: dict[tuple, str] = {}
+
+
+class Tuner:
+    """Ways by site.
+
+    Args:
+        ways: choices that were made before, by `key`; they are not measured again.
+    """
+
+    def __init__(self, ways: Mapping[str, str] | None = None):
+        self.ways: dict[str, str] = dict(ways or {})
+
+    def way(self, site: Site, kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
+        """ "keep W", "drop W" with W a way of the kernel to instantiate, or "gram".
+
+        Args:
+            site: for its description.
+            kernel: the arithmetic of its map.
+            x, g: inputs and output gradients (B*K, ...), for their shapes.
+            derived: whether the weight is a function of parameters.
+        """
+        key = f"{site.kind} {site.describe()}, {_positions(kernel, g)}"
+        if key not in self.ways:
+            products = kernel.views * g[0].numel() * kernel.fan_in()
+            place = (key, str(x.device), x.dtype, torch.get_num_threads())
+            if products < _SMALL:
+                self.ways[key] = f"keep {kernel.ways()[0]}"
+            else:
+                if place not in _MEASURED:
+                    _MEASURED[place] = _fastest(kernel, x, g)
+                self.ways[key] = _MEASURED[place]
+        return self.ways[key]
+
+
+def _positions(kernel: Kernel, g: Tensor) -> str:
+    places = "x".join(map(str, g.shape[1:-1] if g.dim() == 3 and kernel.views == 1 else g.shape[2:]))
+    return f"{kernel.views} x {places}" if kernel.views > 1 else f"{places}"
+
+
+def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
+    activations = kernel.views * (x[0].numel() + g[0].numel())
+    examples = max(2, min(_MOST_EXAMPLES, _TRIAL // activations))
+    generator = torch.Generator().manual_seed(0)
+
+    def made_up(like: Tensor) -> Tensor:
+        shape = (examples * kernel.views, *like.shape[1:])
+        values = torch.randn(shape, generator=generator).to(like)
+        channels_last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
+        return values.contiguous(memory_format=torch.channels_last) if channels_last else values
+
+    x, g = made_up(x), made_up(g)
+    factors = torch.ones(examples, dtype=torch.float64, device=x.device)
+
+    def keeping(way: str) -> Callable[[], object]:
+        return lambda: Kept(kernel, x, g, way, None).weighted_sum(factors)
+
+    def holding(way: str) -> Callable[[], object]:
+        return lambda: Held(kernel, x, g, way).weighted_sum(factors)
+
+    kept = {way: _seconds(keeping(way), x.device) for way in kernel.ways()}
+    usual = kernel.ways()[0]
+    best = min(kept, key=lambda way: kept[way])
+    best = best if kept[best] < _CLEARLY * kept[usual] else usual
+    lean = {f"drop {best}": _seconds(holding(best), x.device)}
+    if kernel.gram_pays(x, g):
+        lean["gram"] = _seconds(holding("gram"), x.device)
+    leanest = min(lean, key=lambda way: lean[way])
+    worth = 1.0 if kernel.gradient_elements() <= activations else _WORTH_MEMORY
+    return f"keep {best}" if kept[best] * worth <= lean[leanest] else leanest
+
+
+def _seconds(action: Callable[[], object], device: torch.device) -> float:
+    """The fastest of a few tries after one to warm up."""
+    action()
+    tries = []
+    for _ in range(_REPEATS):
+        _wait(device)
+        began = time.perf_counter()
+        action()
+        _wait(device)
+        tries.append(time.perf_counter() - began)
+    return min(tries)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,179 @@
+"""The benchmarks of the engine: what they measure is what they say, and a wrong way is told from a right one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+MEBIBYTE = 2**20
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch):
+    """Imports a file of the benchmarks."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+def block(mebibytes: int) -> torch.Tensor:
+    return torch.empty(mebibytes * MEBIBYTE, dtype=torch.uint8)
+
+
+def test_growth_is_the_peak_not_the_sum_of_a_step(benchmark):
+    def step():
+        first = block(3)
+        second = block(4)
+        del first
+        return second, block(2)
+
+    assert benchmark("measuring").growth(step, "cpu") == benchmark("measuring").Growth(
+        first=7 * MEBIBYTE, later=7 * MEBIBYTE
+    )
+
+
+def test_growth_counts_what_is_kept_from_step_to_step(benchmark):
+    kept: list[torch.Tensor] = []
+
+    def step():
+        if not kept:
+            block(16)
+            kept.append(block(5))
+        block(2)
+
+    growth = benchmark("measuring").growth(step, "cpu")
+    assert (growth.first, growth.later) == (16 * MEBIBYTE, 7 * MEBIBYTE)
+
+
+def test_rounds_are_interleaved_with_the_plain_step_right_before_each_way(benchmark, monkeypatch: pytest.MonkeyPatch):
+    measuring, called = benchmark("measuring"), []
+    monkeypatch.setattr(measuring, "_SHORTEST", 1e-9)
+    steps = {name: (lambda name=name: called.append(name)) for name in ("plain", "one", "other")}
+    pairs = {name: (steps["plain"], steps[name]) for name in ("one", "other")}
+    timings = measuring.interleaved(pairs, rounds=3, device="cpu")
+    assert called[-12:] == 3 * ["plain", "one", "plain", "other"]
+    assert {name: len(found.ratios) for name, found in timings.items()} == {"one": 3, "other": 3}
+
+
+def test_the_ratio_is_the_median_of_each_round_s_own(benchmark):
+    summary = benchmark("measuring").Timings(plain=[1.0, 2.0, 4.0], way=[3.0, 3.0, 4.0]).summary()
+    assert (summary["ratio"], summary["lowest_ratio"], summary["highest_ratio"]) == (1.5, 1.0, 3.0)
+    assert (summary["plain_milliseconds"], summary["milliseconds"]) == (2000, 3000)
+
+
+def small_problem(benchmark, *, views: int = 1):
+    problems = benchmark("problems")
+    return problems.build(problems.Row(model="lenet5", batch=5, size=28, channels=1, views=views), "cpu")
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_vmap_agrees_with_the_truth_and_a_wrong_sum_does_not(benchmark, views: int):
+    clipping, ways, problem = benchmark("clipping"), benchmark("ways"), small_problem(benchmark, views=views)
+    truth = ways.loop(problem.double())
+    right = ways.make("vmap", problem)
+    assert clipping.check("vmap", right, problem, problem, truth, floor=0.0)["error"] < 1e-4
+
+    unclipped = ways.Way(step=lambda: {name: 1.05 * total for name, total in right.step().items()})
+    assert not clipping.check("vmap", unclipped, problem, problem, truth, floor=0.0)["agrees"]
+    without_head = ways.Way(step=lambda: {name: total for name, total in right.step().items() if "head" not in name})
+    with pytest.raises(benchmark("measuring").CannotError, match=r"no gradient of head"):
+        clipping.check("vmap", without_head, problem, problem, truth, floor=0.0)
+
+
+def test_the_truth_clips_each_example(benchmark):
+    ways, problem = benchmark("ways"), small_problem(benchmark)
+    norm = float(sum(total.square().sum() for total in ways.loop(problem.first(1).double()).values())) ** 0.5
+    assert norm == pytest.approx(ways.MAX_NORM, rel=1e-9)
+
+
+def test_plain_leaves_no_gradient_behind(benchmark):
+    ways, problem = benchmark("ways"), small_problem(benchmark)
+    way = ways.make("plain", problem)
+    first = {name: gradient.clone() for name, gradient in way.step().items()}
+    assert all(torch.equal(first[name], gradient) for name, gradient in way.step().items())
+
+
+def test_reasons_name_no_file(benchmark):
+    text = benchmark("measuring").reason(ImportError("cannot import x (" + "/".join(["", "home", "someone", "y.py)"])))
+    assert text == "ImportError: cannot import x (a file)"
+
+
+def test_the_figures_are_merged_way_by_way_unless_the_machine_is_another(benchmark, tmp_path: Path):
+    clipping, path = benchmark("clipping"), tmp_path / "figures.json"
+    first = {"ways": {"a": {"ratio": 2.0}, "b": {"reason": "is not installed"}, "c": {"ratio": 3.0}}}
+    clipping.write(path, {"cores": 2}, "lenet5", first)
+    again = {"ways": {"a": {"memory_ratio": 1.5}, "b": {"ratio": 4.0}}}
+    row = clipping.write(path, {"cores": 2}, "lenet5", again)
+    assert row["ways"] == {"a": {"ratio": 2.0, "memory_ratio": 1.5}, "b": {"ratio": 4.0}, "c": {"ratio": 3.0}}
+    clipping.write(path, {"cores": 4}, "cnn", again)
+    assert json.loads(path.read_text())["rows"].keys() == {"cnn"}
+
+
+@pytest.mark.parametrize("fixed", [0, 300])
+def test_the_search_finds_the_largest_batch(benchmark, monkeypatch: pytest.MonkeyPatch, fixed: int):
+    largest, measuring = benchmark("largest_batch"), benchmark("measuring")
+    tried = []
+
+    def apart(function, row, way, options):
+        tried.append(row.batch)
+        peak = (fixed + 7 * row.batch) * MEBIBYTE
+        return measuring.Growth(first=peak + 5 * MEBIBYTE, later=peak)
+
+    monkeypatch.setattr(measuring, "apart", apart)
+    answer = largest.search("wrn-16-4", "sfumato", largest.Options(gibibytes=2.0))
+    true = (2048 - 5 - fixed) // 7
+    assert true * 0.99 - 1 <= answer["batch"] <= true
+    assert len(tried) < 14
+
+
+def test_the_picture_has_five_panels_and_is_the_same_each_time(benchmark, tmp_path: Path):
+    scaling = benchmark("scaling")
+    figures = {"ratio": 1.2, "lowest_ratio": 1.1, "highest_ratio": 1.3, "plain_milliseconds": 4.0}
+    axes = {name: [{"value": value, **figures} for value in values] for name, values in scaling.POINTS.items()}
+    for name in ("one.svg", "other.svg"):
+        scaling.draw({"axes": axes}, tmp_path / name)
+    text = (tmp_path / "one.svg").read_text()
+    assert text == (tmp_path / "other.svg").read_text()
+    assert all(title in text for title in scaling.TITLES.values())
+    assert set(re.findall(r"https?://([^/\"]*)", text)) == {"www.w3.org"}
+
+
+def test_the_table_is_printed_and_stored(tmp_path: Path):
+    path = tmp_path / "figures.json"
+    line = "--models lenet5 --ways sfumato vmap --rounds 2 --threads 1 --json"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "clipping.py"), *line.split(), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    stored = json.loads(path.read_text())
+    ways = stored["rows"]["lenet5"]["ways"]
+    assert ways.keys() == {"sfumato", "vmap"}
+    for name, way in ways.items():
+        assert way["agrees"], name
+        assert way["lowest_ratio"] <= way["ratio"] <= way["highest_ratio"], name
+        assert way["memory_ratio"] > 0.5, name
+        assert re.search(rf"^lenet5 .* {name} .* agrees", done.stdout, re.MULTILINE)
+    assert stored["machine"]["threads"] == 1
+    assert socket.gethostname() not in json.dumps(stored["machine"])
+
+
+def test_an_unknown_row_is_refused(benchmark):
+    clipping = benchmark("clipping")
+    with pytest.raises(SystemExit, match="no models nothing; there are lenet5"):
+        clipping.known("models", ("nothing",), benchmark("problems").CPU)
