@@ -52,7 +52,7 @@ class Options:
     models: tuple[str, ...] = ()
     """rows of the table, by name; where none is given, all of the device"""
     ways: tuple[str, ...] = ()
-    """of sfumato, opacus-hooks, opacus-functorch, opacus-ew, opacus-ghost, vmap, jax-privacy; where none is given, all"""
+    """of sfumato, opacus-hooks, opacus-functorch, opacus-ew, opacus-ghost, vmap, jax-privacy; or all"""
     rounds: int = 7
     """how often every way is timed; 0 leaves the times out"""
     threads: int | None = None
@@ -121,9 +121,12 @@ def measure(name: str, compared: list[str], options: Options) -> dict[str, Any]:
     for key in names:
         try:
             way = ways.make(key, problem)
-            for _ in range(WARM_UP):
-                way.step()
+            with warnings.catch_warnings(record=True) as warned:
+                for _ in range(WARM_UP):
+                    way.step()
             found[key] = {} if key == "plain" else check(key, way, problem, checked, truth, floor)
+            if warned:
+                found[key]["warning"] = measuring.reason(warned[0].message)
             usable[key] = way
         except Exception as error:
             found[key] = {"reason": measuring.reason(error)}
@@ -207,7 +210,8 @@ def lines(name: str, measured: dict[str, Any]) -> list[str]:
             spread = f"{way['lowest_ratio']:.2f} to {way['highest_ratio']:.2f}"
             times = f"{way['plain_milliseconds']:>10.1f}{way['milliseconds']:>10.1f}{way['ratio']:>8.2f}  {spread:<19}"
         memory = f"{way['memory_ratio']:.2f}" if "memory_ratio" in way else "-"
-        written.append(f"{start}{times}{memory:>8}  {agreement(way)}")
+        warning = f"; {way['warning']}" if "warning" in way else ""
+        written.append(f"{start}{times}{memory:>8}  {agreement(way)}{warning}")
     return written
 
 
@@ -224,6 +228,7 @@ def write(path: Path, machine: dict[str, Any], name: str, measured: dict[str, An
     known_ways = rows.get(name, {}).get("ways", {})
     for key, way in measured["ways"].items():
         before = known_ways.get(key, {})
+        before.pop("warning", None)
         known_ways[key] = way if "reason" in way or "reason" in before else before | way
     rows[name] = measured | {"ways": known_ways}
     path.parent.mkdir(exist_ok=True)

@@ -190,8 +190,8 @@ def _silence() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def reason(error: Exception) -> str:
-    """Why a way failed, in one line without the names of files."""
+def reason(error: Exception | Warning | str) -> str:
+    """Why a way failed, or what it warned of, in one line without the names of files."""
     text = " ".join(str(error).split()) or "no message"
     text = re.sub(r"(?<!\w)(?:/[\w.-]+){2,}", "a file", text)
     if isinstance(error, CannotError):

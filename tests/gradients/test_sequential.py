@@ -8,20 +8,12 @@ from torch import nn
 from sfumato.gradients import ClippedGradient
 
 
-def test_a_recurrent_model_keeps_its_own_parameters():
-    model = Recurrent()
-    held = [id(parameter) for parameter in model.cell._flat_weights]
-    with pytest.warns(RuntimeWarning, match="one at a time"):
-        ClippedGradient(model, F.cross_entropy)(torch.randn(2, 4), torch.arange(2))
-    assert held == [id(parameter) for parameter in model.cell._flat_weights]
-
-
 class Branching(nn.Module):
     """Looks at a value of the example to decide where to go."""
 
-    def __init__(self):
+    def __init__(self, width=4):
         super().__init__()
-        self.left, self.right = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.left, self.right = nn.Linear(width, 3), nn.Linear(width, 3)
 
     def forward(self, x):
         return self.left(x) if x.sum() > 0 else self.right(x)
@@ -30,14 +22,33 @@ class Branching(nn.Module):
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.cell, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 3)
+        self.cell, self.head = nn.LSTM(2, 3, batch_first=True), Branching(3)
 
     def forward(self, x):
         return self.head(self.cell(x.unflatten(1, (2, 2)))[0][:, -1])
 
 
+def test_a_recurrent_model_keeps_its_own_parameters():
+    model = Recurrent()
+    held = [id(parameter) for parameter in model.cell._flat_weights]
+    with pytest.warns(RuntimeWarning, match="one at a time"):
+        ClippedGradient(model, F.cross_entropy)(torch.randn(2, 4), torch.arange(2))
+    assert held == [id(parameter) for parameter in model.cell._flat_weights]
+
+
+class Wandering(nn.Module):
+    """Reads a number out of the example, which cannot be done for all of them at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.first(x) * float(x.detach().abs().amax()))
+
+
 @pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("model", [Branching, Recurrent])
+@pytest.mark.parametrize("model", [Branching, Wandering])
 def test_the_slow_road_is_exact(compare, model, views):
     x = torch.randn(5, *([views] if views > 1 else []), 4, dtype=torch.float64)
     with pytest.warns(RuntimeWarning, match="one at a time"):

@@ -91,6 +91,7 @@ class Forms:
     """What has been found out about a model's functions of parameters; lives as long as its `ClippedGradient`."""
 
     proven: dict[tuple, bool] = field(default_factory=dict)
+    known: dict[tuple, tuple[Tensor, RowForm]] = field(default_factory=dict)
     probes: dict[tuple, Tensor] = field(default_factory=dict)
 
     def probe(self, like: Tensor, number: int) -> Tensor:
@@ -171,15 +172,21 @@ class Operands:
     def _form(self, tensor: Tensor, names: tuple[str, ...]) -> RowForm | None:
         """The numbers of a function of rows, or None if it is none."""
         key = (names, tuple(tensor.shape), tensor.dtype)
-        if self._forms.proven.get(key) is False:
+        if self._forms.proven.get(key) is False or self._weight_and_gains(tensor, names) is None:
             return None
+        # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
+        tensors = [t.detach().reshape(len(tensor), -1) for t in (tensor, *(self._shared[name] for name in names))]
+        marks = torch.stack([(t * self._forms.probe(t, 1)).sum(dim=1) for t in tensors])
+        if key in self._forms.known and torch.equal(self._forms.known[key][0], marks):
+            return self._forms.known[key][1]
         form, likeness = self._measured(tensor, names)
         if key not in self._forms.proven:
             proven = form is not None and self._predicts(tensor, names, form)
             self._forms.proven[key] = proven
             return form if proven else None
-        if form is not None and likeness > _DRIFT.get(tensor.dtype, 0):
+        if form is None or likeness > _DRIFT[tensor.dtype]:
             return None
+        self._forms.known[key] = marks, form
         return form
 
     def _weight_and_gains(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[str, list[str]] | None:

@@ -210,6 +210,21 @@ def test_sites_equal_autograd(kind, layout):
         torch.testing.assert_close(found[role], values)
 
 
+@pytest.mark.parametrize("role", ["weight", "bias"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_parameter_may_be_frozen(kind, role):
+    if (kind, role) == ("rms", "bias"):
+        return
+    x, g, weight, bias = problem(kind)
+    leaves = {"weight": weight.detach(), "bias": bias.detach()}
+    leaves[role].requires_grad_()
+    _, of_inputs, found = run_site(make_site(kind, leaves["weight"], leaves["bias"], x.shape[1:]), x, g, 3)
+    _, expected_inputs, expected = by_example(kind, x, g, weight, bias, x.shape[1:], 2)
+    torch.testing.assert_close(of_inputs, expected_inputs)
+    assert found.keys() == {role}
+    torch.testing.assert_close(found[role], expected[role])
+
+
 @pytest.mark.parametrize("rows", [1, 3000])
 def test_long_examples_of_layer_norms_equal_short_ones(rows):
     """Both ways of summing over rows: a call for each example, and tiles of several."""

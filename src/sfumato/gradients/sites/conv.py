@@ -122,6 +122,9 @@ class ConvKernel:
             return x[:, :, :: geometry.stride[0], :: geometry.stride[1]].flatten(2)
         return F.unfold(x, self.shape[2:], geometry.dilation, geometry.padding, geometry.stride)
 
+    def applied(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.geometry.apply(x, weight, None)
+
     def total(self, x: Tensor, g: Tensor) -> Tensor:
         return self.geometry.backward(g, x, x.new_empty(1).expand(self.shape), of_weight=True)
 
@@ -206,22 +209,28 @@ class ConvSite(Site):
     def __init__(self, weight: Tensor, bias: Tensor | None, geometry: Geometry):
         super().__init__(weight=weight, bias=bias)
         self._geometry = geometry
+        self._outputs: Tensor | None = None
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         weight, bias = self.constant("weight", inputs), self.constant("bias", inputs)
         outputs = self._geometry.apply(inputs, weight, bias)  # type: ignore[arg-type]
-        keeps = self.trained("weight") and self.roles["weight"].derived and not self._geometry.transposed
-        return outputs, (inputs, outputs) if keeps else (inputs,)
+        if self.trained("weight") and self.roles["weight"].form is not None and not self._geometry.transposed:
+            self._outputs = outputs.detach()
+            self._version = outputs._version
+        return outputs, (inputs,)
 
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
         inputs = saved[0]
         if self.trained("weight"):
             x, g, geometry = inputs, output_gradients, self._geometry
             if geometry.transposed:  # the same sums with inputs and output gradients in each other's place
-                x, g = g, x
+                x, g = g, self._extended(x, g)
                 geometry = replace(geometry, transposed=False, output_padding=())
             kernel = ConvKernel(geometry=geometry, shape=tuple(self.operands["weight"].shape), views=self.views)
-            self.add("weight", use_of_weight(self, kernel, x, g, saved[1] if len(saved) > 1 else None))
+            outputs, self._outputs = self._outputs, None
+            if outputs is not None and outputs._version != self._version:
+                outputs = None  # an activation was applied in place
+            self.add("weight", use_of_weight(self, kernel, x, g, outputs))
         if self.trained("bias"):
             sums = output_gradients.flatten(2).sum(dim=2, dtype=clipping.accumulation_dtype(output_gradients.dtype))
             self.add("bias", Instantiated(sums.unflatten(0, (self.examples, -1)).sum(dim=1)))
@@ -229,6 +238,17 @@ class ConvSite(Site):
             return None
         weight = self.constant("weight", output_gradients)
         return self._geometry.backward(output_gradients, inputs, weight, of_weight=False)  # type: ignore[arg-type]
+
+    def _extended(self, inputs: Tensor, outputs: Tensor) -> Tensor:
+        """A transposed convolution's inputs, with zeros where output padding makes room for more of them."""
+        geometry, kernel = self._geometry, self.operands["weight"].shape[2:]
+        far: list[int] = []
+        for axis, (step, pad, gap, width) in enumerate(
+            zip(geometry.stride, geometry.padding, geometry.dilation, kernel, strict=True), start=2
+        ):
+            places = (outputs.shape[axis] + 2 * pad - gap * (width - 1) - 1) // step + 1
+            far = [0, places - inputs.shape[axis], *far]
+        return F.pad(inputs, far) if any(far) else inputs
 
     def describe(self) -> str:
         geometry = self._geometry

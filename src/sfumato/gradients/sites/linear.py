@@ -89,6 +89,9 @@ class LinearKernel:
     def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
         return torch.bmm(g.transpose(1, 2), x)
 
+    def applied(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
     def total(self, x: Tensor, g: Tensor) -> Tensor:
         return g.reshape(-1, self.outputs).t() @ x.reshape(-1, self.inputs)
 

@@ -145,6 +145,10 @@ class Kernel(Protocol):
         """Output gradients with a factor for each output channel."""
         ...
 
+    def applied(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The map of the inputs, without a bias."""
+        ...
+
     def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor:
         """(b, out) float64: ``sum_t g_to (y_to - bias_o)``."""
         ...
@@ -223,8 +227,8 @@ class Held:
         x, g: inputs and output gradients (B*K, ...).
         way: "gram", or the kernel's way of instantiating tiles that are dropped.
         derived: (weight, scales) as in `row_statistics`, where the weight is a function of parameters.
-        y: the map's outputs (B*K, ...), needed for `row_statistics` by Gram matrices, and
-        bias: (out,), what was added to them.
+        y: the map's outputs (B*K, ...) with the bias added, if they are at hand, and
+        bias: (out,).
         later: whether norms are left until they are asked for, since other uses of the tensor are to be added.
 
     **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, if a weight
@@ -340,23 +344,24 @@ class Held:
         return self._statistics
 
     def _measured(self, weight: Tensor, scales: Tensor) -> RowStatistics:
-        kernel, y = self.kernel, self._y
-        if self._way != "gram" or y is None:
-            way = "any" if self._way == "gram" else self._way
+        kernel, y, bias = self.kernel, self._y, self._bias
+        if self._way != "gram":
             tiles = [
-                _row_statistics(kernel.instantiate(x, g, way), weight, scales)
+                _row_statistics(kernel.instantiate(x, g, self._way), weight, scales)
                 for _, x, g in self._parts(kernel.gradient_elements())
             ]
             return RowStatistics(*map(torch.cat, zip(*tiles, strict=True)))._replace(reach=self._reach)
         x, g = self.x.to(self._dtype), self.g.to(self._dtype)
-        own, ones = kernel.output_dots(y.to(self._dtype), g, self._bias), kernel.input_sums(x, g)
+        if y is None:
+            y, bias = kernel.applied(x, weight.to(self._dtype)), None
+        own, ones = kernel.output_dots(y.to(self._dtype), g, bias), kernel.input_sums(x, g)
         squares = self._sums_of_squares(scales).clamp_min(0)
         reach = self._reach
-        if self._bias is not None:  # what the outputs lost when the bias was added, and the dots in taking it away
+        if bias is not None:  # what the outputs lost when the bias was added, and the dots in taking it away
             rows = weight.reshape(len(weight), -1).double().norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
             positions = self.g[0].numel() * kernel.views / len(weight)
             gradients = clipping.squared_norms(self.g.reshape(self._examples, -1)).sqrt()
-            reach = reach + (self._bias.double().abs() / rows).max() * positions**0.5 * gradients
+            reach = reach + (bias.double().abs() / rows).max() * positions**0.5 * gradients
         return RowStatistics(squares=squares, own=own, ones=ones, reach=reach)
 
     def bytes(self) -> int:

@@ -1,0 +1,293 @@
+"""Models that use their parameters in unusual ways, and losses of other kinds, against the oracle."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+from sfumato import SfumatoError
+from sfumato.gradients import ClippedGradient
+
+
+def tokens(views, *shape):
+    return torch.randn(*((4,) if views == 1 else (4, views)), *shape).double()
+
+
+class TiedWords(nn.Module):
+    """The table of words is the readout's weight too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.middle, self.last = nn.Embedding(6, 4), nn.Linear(4, 4), nn.Linear(4, 6, bias=False)
+        self.last.weight = self.table.weight
+
+    def forward(self, indices):
+        return self.last(self.middle(self.table(indices)).tanh()).transpose(1, 2)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_table_tied_with_the_readout(compare, views):
+    words = torch.randint(6, (4, 5) if views == 1 else (4, views, 5))
+    gradient = compare(TiedWords().double(), words, torch.randint(6, (4, 5)), views=views)
+    assert not gradient._latest.expanded
+
+
+class Again(nn.Module):
+    """One parameter in a linear map, a convolution and a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.gain = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        for _ in range(3):
+            x = F.linear(x, self.weight, self.gain).tanh()
+        x = F.conv1d(x.transpose(1, 2), self.weight.unsqueeze(-1), self.gain).transpose(1, 2)
+        return F.layer_norm(x * self.gain, (4,), self.gain, self.gain).sin().sum(1)
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_parameters_that_are_used_several_times(compare, views):
+    compare(Again().double(), tokens(views, 3, 4), torch.arange(4), views=views)
+
+
+class Branches(nn.Module):
+    """The same module called on two parts of an example, and one that only some parts use."""
+
+    def __init__(self):
+        super().__init__()
+        self.both, self.one = nn.Linear(3, 4), nn.Linear(3, 4)
+
+    def forward(self, x):
+        first, second = x.unbind(1)
+        return self.both(first).tanh() + self.both(second) * self.one(first)
+
+
+def test_a_module_called_twice(compare):
+    compare(Branches().double(), tokens(1, 2, 3), torch.arange(4))
+    compare(Branches().double(), tokens(2, 2, 3), torch.arange(4), views=2)
+
+
+class Bare(nn.Module):
+    """A class token, positions, a scale of each channel, and slopes."""
+
+    def __init__(self, slopes):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        self.places = nn.Parameter(torch.randn(1, 4, 4))
+        self.scale = nn.Parameter(torch.full((4,), 0.1))
+        self.slope, self.map = nn.PReLU(slopes), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.places
+        x = x + self.scale * self.map(x)
+        return self.slope(x.transpose(1, 2)).sin().sum(2)
+
+
+@pytest.mark.parametrize("slopes", [1, 4])
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("frozen", [(), ("token", "map.weight"), ("places", "scale", "slope.weight")])
+def test_bare_parameters_and_slopes(compare, slopes, views, frozen):
+    model = Bare(slopes).double()
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    compare(model, tokens(views, 3, 4), torch.arange(4), views=views)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a trained correction of low rank, beside it or merged into its weight."""
+
+    def __init__(self, layer, rank, merged):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, layer.weight[0].numel()))
+        self.up = nn.Parameter(torch.randn(len(layer.weight), rank))
+        self.merged = merged
+
+    def forward(self, x):
+        if self.merged:
+            return F.linear(x, self.layer.weight + 0.5 * self.up @ self.down, self.layer.bias)
+        return self.layer(x) + 0.5 * F.linear(F.linear(x, self.down), self.up)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("views", [1, 2])
+def test_adapters_of_low_rank(compare, merged, views):
+    first, last = Adapted(nn.Linear(5, 9), 2, merged), Adapted(nn.Linear(9, 4), 2, merged)
+    model = nn.Sequential(first, nn.Tanh(), last, nn.Flatten(1), nn.Linear(12, 4).requires_grad_(False))
+    gradient = compare(model.double(), tokens(views, 3, 5), torch.arange(4), views=views)
+    assert not gradient._latest.expanded
+
+
+class Symmetric(nn.Module):
+    def forward(self, weight):
+        return weight.triu() + weight.triu(1).transpose(-1, -2)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: parametrize.register_parametrization(m, "weight", Symmetric()),
+        parametrizations.weight_norm,
+        lambda m: parametrizations.spectral_norm(m).eval(),
+        parametrizations.orthogonal,
+    ],
+    ids=["symmetric", "weight norm", "spectral norm", "orthogonal"],
+)
+def test_parametrizations(compare, change, views):
+    model = nn.Sequential(change(nn.Linear(9, 9)), nn.Tanh(), nn.Flatten(1), nn.Linear(27, 4)).double()
+    compare(model, tokens(views, 3, 9), torch.arange(4), views=views)
+
+
+def test_a_weight_that_a_hook_writes_is_refused_by_name():
+    with pytest.warns(FutureWarning):
+        layer = nn.utils.weight_norm(nn.Linear(9, 4))
+    with pytest.raises(SfumatoError, match="'weight'"):
+        ClippedGradient(layer, F.cross_entropy)(torch.randn(4, 9), torch.arange(4))
+
+
+class ByHand(nn.Module):
+    """Products that are no calls of a layer's function."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.weight, self.how = nn.Parameter(torch.randn(4, 4)), how
+
+    def forward(self, x):
+        return self.how(x.tanh(), self.weight).sin().sum(1)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda x, w: x @ w.t(),
+        lambda x, w: x @ w,
+        lambda x, w: torch.einsum("nti,oi->nto", x, w),
+        lambda x, w: torch.tensordot(x, w, dims=1),
+        lambda x, w: torch.baddbmm(x, x, w.expand(len(x), 4, 4)),
+        lambda x, w: x.masked_fill(x > 0, 0) * w.diagonal() + w.exp().sum(),
+        lambda x, w: F.bilinear(x, x.flip(1), torch.stack([w, w.t()]), w[0, :2]),
+        lambda x, w: torch.linalg.multi_dot([x.flatten(0, 1), torch.linalg.inv(torch.eye(4).to(w) * 5 + w), w]).view_as(
+            x
+        ),
+    ],
+    ids=["x @ W.t()", "x @ W", "einsum", "tensordot", "baddbmm", "diagonal", "bilinear", "inverse"],
+)
+def test_products_by_hand(compare, how, views):
+    compare(ByHand(how).double(), tokens(views, 3, 4), torch.arange(4) % 2, views=views)
+
+
+def test_a_bilinear_layer(compare):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Bilinear(3, 2, 4)
+
+        def forward(self, first, second):
+            return self.layer(first, second)
+
+    compare(Model().double(), (tokens(1, 3), tokens(1, 2)), torch.arange(4))
+    compare(Model().double(), (tokens(2, 3), tokens(2, 2)), torch.arange(4), views=2)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_transposed_convolutions(compare, dimensions, groups):
+    make = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dimensions - 1]
+    layer = make(4, 6, 2, stride=2, padding=1, output_padding=1, groups=groups)
+    places = (3,) * dimensions
+    model = nn.Sequential(layer, nn.Tanh(), nn.Flatten(1), nn.LazyLinear(4)).double()
+    model(torch.zeros(1, 4, *places).double())
+    compare(model, tokens(1, 4, *places), torch.arange(4))
+    compare(model, tokens(2, 4, *places), torch.arange(4), views=2)
+
+
+class Nested(nn.Module):
+    """Several inputs by name, a module in a list, a branch that depends on a shape, and buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(3, 4), nn.Linear(2, 4)])
+        self.register_buffer("shift", torch.randn(4))
+
+    def forward(self, *, near, far):
+        x = self.parts[0](near) + self.parts[1](far) + self.shift
+        return x if near.dim() > 2 else x.relu()
+
+
+def test_several_inputs_by_name(compare):
+    inputs = {"near": tokens(1, 3), "far": tokens(1, 2)}
+    compare(Nested().double(), inputs, torch.arange(4))
+
+
+class Skipped(nn.Module):
+    """Dropout and a frozen norm in a residual net."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.norm, self.frozen = nn.GroupNorm(2, 4), nn.BatchNorm2d(4).eval()
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        x = x + self.frozen(self.second(self.norm(x).relu()))
+        return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_residual_net_in_each_layout(compare, views, layout):
+    model = Skipped().double().to(memory_format=layout)
+    gradient = compare(model, tokens(views, 3, 6, 6), torch.arange(4), views=views)
+    assert not gradient._latest.expanded
+
+
+LOSSES = {
+    "label smoothing": (lambda o, t: F.cross_entropy(o, t, label_smoothing=0.1), torch.arange(4)),
+    "class weights": (
+        lambda o, t: F.cross_entropy(o, t, weight=torch.tensor([1.0, 2, 3, 4]).to(o), reduction="none").mean(),
+        torch.arange(4),
+    ),
+    "soft targets": (F.cross_entropy, torch.rand(4, 4).double().softmax(-1)),
+    "sigmoids": (F.binary_cross_entropy_with_logits, torch.rand(4, 4).double()),
+    "sigmoids with weights": (
+        lambda o, t: F.binary_cross_entropy_with_logits(o, t, pos_weight=torch.tensor([1.0, 2, 3, 4]).to(o)),
+        torch.randint(2, (4, 4)).double(),
+    ),
+    "several labels": (F.multilabel_soft_margin_loss, torch.randint(2, (4, 4)).double()),
+    "squares": (F.mse_loss, torch.rand(4, 4).double()),
+    "hinge": (F.multi_margin_loss, torch.arange(4)),
+    "huber": (lambda o, t: F.huber_loss(o, t, delta=0.3), torch.rand(4, 4).double()),
+    "a module": (nn.CrossEntropyLoss(label_smoothing=0.2), torch.arange(4)),
+}
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(compare, name, views):
+    loss, targets = LOSSES[name]
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+    compare(model, tokens(views, 5), targets, loss=loss, views=views)
+
+
+def test_a_loss_of_several_outputs(compare):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.heads = nn.Linear(3, 4), nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 1)])
+
+        def forward(self, x):
+            x = self.body(x).tanh()
+            return {"class": self.heads[0](x), "size": self.heads[1](x).squeeze(1)}
+
+    def loss(outputs, targets):
+        classes = F.cross_entropy(outputs["class"], targets["class"])
+        return classes + F.mse_loss(outputs["size"], targets["size"])
+
+    targets = {"class": torch.arange(4), "size": torch.rand(4).double()}
+    compare(Two().double(), tokens(1, 3), targets, loss=loss)
+    compare(Two().double(), tokens(2, 3), targets, loss=loss, views=2)
