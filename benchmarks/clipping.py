@@ -6,12 +6,12 @@
 or that fails on a model, has its reason in the table. JAX takes all cores, and is compared with its own plain step.
 
 Each way computes the clipped sum (clipping norm 1) of the same model and batch in the same process, interleaved with
-plain steps: forward, mean loss over all images, backward, with gradients unset before. The ratio is the median over
-rounds of a way's time over that of the plain step right before it. The last layer on cached features is compared with
-the two bare matrix products. Every way's sum must agree with plain autograd in float64 on one example after the
-other; the table gives the relative error, and says so where it is more than rounding explains. Memory is the growth of
-the allocator's peak in a process of its own (measuring.py) over that of the plain step, in every row; for JAX both are
-what its compiler has laid out.
+plain steps: forward, mean loss over all images, backward, with gradients unset before. Each timed step follows an
+untimed one of its own kind. The ratio is the median over rounds of a way's time over that of the plain step right
+before it. The last layer on cached features is compared with the two bare matrix products. Every way's sum must agree
+with plain autograd in float64 on one example after the other; the table gives the relative error, and says so where it
+is more than rounding explains. Memory is the growth of the allocator's peak in a process of its own (measuring.py)
+over that of the plain step, in every row; for JAX both are what its compiler has laid out.
 
 FastDP has no row: it is on no package index, only in its repository.
 
@@ -78,8 +78,9 @@ def main(options: Options) -> None:
     for name in chosen:
         own = table[name].precision
         label = name if options.precision in (None, own) else f"{name} {options.precision}"
-        row = write(path, machine, label, measure(name, compared, options))
-        for line in lines(label, row):
+        measured = measure(name, compared, options)
+        row = write(path, machine, label, measured)
+        for line in lines(label, row | {"ways": {key: row["ways"][key] for key in measured["ways"]}}):
             print(line, flush=True)
 
 

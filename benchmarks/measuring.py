@@ -105,13 +105,12 @@ def _processor() -> str:
 def interleaved(pairs: Mapping[str, tuple[Step, Step]], *, rounds: int, device: str) -> dict[str, Timings]:
     """Each (plain, way) in turn, `rounds` times over: plain, first way, plain, second way, ...
 
-    The ways are warm already; the plain steps are warmed here.
+    Before each timing the step is taken once more: in a training loop a step follows one of its own kind, whose memory
+    it finds at hand.
     """
-    repeats: dict[Step, int] = {}
-    for plain, _ in pairs.values():
-        if plain not in repeats:
-            seconds(plain, 2, device)
-            repeats[plain] = math.ceil(_SHORTEST / max(seconds(plain, 1, device), _SHORTEST / 200))
+    repeats = {
+        plain: math.ceil(_SHORTEST / max(seconds(plain, 1, device), _SHORTEST / 200)) for plain, _ in pairs.values()
+    }
     found = {name: Timings(plain=[], way=[]) for name in pairs}
     gc.collect()
     gc.disable()
@@ -127,7 +126,8 @@ def interleaved(pairs: Mapping[str, tuple[Step, Step]], *, rounds: int, device: 
 
 
 def seconds(step: Step, repeats: int, device: str) -> float:
-    """Seconds of a step."""
+    """Seconds of a step, after one that isn't counted."""
+    step()
     if device == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()

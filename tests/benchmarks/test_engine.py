@@ -64,7 +64,7 @@ def test_rounds_are_interleaved_with_the_plain_step_right_before_each_way(benchm
     steps = {name: (lambda name=name: called.append(name)) for name in ("plain", "one", "other")}
     pairs = {name: (steps["plain"], steps[name]) for name in ("one", "other")}
     timings = measuring.interleaved(pairs, rounds=3, device="cpu")
-    assert called[-12:] == 3 * ["plain", "one", "plain", "other"]
+    assert called[-24:] == 3 * ["plain", "plain", "one", "one", "plain", "plain", "other", "other"]
     assert {name: len(found.ratios) for name, found in timings.items()} == {"one": 3, "other": 3}
 
 

@@ -12,7 +12,7 @@ from sfumato.training.inputs import Inputs, OnFeatures, features
 from sfumato.training.loop import examiner
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
-from sfumato.training.settings import Settings
+from sfumato.training.settings import Performance, Settings
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_the_trunk_is_used_and_its_features_are_the_model_s(job, spots):
 def test_the_clipped_gradient_is_that_of_the_whole_model(job, spots):
     torch.nn.init.normal_(job.module.head.weight)
     participants = np.array([3, 5, 8, 150])
-    ((inputs, targets),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, participants)
+    ((inputs, targets, _),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, participants)
     found = job.gradient(inputs, targets)
     images = job.transform(spots.train.images[participants])
     whole = ClippedGradient(job.module, functional.cross_entropy, max_norm=job.plan.max_norm)(images, targets)
@@ -56,7 +56,7 @@ def test_mirrored_views_are_looked_up(spots, plan, flip):
     settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, views=5, flip=flip)
     job = prepare(None, spots, plan, settings)
     assert job.trunk is not None
-    ((found, _),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 2, np.arange(6))
+    ((found, *_),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 2, np.arange(6))
     draws = job.views.draw(DiceKey.from_seed(0).generator("views", 2), 6)
     views = job.views.apply(job.transform(spots.train.images[:6]), draws)
     assert draws.mirrored.any() == flip
@@ -69,7 +69,7 @@ def test_views_and_models_without_a_trunk_take_images(spots, plan):
     for settings, shape in ((viewed, (4, 2, 1, 8, 8)), (plain, (4, 1, 8, 8))):
         job = prepare(None, spots, plan, settings)
         assert job.trunk is None
-        ((inputs, _),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(4))
+        ((inputs, *_),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(4))
         assert inputs.shape == shape
 
 
@@ -79,8 +79,38 @@ def test_micro_batches_cut_the_same_views(spots, plan):
     for size in (200, 7):
         job = prepare(None, spots, plan, settings, micro_batch=size)
         parts = list(Inputs(job).micro_batches(DiceKey.from_seed(0), 4, np.arange(0, 200, 3)))
-        pieces.append(torch.cat([inputs for inputs, _ in parts]))
+        pieces.append(torch.cat([inputs for inputs, *_ in parts]))
     assert torch.equal(*pieces)
+
+
+def test_dropout_follows_the_record_and_the_step_however_the_batch_is_cut(spots, plan):
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4))
+    key, norms = DiceKey.from_seed(0), []
+    for size, step in ((200, 4), (7, 4), (200, 5)):
+        job = prepare(
+            module, spots, plan, Settings(model="module", optimizer="sgd", learning_rate=1.0), micro_batch=size
+        )
+        parts = Inputs(job).micro_batches(key, step, np.arange(0, 200, 3))
+        norms.append(torch.cat([job.gradient(*part).norms for part in parts]))
+    torch.testing.assert_close(norms[0], norms[1], rtol=1e-5, atol=0)
+    assert (norms[0] != norms[2]).double().mean() > 0.9
+
+
+def test_keys_are_made_for_models_that_draw_alone(spots, plan):
+    job = prepare(None, spots, plan, Settings(model="linear", optimizer="sgd", learning_rate=1.0))
+    ((*_, keys),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(4))
+    assert keys is None
+
+
+def test_a_run_keeps_its_ways(spots, plan):
+    settings = Settings(model="cnn", optimizer="sgd", learning_rate=1.0)
+    job = prepare(None, spots, plan, settings)
+    assert job.performance.ways == job.gradient.ways
+    assert len(job.performance.ways) == 2
+    other = dict.fromkeys(job.performance.ways, "drop loop")
+    recorded = Performance(device="cpu", threads=1, micro_batch=8, ways=other)
+    assert Performance.from_dict(recorded.to_dict()) == recorded
+    assert prepare(None, spots, plan, settings, recorded=recorded).gradient.ways == other
 
 
 def test_an_empty_step_has_no_micro_batches(job):

@@ -7,5 +7,6 @@ plain computation (`oracle`) on made-up inputs before any private example is tou
 """
 
 from sfumato.gradients.clipped import ClippedGradient, ClippedSum
+from sfumato.gradients.explain import Explanation
 
-__all__ = ["ClippedGradient", "ClippedSum"]
+__all__ = ["ClippedGradient", "ClippedSum", "Explanation"]

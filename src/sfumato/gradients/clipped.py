@@ -15,6 +15,8 @@ from sfumato.gradients.derived import Forms
 from sfumato.gradients.discovery import Road, discover, run_expanding
 from sfumato.gradients.examples import Tree, batch_size, each, signature, tensors
 from sfumato.gradients.expanded import trainable_parameters, zero_gradients
+from sfumato.gradients.explain import Explanation, explain
+from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.tuner import Tuner
 from sfumato.gradients.vectorised import Memory, Run
 
@@ -130,15 +132,27 @@ class ClippedGradient:
         """The sum over no examples: zeros by parameter name, float32 at least, to add up several calls' sums in."""
         return zero_gradients(self._model)
 
-    def __call__(self, inputs: Tree, targets: Tree) -> ClippedSum:
+    @property
+    def draws(self) -> bool:
+        """Whether the model has dropout that follows `keys`; known after the first call, or after `self_check`."""
+        return any(road.draws for road in self._roads.values())
+
+    def __call__(self, inputs: Tree, targets: Tree, keys: Tensor | None = None) -> ClippedSum:
         """The clipped sum of a batch.
 
         Args:
             inputs: (B, ...) if views is 1, (B, K, ...) otherwise; or a tuple of such tensors (the model's positional
                 arguments), or a dict (its keyword arguments). B may be zero.
             targets: (B, ...), or a tuple or dict of such.
+            keys: (B, 4) int64, 256 bits for each example from which its dropout masks are made, apart from all other
+                examples; by default they are drawn from torch's global generator.
         """
         examples = batch_size(inputs, targets, self._views)
+        if keys is not None and (keys.shape != (examples, WORDS) or keys.dtype != torch.int64):
+            raise SfumatoError(
+                f"keys must be int64 of shape ({examples}, {WORDS}), got {keys.dtype} of shape {tuple(keys.shape)}",
+                "give 256 bits for each example",
+            )
         if examples == 0:
             device = tensors(inputs)[0].device
             nothing = torch.zeros(0, dtype=torch.float64, device=device)
@@ -147,7 +161,7 @@ class ClippedGradient:
             inputs, targets = each(Tensor.detach, inputs), each(Tensor.detach, targets)
             key, road = self._road(inputs, targets)
             if road.fast:
-                return self._fast(inputs, targets, key, road)
+                return self._fast(inputs, targets, key, road, keys)
             gradients, norms, losses, _ = sequential.clipped_sum(
                 self._model, self._loss, inputs, targets, max_norm=self._max_norm, views=self._views
             )
@@ -165,7 +179,7 @@ class ClippedGradient:
         self._latest = self._roads[key]
         return key, self._latest
 
-    def _fast(self, inputs: Tree, targets: Tree, key: tuple, road: Road) -> ClippedSum:
+    def _fast(self, inputs: Tree, targets: Tree, key: tuple, road: Road, keys: Tensor | None) -> ClippedSum:
         found, expanded = run_expanding(
             self._model,
             self._loss,
@@ -174,10 +188,12 @@ class ClippedGradient:
             views=self._views,
             expanded=road.expanded,
             memory=self._memory,
+            keys=keys,
         )
         used = road.used | found.used
-        self._roads[key] = self._latest = Road(fast=True, expanded=expanded, used=used)
-        with torch.no_grad():
+        self._roads[key] = self._latest = Road(fast=True, expanded=expanded, used=used, draws=road.draws or found.draws)
+        # Norms and sums are never taken in half precision, whatever the model runs in.
+        with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
             return self._clipped(found)
 
     def _clipped(self, found: Run) -> ClippedSum:
@@ -198,6 +214,26 @@ class ClippedGradient:
             for name, parameter in trainable.items()
         }
         return ClippedSum(gradients=gradients, norms=squares.sqrt(), losses=found.losses)
+
+    def explain(self, inputs: Tree, targets: Tree | None = None) -> Explanation:
+        """Where the time and the memory of a call go, site by site; print it to see a table.
+
+        Args:
+            inputs: as in a call. Only shapes and types are looked at: made-up numbers are run.
+            targets: as in a call; by default the classes of the model's output.
+        """
+        if targets is None:
+            examples = tensors(inputs)[0].shape[0]
+            targets = torch.zeros(examples, dtype=torch.int64, device=tensors(inputs)[0].device)
+        batch_size(inputs, targets, self._views)
+        with torch.enable_grad():
+            _, road = self._road(inputs, targets)
+            if not road.fast:
+                raise SfumatoError(
+                    "the model runs one example at a time, the slow way, so there are no sites to explain",
+                    "see the warning of the first call for what stands in the way",
+                )
+            return explain(self._model, self._loss, inputs, targets, views=self._views, road=road, memory=self._memory)
 
     def self_check(self, example_shape: Any, *, targets: Tree | None = None) -> None:
         """Compares this object's sums with the slow truth on made-up examples, and refuses if they differ.

@@ -25,11 +25,13 @@ class Road:
         fast: all examples at once, or else one after the other.
         expanded: names of the parameters that get a copy per example.
         used: names of the trainable parameters that have a gradient.
+        draws: whether the model throws dice that are keyed by example.
     """
 
     fast: bool
     expanded: frozenset[str]
     used: frozenset[str]
+    draws: bool = False
 
 
 @contextmanager
@@ -53,12 +55,21 @@ def run_expanding(
     views: int,
     expanded: frozenset[str],
     memory: vectorised.Memory,
+    keys: Tensor | None = None,
     own_copies: bool = False,
 ) -> tuple[vectorised.Run, frozenset[str]]:
     """A run in which no gradient path was missed, and the parameters that had to be expanded for it."""
     for _ in range(sum(1 for _ in model.parameters()) + 1):
         found = vectorised.run(
-            model, loss, inputs, targets, views=views, expanded=expanded, memory=memory, own_copies=own_copies
+            model,
+            loss,
+            inputs,
+            targets,
+            views=views,
+            expanded=expanded,
+            memory=memory,
+            keys=keys,
+            own_copies=own_copies,
         )
         if not found.missed:
             return found, expanded
@@ -91,7 +102,7 @@ def discover(
             found, expanded = run_expanding(
                 model, loss, inputs, targets, views=views, expanded=frozenset(), memory=memory, own_copies=True
             )
-            road = Road(fast=True, expanded=expanded, used=found.used)
+            road = Road(fast=True, expanded=expanded, used=found.used, draws=found.draws)
         except SfumatoError:
             raise
         except Exception as reason:

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import oracle
 from sfumato.gradients.discovery import first_line, undisturbed_random
 from sfumato.gradients.examples import Tree, call, each, tensors
 from sfumato.gradients.isolation import nothing_kept
+from sfumato.gradients.randomless import WithoutRandomness
 
 if TYPE_CHECKING:
     from sfumato.gradients.clipped import ClippedSum
@@ -38,37 +37,6 @@ _REMEDY = (
     "do not train with this model as it is: a layer computes something else when examples are run one at a time, or "
     "the loss is not a mean over views; report it if neither holds"
 )
-
-
-class WithoutRandomness(TorchFunctionMode):
-    """While active, dropout keeps everything and random functions return the middle of their range."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name in _DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        if name == "bernoulli_":
-            return args[0].fill_(1)
-        if name == "bernoulli":
-            return torch.ones_like(args[0])
-        if name in ("uniform_", "normal_", "exponential_", "random_"):
-            return args[0].fill_(0.5 if name == "uniform_" else 1)
-        if name in ("rand_like", "randn_like"):
-            return torch.full_like(args[0], 0.5)
-        if name in ("rand", "randn"):
-            return torch.full_like(func(*args, **kwargs), 0.5)
-        if "dropout_p" in kwargs:
-            kwargs["dropout_p"] = 0.0
-        if func is F.scaled_dot_product_attention and len(args) > 4:
-            args = (*args[:4], 0.0, *args[5:])
-        return func(*args, **kwargs)
-
-
-_DROPOUTS = {
-    *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"),
-    *("feature_alpha_dropout", "alpha_dropout_", "feature_dropout_"),
-}
 
 
 def made_up(

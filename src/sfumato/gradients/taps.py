@@ -10,6 +10,7 @@ uses has no gradient path left.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from sfumato.gradients.sites import (
     attention,
     composites,
     conv,
+    dropout,
     embedding,
     embedding_bag,
     layer_norm,
@@ -34,6 +36,7 @@ from sfumato.gradients.sites import (
 
 if TYPE_CHECKING:
     from sfumato.gradients.derived import Operands
+    from sfumato.gradients.sites.dropout import Draws
     from sfumato.gradients.tuner import Tuner
 
 
@@ -50,12 +53,13 @@ class Tape:
         anchor: () a tensor that needs a gradient, an argument of every tapped call.
         operands: what each tensor that a site uses is to the model's parameters.
         tuner: how each site's way is chosen.
+        draws: the random numbers of dropout, or None where there shall be none.
     """
 
-    def __init__(self, device: torch.device, operands: Operands, tuner: Tuner):
+    def __init__(self, device: torch.device, operands: Operands, tuner: Tuner, draws: Draws | None):
         self.sites: list[Site] = []
         self.anchor = torch.zeros((), device=device, requires_grad=True)
-        self.operands, self.tuner = operands, tuner
+        self.operands, self.tuner, self.draws = operands, tuner, draws
 
     def note(self, site: Site, examples: int, views: int) -> None:
         """A site's call begins."""
@@ -71,14 +75,20 @@ class _Tapped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, inputs, anchor, site):
+        began = time.perf_counter()
         outputs, saved = site.forward(inputs)
         ctx.save_for_backward(*saved)
         ctx.site = site
+        site.seconds += time.perf_counter() - began
         return outputs
 
     @staticmethod
     def backward(ctx, output_gradients):  # type: ignore[override]
-        return ctx.site.backward(ctx.saved_tensors, output_gradients, ctx.needs_input_grad[0]), None, None
+        began = time.perf_counter()
+        with torch.autocast(output_gradients.device.type, enabled=False):
+            gradient = ctx.site.backward(ctx.saved_tensors, output_gradients, ctx.needs_input_grad[0])
+        ctx.site.seconds += time.perf_counter() - began
+        return gradient, None, None
 
 
 class _Tap(torch.autograd.Function):
@@ -109,7 +119,7 @@ class Taps(FrozenNorms):
 
     def __init__(self, tape: Tape):
         super().__init__()
-        self._tape = tape
+        self.tape = tape
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -119,6 +129,12 @@ class Taps(FrozenNorms):
             if outputs is not NotImplemented:
                 return outputs
         return super().__torch_function__(func, types, args, kwargs)
+
+    def can_draw(self, like: Any) -> bool:
+        """Whether random numbers in the form of this tensor can come from the examples' keys."""
+        if self.tape.draws is None or not is_batched(like):
+            return False
+        return not is_batched(_functorch.get_unwrapped(like))
 
     def call(self, site: Site, inputs: Any) -> Any:
         """A site's outputs for one example's inputs (K, ...), or NotImplemented where it cannot be tapped.
@@ -131,7 +147,7 @@ class Taps(FrozenNorms):
             return NotImplemented  # the model itself is inside another vmap; its own rule would be needed there
         if not any(operand.requires_grad for operand in site.operands.values()):
             return NotImplemented
-        return _Tap.apply(inputs, site, self._tape)
+        return _Tap.apply(inputs, site, self.tape)
 
 
 # A handler gets the mode and the function's own arguments, and returns NotImplemented to let it run as it is.
@@ -159,4 +175,5 @@ _HANDLERS: dict[Callable, Callable] = {
     F.embedding_bag: embedding_bag.tap,
     **recurrent.HANDLERS,
     **composites.HANDLERS,
+    **dropout.HANDLERS,
 }

@@ -7,6 +7,7 @@ is to be repeated bit for bit keeps its choices (`ClippedGradient.ways`).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -19,8 +20,8 @@ from sfumato.gradients.sites.uses import Held, Kept, Kernel
 # Products of a weight gradient of one example below which the usual way is taken unmeasured.
 _SMALL = 300_000
 # Numbers in the made-up inputs and output gradients of one trial, and the most examples in it.
-_TRIAL, _MOST_EXAMPLES = 1 << 22, 8
-_REPEATS = 3
+_TRIAL, _MOST_EXAMPLES = 1 << 22, 4
+_REPEATS, _HOPELESS = 2, 2.5
 # A way that keeps gradients larger than the activations must be this much faster than the best one that does not.
 _WORTH_MEMORY = 1.5
 # A way is only left for one that is clearly faster.
@@ -86,11 +87,13 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
     def holding(way: str) -> Callable[[], object]:
         return lambda: Held(kernel, x, g, way).weighted_sum(factors)
 
-    kept = {way: _seconds(keeping(way), x.device) for way in kernel.ways()}
+    kept: dict[str, float] = {}
+    for way in kernel.ways():
+        kept[way] = _seconds(keeping(way), x.device, min(kept.values(), default=math.inf))
     usual = kernel.ways()[0]
     best = min(kept, key=lambda way: kept[way])
     best = best if kept[best] < _CLEARLY * kept[usual] else usual
-    lean = {f"drop {best}": _seconds(holding(best), x.device)}
+    lean = {f"drop {best}": _seconds(holding(best), x.device, kept[best])}
     if kernel.gram_pays(x, g):
         lean["gram"] = _seconds(holding("gram"), x.device)
     leanest = min(lean, key=lambda way: lean[way])
@@ -98,11 +101,10 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
     return f"keep {best}" if kept[best] * worth <= lean[leanest] else leanest
 
 
-def _seconds(action: Callable[[], object], device: torch.device) -> float:
-    """The fastest of a few tries after one to warm up."""
-    action()
-    tries = []
-    for _ in range(_REPEATS):
+def _seconds(action: Callable[[], object], device: torch.device, rival: float = math.inf) -> float:
+    """The fastest of a few tries; the first warms up, and is the last if it took far longer than the rival."""
+    tries: list[float] = []
+    while len(tries) <= _REPEATS and not (tries and tries[0] > _HOPELESS * rival):
         _wait(device)
         began = time.perf_counter()
         action()

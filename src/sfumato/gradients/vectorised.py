@@ -14,7 +14,9 @@ from sfumato.gradients.derived import Contribution, Forms, Operands, contributio
 from sfumato.gradients.examples import Tree, loss_of_one, tensors
 from sfumato.gradients.expanded import make_leaves
 from sfumato.gradients.isolation import nothing_kept
+from sfumato.gradients.randomless import WithoutRandomness
 from sfumato.gradients.sites import Site
+from sfumato.gradients.sites.dropout import Draws
 from sfumato.gradients.taps import Tape, Taps
 from sfumato.gradients.tuner import Tuner
 
@@ -36,12 +38,14 @@ class Run:
         parts: what each trainable parameter that has a gradient got, in some form; every parameter is in one part.
         missed: names of parameters that were shared but must be expanded; if any, `parts` is empty.
         sites: the tapped calls, in the order of the forward pass.
+        draws: whether the examples' keys were needed.
     """
 
     losses: Tensor
     parts: list[Contribution]
     missed: frozenset[str]
     sites: list[Site]
+    draws: bool
 
     @property
     def used(self) -> frozenset[str]:
@@ -58,6 +62,7 @@ def run(
     views: int,
     expanded: Collection[str],
     memory: Memory,
+    keys: Tensor | None = None,
     own_copies: bool = False,
 ) -> Run:
     """Per-example gradients of a batch.
@@ -67,12 +72,14 @@ def run(
         targets: tensors (B, ...).
         expanded: names of the parameters to expand.
         memory: what earlier runs found out about the model.
+        keys: (B, 4) int64 for dropout; by default drawn from torch's global generator, if any are needed.
         own_copies: let the model work on copies of its parameters and buffers.
     """
     first = tensors(inputs)[0]
     leaves = make_leaves(model, first.shape[0], expanded, own_copies=own_copies)
     operands = Operands(leaves.shared, leaves.originals, memory.forms)
-    tape = Tape(first.device, operands, memory.tuner)
+    draws = None if WithoutRandomness.active else Draws(first.shape[0], keys)
+    tape = Tape(first.device, operands, memory.tuner, draws)
 
     def one(own: dict[str, Tensor], example: Tree, target: Tree) -> Tensor:
         with Taps(tape):
@@ -83,8 +90,9 @@ def run(
         warnings.filterwarnings("ignore", message=".*performance drop.*")
         losses = torch.vmap(one, randomness="different")(leaves.expanded, inputs, targets)
         mains, missed = leaves.gradient_of_mains(losses.sum(), [tape.anchor])
+    drew = draws is not None and draws.count > 0
     if missed:
-        return Run(losses=losses.detach(), parts=[], missed=frozenset(missed), sites=tape.sites)
-    found = [pair for site in tape.sites for pair in site.uses]
+        return Run(losses=losses.detach(), parts=[], missed=frozenset(missed), sites=tape.sites, draws=drew)
+    found = [pair for site in tape.sites for pair in site.hand_over()]
     parts = contributions(found, mains, operands)
-    return Run(losses=losses.detach(), parts=parts, missed=frozenset(), sites=tape.sites)
+    return Run(losses=losses.detach(), parts=parts, missed=frozenset(), sites=tape.sites, draws=drew)

@@ -134,7 +134,7 @@ class Statement:
             "Two records of one person, or copies of one image: each record counts as one example.",
             f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
             f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
-            "Philox; torch's own generator for dropout, where the model has any).",
+            "Philox; torch's own generator where a model throws other dice than dropout's).",
             "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
         ]
         if facts.steps_taken is not None:

@@ -64,8 +64,12 @@ class DiceKey:
         counter = np.concatenate([np.zeros(1, np.uint64), derived[2:]])
         return np.random.Generator(np.random.Philox(key=derived[:2], counter=counter))
 
+    def words(self, stream: str, step: int, name: str = "") -> np.ndarray:
+        """256 derived bits as four numbers of uint64, to key a generator of someone else's."""
+        return np.frombuffer(self._derive(stream, step, name)[:32], dtype=np.uint64)
+
     def seed(self, stream: str, step: int, name: str = "") -> int:
-        """63 derived bits for generators that take no more (initial weights, dropout; never noise or sampling)."""
+        """63 derived bits for generators that take no more: initial weights, a model's own dice; never the noise."""
         return int.from_bytes(self._derive(stream, step, name)[:8], "big") >> 1
 
     @property

@@ -89,7 +89,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             title=f"{record['data']['kind']}, {choices['model']}",
             statement=statement,
             plan=plan_table(plan),
-            environment={**record["environment"], **record["performance"]},
+            environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
             settings=_presentable(choices),
             metrics=run.rows(),
             evaluation=_evaluation(run),

@@ -35,6 +35,10 @@ class OnFeatures(nn.Module):
         return self.head(features)
 
 
+# The arguments of `ClippedGradient`: inputs, targets, keys.
+MicroBatch = tuple[Tensor, Tensor, Tensor | None]
+
+
 class Inputs:
     """The training records as the model's inputs, in micro-batches.
 
@@ -51,10 +55,11 @@ class Inputs:
             variants = [features(job, job.source.train, progress, mirrored=way) for way in _variants(job.views)]
             self._features = torch.stack(variants, dim=1) if len(variants) > 1 else variants[0].unsqueeze(1)
 
-    def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-        """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, and targets (b,).
+    def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[MicroBatch]:
+        """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys.
 
-        The views' dice are thrown for the whole logical batch, so how it is cut does not matter to them.
+        The views' dice are thrown for the whole logical batch, and dropout's for each record by itself, so how the
+        batch is cut does not matter to them.
         """
         job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
         draws = job.views.draw(key.generator("views", step), len(participants))
@@ -67,8 +72,13 @@ class Inputs:
                 images = job.transform(torch.from_numpy(records.images[rows]).to(job.device))
                 inputs = job.views.apply(images, dice)
             inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
-            torch.manual_seed(key.seed("dropout", step, str(start)))
-            yield inputs, torch.from_numpy(records.labels[rows]).to(job.device)
+            # Models may throw dice by other functions than dropout, which don't follow keys.
+            torch.manual_seed(key.seed("model", step, str(start)))
+            keys = None
+            if job.gradient.draws:
+                words = [key.words("dropout", step, str(row)) for row in rows]
+                keys = torch.from_numpy(np.stack(words).view(np.int64))
+            yield inputs, torch.from_numpy(records.labels[rows]).to(job.device), keys
 
 
 def _variants(views: Views) -> tuple[bool, ...]:

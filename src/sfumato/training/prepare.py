@@ -81,7 +81,13 @@ def prepare(
         with torch.inference_mode():
             shape = tuple(trunk(torch.zeros(1, *shape, device=device)).shape[1:])
     trained = module if trunk is None else OnFeatures(module)
-    gradient = ClippedGradient(trained, functional.cross_entropy, max_norm=plan.max_norm, views=settings.views)
+    gradient = ClippedGradient(
+        trained,
+        functional.cross_entropy,
+        max_norm=plan.max_norm,
+        views=settings.views,
+        ways=recorded.ways if recorded else None,
+    )
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
         gradient.self_check(shape)
@@ -95,7 +101,7 @@ def prepare(
         source=source,
         plan=plan,
         settings=settings,
-        performance=Performance(device=device, threads=threads, micro_batch=micro_batch),
+        performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
         transform=transform,
         circumstances=circumstances(source, settings, key),
         key=key,

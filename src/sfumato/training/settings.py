@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
@@ -80,11 +80,13 @@ class Performance:
         device: "cpu", "cuda" or "cuda:N".
         threads: CPU threads of torch.
         micro_batch: the most examples that are in memory at once.
+        ways: how each site's gradient norms are computed (`ClippedGradient.ways`), as measured when the run began.
     """
 
     device: str = "cpu"
     threads: int = 1
     micro_batch: int = 64
+    ways: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         positive_integer("threads", self.threads)
@@ -102,7 +104,7 @@ class Performance:
 
 
 def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in fields(cls)}
+    names = {one.name for one in fields(cls)}
     odd = sorted(set(data) ^ names)
     if odd:
         raise SfumatoError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,21 +55,22 @@ class PrivateStep:
                 "build Noise with plan.mechanism and gradient.sensitivity(plan.adjacency)",
             )
 
-    def __call__(self, step: int, micro_batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    def __call__(self, step: int, micro_batches: Iterable[tuple[Any, ...]]) -> dict[str, Tensor]:
         """The private gradient: {parameter: float32 tensor}.
 
         Args:
             step: 0 for the first.
-            micro_batches: pieces (inputs (b, ...) or (b, K, ...), targets (b, ...)) of the participants; none for an
-                empty batch, which is a release like any other: noise alone.
+            micro_batches: pieces of the participants, each the arguments of `gradient`: inputs (b, ...) or (b, K, ...),
+                targets (b, ...) and, if wanted, keys (b, 4); none for an empty batch, which is a release like any
+                other: noise alone.
         """
         if not 0 <= step < self.plan.steps:
             raise SfumatoError(
                 f"step must lie in 0..{self.plan.steps - 1}, got {step}", "plan more steps before the run begins"
             )
         total = {name: zero.double() for name, zero in self.gradient.zeros().items()}  # rounding must not add up
-        for inputs, targets in micro_batches:
-            for name, part in self.gradient(inputs, targets).gradients.items():
+        for micro_batch in micro_batches:
+            for name, part in self.gradient(*micro_batch).gradients.items():
                 total[name] += part
         noisy = self.noise.add(total, step)
         divisor = self.plan.expected_batch_size * self.plan.max_norm

@@ -51,6 +51,19 @@ def test_embeddings(compare, examples, views, places, rows, width, padding, spar
     assert not gradient._latest.expanded
 
 
+@pytest.mark.parametrize("function", [F.embedding, F.embedding_bag])
+def test_padding_counted_from_the_end(compare, function):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(4, 3))
+
+        def forward(self, indices):
+            return function(indices, self.table, padding_idx=-2).sin().reshape(len(indices), -1, 3).sum(1)
+
+    compare(Model().double(), torch.randint(4, (4, 5)), torch.arange(4) % 3)
+
+
 class Bags(nn.Module):
     """Bags of embeddings, of a fixed length or given by where each begins."""
 

@@ -6,6 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from sfumato.gradients import ClippedGradient
+
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 LAYERS = {
@@ -165,35 +167,40 @@ def test_a_rectified_cell(compare):
     compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
 
 
-def test_dropout_between_layers_is_drawn_anew_for_each_view_and_off_after_the_last():
-    from sfumato.gradients import ClippedGradient
+class Read(nn.Module):
+    """Outputs, or the last state of the first layer."""
 
+    def __init__(self, layer, first):
+        super().__init__()
+        self.layer, self.first = layer, first
+
+    def forward(self, x):
+        outputs, (ends, _) = self.layer(x)
+        return ends[0] if self.first else outputs
+
+
+def mean_square(outputs, targets):
+    return outputs.square().mean()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_dropout_is_between_layers_alone_and_drawn_anew_for_each_example(first):
     layer = nn.LSTM(2, 64, 2, dropout=0.5, batch_first=True)
-
-    def loss(outputs, targets):
-        return outputs.square().mean()
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x):
-            return self.layer(x)[0]
-
     x = torch.randn(1, 3, 2).expand(8, 3, 2)
-    total = ClippedGradient(Model(), loss)(x, torch.zeros(8))
-    assert len(set(total.losses.tolist())) == 8
+    total = ClippedGradient(Read(layer, first), mean_square)(x, torch.zeros(8))
+    assert len(set(total.losses.tolist())) == (1 if first else 8)
     layer.eval()
-    total = ClippedGradient(Model(), loss)(x, torch.zeros(8))
+    total = ClippedGradient(Read(layer, first), mean_square)(x, torch.zeros(8))
     assert torch.allclose(total.losses, total.losses[:1])
-    # With everything dropped between the layers, the second sees its biases alone, and still gives outputs.
-    layer.train()
-    layer.dropout = 1.0
-    total = ClippedGradient(Model(), loss)(x, torch.zeros(8))
+
+
+def test_dropping_everything_leaves_the_second_layer_its_biases():
+    layer = nn.LSTM(2, 4, 2, dropout=1.0, batch_first=True)
+    total = ClippedGradient(Read(layer, False), mean_square)(torch.randn(3, 5, 2), torch.zeros(3))
     assert torch.allclose(total.losses, total.losses[:1])
     assert float(total.losses[0]) > 0
     assert float(total.gradients["layer.weight_ih_l0"].norm()) == 0
+    assert float(total.gradients["layer.bias_ih_l1"].norm()) > 0
 
 
 def test_packed_sequences_run_the_slow_exact_way(compare):

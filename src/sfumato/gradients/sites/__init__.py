@@ -14,6 +14,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from sfumato.gradients.derived import Operand
+    from sfumato.gradients.tuner import Tuner
 
 
 class RowStatistics(NamedTuple):
@@ -65,15 +66,21 @@ class Site:
         examples: B, known from the moment of the tapped call.
         views: the length of the second axis of the inputs: K, or K times what the model folded into it.
         half: whether autocast may run it in half precision.
+        way: how the norm of its weight's gradient is computed, in a word or two.
+        seconds: spent in its forward and backward (on a GPU, in starting them).
+        held: bytes that its uses keep until the sums are formed.
     """
 
     kind = "site"
     half = False
+    way = "direct"
 
     def __init__(self, **operands: Tensor | None):
         self.operands: dict[str, Tensor] = {role: t for role, t in operands.items() if t is not None}
-        self.examples = self.views = 0
+        self.examples = self.views = self.held = 0
+        self.seconds = 0.0
         self.roles: dict[str, Operand] = {}
+        self.tuner: Tuner
         self.uses: list[tuple[Operand, Use]] = []
 
     def trained(self, role: str) -> bool:
@@ -88,6 +95,12 @@ class Site:
     def add(self, role: str, use: Use) -> None:
         """Notes the per-example gradients of the operand of this role."""
         self.uses.append((self.roles[role], use))
+        self.held += use.bytes()
+
+    def hand_over(self) -> list[tuple[Operand, Use]]:
+        """The uses, which the site then forgets, so that they are freed with whoever takes them."""
+        uses, self.uses = self.uses, []
+        return uses
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The outputs for folded inputs (B*K, ...), and what the backward wants to see again."""

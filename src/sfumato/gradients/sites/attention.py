@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
 
+from sfumato.gradients.sites import dropout
+
 
 class _Folded(torch.autograd.Function):
     """Without a mask, examples, views and heads simply fold."""
@@ -20,22 +22,23 @@ class _Folded(torch.autograd.Function):
         pass
 
     @staticmethod
-    def vmap(info, in_dims, query, key, value, dropout, causal, scale):  # type: ignore[override]
+    def vmap(info, in_dims, query, key, value, causal, scale):  # type: ignore[override]
         def rows(tensor: Tensor, axis: int | None) -> Tensor:
             if axis is None:
                 tensor, axis = tensor.unsqueeze(0).expand(info.batch_size, *tensor.shape), 0
             return tensor.movedim(axis, 0).flatten(0, 1)
 
         query, key, value = (rows(t, axis) for t, axis in zip((query, key, value), in_dims[:3], strict=True))
-        outputs = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal, scale=scale)
+        outputs = F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
         return outputs.unflatten(0, (info.batch_size, -1)), 0
 
 
-def _written_out(query, key, value, mask, dropout, scale):
-    """For masks that are learned or depend on the data."""
+def _written_out(query, key, value, mask, drop, scale):
+    """For masks that are learned or depend on the data, and for dropout."""
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1)
-    scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return F.dropout(scores.softmax(dim=-1), dropout) @ value
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return drop(scores.softmax(dim=-1)) @ value
 
 
 def tap(mode, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -44,6 +47,13 @@ def tap(mode, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
         return NotImplemented
     if not any(_functorch.is_batchedtensor(tensor) for tensor in (query, key, value)):
         return NotImplemented
-    if attn_mask is not None:
-        return _written_out(query, key, value, attn_mask, dropout_p, scale)
-    return _Folded.apply(query, key, value, dropout_p, is_causal, scale)
+    if attn_mask is None and dropout_p == 0:
+        return _Folded.apply(query, key, value, is_causal, scale)
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+
+    def drop(weights: Tensor) -> Tensor:
+        dropped = dropout.tap(mode, weights, dropout_p)
+        return F.dropout(weights, dropout_p) if dropped is NotImplemented else dropped
+
+    return _written_out(query, key, value, attn_mask, drop, scale)

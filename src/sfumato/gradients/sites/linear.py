@@ -148,6 +148,7 @@ class LinearSite(Site):
             outputs, width = self.operands["weight"].shape
             activations = saved[0].reshape(self.examples, -1, width)
             if activations.shape[1] == 1 and self.roles["weight"].uses == 1:
+                self.way = "outer product"
                 self.add("weight", OuterProduct(activations[:, 0].to(dtype), gradients[:, 0].to(dtype)))
             else:
                 self.add("weight", use_of_weight(self, LinearKernel(outputs, width), activations, gradients))

@@ -70,7 +70,7 @@ class ChannelNormSite(Site):
         )
         mask = [wanted and self._stored is None, self.trained("weight"), self.trained("bias")]
         step = 1 if last else max(1, _MOST_GROUPS // self._groups)  # one image alone keeps its layout in memory
-        pieces = zip(*(t.split(step) for t in (x, g, mean, scale)), strict=True)
+        pieces = zip(x.split(step), g.split(step), mean.split(step), scale.split(step), strict=True)
         parts = [_of_images(*piece, weight, mask) for piece in pieces]
         of_inputs, *found = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True))
         for role, values in zip(("weight", "bias"), found, strict=True):

@@ -1,6 +1,8 @@
-"""Recurrent layers, unrolled: each step's maps are ordinary linear uses, which the taps see.
+"""Recurrent layers: their maps of inputs are ordinary linear uses; the recurrence of each direction is a site.
 
 The library's own recurrent functions have no batching rule, and hide the states that a gradient of the weights needs.
+So the steps are written out, on all examples and views at once, and autograd runs them backward; the map of the hidden
+state is a linear map at as many positions as there are steps.
 """
 
 from __future__ import annotations
@@ -13,55 +15,120 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
 
-# A step takes the mapped input (N, gates), the states (N, ...) and a map of the hidden state, and gives the new states,
-# the first of which is the output.
+from sfumato.gradients import clipping
+from sfumato.gradients.sites import Site
+from sfumato.gradients.sites.linear import LinearKernel
+from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.sites.weights import use_of_weight
+
+# A step takes the mapped input and the mapped hidden state (N, gates) and the states (N, H), and gives the next states;
+# the first of them is the hidden state, which is the output.
 States = tuple[Tensor, ...]
-Step = Callable[[Tensor, States, Callable[[Tensor], Tensor]], States]
+Step = Callable[[Tensor, Tensor, States], States]
 
 
-def _lstm(mapped: Tensor, states: States, recur: Callable[[Tensor], Tensor]) -> States:
-    hidden, cell = states
-    enter, keep, candidate, leave = (mapped + recur(hidden)).chunk(4, dim=-1)
-    cell = keep.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+def _lstm(mapped: Tensor, recurred: Tensor, states: States) -> States:
+    enter, keep, candidate, leave = (mapped + recurred).chunk(4, dim=-1)
+    cell = keep.sigmoid() * states[1] + enter.sigmoid() * candidate.tanh()
     return leave.sigmoid() * cell.tanh(), cell
 
 
-def _gru(mapped: Tensor, states: States, recur: Callable[[Tensor], Tensor]) -> States:
-    reset, update, candidate = mapped.chunk(3, dim=-1)
-    own_reset, own_update, own_candidate = recur(states[0]).chunk(3, dim=-1)
-    update = (update + own_update).sigmoid()
-    candidate = (candidate + (reset + own_reset).sigmoid() * own_candidate).tanh()
-    return (candidate + update * (states[0] - candidate),)
+def _gru(mapped: Tensor, recurred: Tensor, states: States) -> States:
+    width = states[0].shape[-1]
+    gates = (mapped[..., : 2 * width] + recurred[..., : 2 * width]).sigmoid()
+    reset, update = gates.chunk(2, dim=-1)
+    candidate = (mapped[..., 2 * width :] + reset * recurred[..., 2 * width :]).tanh()
+    return (torch.lerp(candidate, states[0], update),)
 
 
-def _tanh(mapped: Tensor, states: States, recur: Callable[[Tensor], Tensor]) -> States:
-    return ((mapped + recur(states[0])).tanh(),)
+def _tanh(mapped: Tensor, recurred: Tensor, states: States) -> States:
+    return ((mapped + recurred).tanh(),)
 
 
-def _relu(mapped: Tensor, states: States, recur: Callable[[Tensor], Tensor]) -> States:
-    return ((mapped + recur(states[0])).relu(),)
+def _relu(mapped: Tensor, recurred: Tensor, states: States) -> States:
+    return ((mapped + recurred).relu(),)
 
 
-def _weights(params: Sequence[Tensor], has_biases: bool) -> tuple[Tensor | None, ...]:
-    """Weights of input and state, their biases, and the projection of the state, of one layer and direction."""
-    if not has_biases:
-        params = (*params[:2], None, None, *params[2:])  # type: ignore[assignment]
-    return (*params, None) if len(params) == 4 else tuple(params)
+class RecurrenceSite(Site):
+    """The steps of one direction of one layer.
+
+    Inputs are, side by side for each row of the batch, the states (S, H) and the mapped inputs (T, gates); outputs are
+    the hidden states (T, H) and the last states (S, H).
+
+    Args:
+        weight: (gates, H), of the map of the hidden state.
+        bias: (gates,) or None.
+        step: of the layer.
+        states: S.
+        backwards: whether the steps run from the last to the first.
+    """
+
+    kind = "recurrence"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, step: Step, states: int, *, backwards: bool):
+        super().__init__(weight=weight, bias=bias)
+        self._step, self._states, self._backwards = step, states, backwards
+        self._graph: tuple[Tensor, list[Tensor], list[Tensor], Tensor]
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        weight, bias = self.constant("weight", inputs), self.constant("bias", inputs)
+        width, before, recurred, after = self.operands["weight"].shape[1], [], [], []
+        with torch.enable_grad():
+            leaf = inputs.detach().requires_grad_()
+            states: States = leaf[:, : self._states * width].chunk(self._states, dim=1)
+            mapped = leaf[:, self._states * width :].unflatten(1, (-1, len(self.operands["weight"]))).unbind(1)
+            for one in reversed(mapped) if self._backwards else mapped:
+                before.append(states[0].detach())
+                recurred.append(F.linear(states[0], weight, bias))  # type: ignore[arg-type]
+                states = self._step(one, recurred[-1], states)
+                after.append(states[0])
+            outputs = torch.cat([*(after[::-1] if self._backwards else after), *states], dim=1)
+        self._graph = leaf, before, recurred, outputs
+        return outputs.detach(), ()
+
+    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
+        leaf, before, recurred, outputs = self._graph
+        del self._graph
+        of_inputs, *of_recurred = torch.autograd.grad(outputs, [leaf, *recurred], output_gradients)
+        x, g = (torch.stack(t, dim=1).reshape(self.examples, -1, t[0].shape[1]) for t in (before, of_recurred))
+        if self.trained("weight"):
+            self.add("weight", use_of_weight(self, LinearKernel(g.shape[2], x.shape[2]), x, g))
+        if self.trained("bias"):
+            self.add("bias", Instantiated(g.sum(dim=1, dtype=clipping.accumulation_dtype(g.dtype))))
+        return of_inputs if wanted else None
+
+    def describe(self) -> str:
+        return " x ".join(map(str, self.operands["weight"].shape))
 
 
-def _direction(step: Step, inputs: Tensor, states: States, params, has_biases: bool, *, backwards: bool):
-    """Outputs (T, N, H) and the last states, of inputs (T, N, in)."""
-    of_input, of_state, input_bias, state_bias, projection = _weights(params, has_biases)
-    mapped = F.linear(inputs, of_input, input_bias)  # type: ignore[arg-type]
+def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequence[Tensor | None], *, backwards: bool):
+    """Outputs (N, T, H) and the last states, of inputs (N, T, in).
+
+    Args:
+        weights: of input and hidden state, their biases, and the projection of the hidden state.
+    """
+    of_input, of_hidden, input_bias, hidden_bias, projection = weights
+    with mode:
+        mapped = F.linear(inputs, of_input, input_bias)  # type: ignore[arg-type]
     # States that depend on the example from the start, so that their map is tapped at the first step too.
-    states = tuple(state + torch.zeros_like(mapped[0, :, :1]) for state in states)
+    states = tuple(state + torch.zeros_like(mapped[:, 0, :1]) for state in states)
+    if projection is None:
+        site = RecurrenceSite(of_hidden, hidden_bias, step, len(states), backwards=backwards)  # type: ignore[arg-type]
+        found = mode.call(site, torch.cat([*states, mapped.flatten(1)], dim=1))
+        if found is not NotImplemented:
+            steps, width = mapped.shape[1], states[0].shape[1]
+            ends = found[:, steps * width :].chunk(len(states), dim=1)
+            return found[:, : steps * width].unflatten(1, (steps, width)), ends
     outputs = []
-    for one in reversed(mapped.unbind(0)) if backwards else mapped.unbind(0):
-        states = step(one, states, lambda hidden: F.linear(hidden, of_state, state_bias))  # type: ignore[arg-type]
+    for one in reversed(mapped.unbind(1)) if backwards else mapped.unbind(1):
+        with mode:
+            recurred = F.linear(states[0], of_hidden, hidden_bias)  # type: ignore[arg-type]
+        states = step(one, recurred, states)
         if projection is not None:
-            states = (F.linear(states[0], projection), *states[1:])
+            with mode:
+                states = (F.linear(states[0], projection), *states[1:])
         outputs.append(states[0])
-    return torch.stack(outputs[::-1] if backwards else outputs), states
+    return torch.stack(outputs[::-1] if backwards else outputs, dim=1), states
 
 
 def _is_batched(value: Any) -> bool:
@@ -85,22 +152,23 @@ def layers(step: Step, count: int):
         initial = (hx,) if count == 1 else tuple(hx)
         directions = 2 if bidirectional else 1
         each = len(params) // (depth * directions)
-        with mode:
-            outputs, last = input.transpose(0, 1) if batch_first else input, []
-            for layer in range(depth):
-                if layer > 0 and dropout > 0:
+        outputs, last = input if batch_first else input.transpose(0, 1), []
+        for layer in range(depth):
+            if layer > 0 and dropout > 0:
+                with mode:
                     outputs = F.dropout(outputs, dropout, train)
-                both = []
-                for place in range(layer * directions, (layer + 1) * directions):
-                    own = params[place * each : (place + 1) * each]
-                    backwards = place % directions == 1
-                    states = tuple(state[place] for state in initial)
-                    found, states = _direction(step, outputs, states, own, has_biases, backwards=backwards)
-                    both.append(found)
-                    last.append(states)
-                outputs = torch.cat(both, dim=-1) if bidirectional else both[0]
-            ends = tuple(torch.stack(states) for states in zip(*last, strict=True))
-            return (outputs.transpose(0, 1) if batch_first else outputs, *ends)
+            both = []
+            for place in range(layer * directions, (layer + 1) * directions):
+                weights = [*params[place * each : (place + 1) * each]]
+                weights[2:2] = [] if has_biases else [None, None]
+                weights += [None] * (5 - len(weights))
+                states = tuple(state[place] for state in initial)
+                found, states = _direction(mode, step, outputs, states, weights, backwards=place % directions == 1)
+                both.append(found)
+                last.append(states)
+            outputs = torch.cat(both, dim=-1) if bidirectional else both[0]
+        ends = tuple(torch.stack(states) for states in zip(*last, strict=True))
+        return (outputs if batch_first else outputs.transpose(0, 1), *ends)
 
     return tap
 
@@ -117,14 +185,11 @@ def cell(step: Step, count: int):
         if not _is_batched([input, hx, w_ih, w_hh, b_ih, b_hh]):
             return NotImplemented
         states = (hx,) if count == 1 else tuple(hx)
-        with mode:
-            single = input.dim() == 1
-            if single:
-                input, states = input.unsqueeze(0), tuple(state.unsqueeze(0) for state in states)
-            params = [w_ih, w_hh] if b_ih is None else [w_ih, w_hh, b_ih, b_hh]
-            _, states = _direction(step, input.unsqueeze(0), states, params, b_ih is not None, backwards=False)
-            states = tuple(state.squeeze(0) for state in states) if single else states
-        return states[0] if count == 1 else states
+        rows = [t.unsqueeze(0) if t.dim() == 1 else t for t in (input, *states)]
+        weights = (w_ih, w_hh, b_ih, b_hh, None)
+        _, ends = _direction(mode, step, rows[0].unsqueeze(1), tuple(rows[1:]), weights, backwards=False)
+        ends = tuple(end.reshape(state.shape) for end, state in zip(ends, states, strict=True))
+        return ends[0] if count == 1 else ends
 
     return tap
 

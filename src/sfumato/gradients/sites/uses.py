@@ -103,7 +103,10 @@ class Kernel(Protocol):
     Inputs ``x`` and output gradients ``g`` have the axis of examples and views, (B*K, ...), first.
     """
 
-    views: int
+    @property
+    def views(self) -> int:
+        """K; images of one example follow each other."""
+        ...
 
     def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
         """(b, *shape): per-example gradients."""

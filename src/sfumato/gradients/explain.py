@@ -1,0 +1,167 @@
+"""What a clipped gradient is made of: where its time and its memory go, site by site."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.gradients import clipping
+from sfumato.gradients.discovery import Road, undisturbed_random
+from sfumato.gradients.examples import Tree, synthetic, tensors
+from sfumato.gradients.vectorised import Memory, run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One site, or what is left.
+
+    Attributes:
+        parameters: names of those whose gradients it gives.
+        kind: of the site.
+        shape: of its operands, and what else its best way depends on.
+        way: how the norm is found: "keep W" (instantiate by W, and keep for the sum), "drop W" (instantiate, drop, and
+            sum by the ordinary kernel), "gram" (Gram matrices, and sum by the ordinary kernel), "outer product", or
+            "direct" for parameters so small that there is nothing to choose.
+        seconds: of the forward, the backward and the sum.
+        bytes: kept from the backward to the sum.
+    """
+
+    parameters: tuple[str, ...]
+    kind: str
+    shape: str
+    way: str
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A clipped gradient, taken apart; `str` of it is a table.
+
+    Attributes:
+        rows: the sites in the order of the forward pass, then the expanded parameters and all that is not a site.
+        seconds: of the whole.
+        examples: B.
+        views: K.
+        expanded: names of the parameters that get a copy for each example.
+    """
+
+    rows: tuple[Row, ...]
+    seconds: float
+    examples: int
+    views: int
+    expanded: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        held = max(1, sum(row.bytes for row in self.rows))
+        lines = [("parameters", "site", "shape", "way", "ms", "time", "MiB", "memory")]
+        lines += [
+            (
+                _named(row.parameters),
+                row.kind,
+                row.shape,
+                row.way,
+                f"{1e3 * row.seconds:.1f}",
+                f"{row.seconds / self.seconds:.0%}",
+                f"{row.bytes / 2**20:.1f}",
+                f"{row.bytes / held:.0%}",
+            )
+            for row in self.rows
+        ]
+        widths = [max(len(line[column]) for line in lines) for column in range(8)]
+        text = [
+            "  ".join(
+                cell.ljust(width) if column < 4 else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n".join([f"B={self.examples}, K={self.views}: {1e3 * self.seconds:.1f} ms", *text])
+
+
+def _named(parameters: tuple[str, ...]) -> str:
+    """The names, with what they share said once."""
+    modules = {name.rpartition(".")[0] for name in parameters}
+    text = ", ".join(parameters) or "-"
+    if len(parameters) > 1 and len(modules) == 1 and modules != {""}:
+        text = f"{modules.pop()} ({', '.join(name.rpartition('.')[2] for name in parameters)})"
+    return text if len(text) <= 48 else f"{text[:45]}..."
+
+
+def explain(
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    inputs: Tree,
+    targets: Tree,
+    *,
+    views: int,
+    road: Road,
+    memory: Memory,
+) -> Explanation:
+    """Runs one batch of made-up examples twice, and times the second run."""
+    generator = torch.Generator().manual_seed(0)
+    examples = tensors(inputs)[0].shape[0]
+    inputs, targets = synthetic(inputs, examples, generator), synthetic(targets, examples, generator)
+    with undisturbed_random():
+        for _ in range(2):
+            began = time.perf_counter()
+            found = run(model, loss, inputs, targets, views=views, expanded=road.expanded, memory=memory)
+            sums: list[tuple[tuple[str, ...], float, int]] = []
+            with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
+                squares = torch.zeros(examples, dtype=torch.float64, device=found.losses.device)
+                for part in found.parts:
+                    squares += part.squared_norms()
+                factors = clipping.clip_factors(squares, found.losses, max_norm=1.0, dtype=torch.float32)
+                while found.parts:
+                    part = found.parts.pop()
+                    size, start = part.bytes(), time.perf_counter()
+                    part.weighted_sums(factors)
+                    sums.append((part.names, time.perf_counter() - start, size))
+                    del part
+            _wait(found.losses)
+            whole = time.perf_counter() - began
+    rows = []
+    for site in found.sites:
+        names = tuple(sorted({name for operand in site.roles.values() for name in operand.names}))
+        seconds = site.seconds
+        for entry in [entry for entry in sums if set(entry[0]) & set(names)]:
+            seconds += entry[1]
+            sums.remove(entry)
+        rows.append(
+            Row(
+                parameters=names,
+                kind=site.kind,
+                shape=site.describe(),
+                way=site.way,
+                seconds=seconds,
+                bytes=site.held,
+            )
+        )
+    rest = whole - sum(row.seconds for row in rows)
+    rows.append(
+        Row(
+            parameters=tuple(sorted(road.expanded)),
+            kind="all else",
+            shape="",
+            way="expanded" if road.expanded else "",
+            seconds=rest,
+            bytes=sum(size for *_, size in sums),
+        )
+    )
+    return Explanation(
+        rows=tuple(rows), seconds=whole, examples=examples, views=views, expanded=tuple(sorted(road.expanded))
+    )
+
+
+def _wait(like: Tensor) -> None:
+    if like.device.type == "cuda":
+        torch.cuda.synchronize(like.device)

@@ -1,0 +1,162 @@
+"""Dropout: masks that are a function of the example's own key, whoever else is in the batch.
+
+Every mask comes from a counter-based generator (Philox) keyed by the example and placed by the number of the draw within
+the forward pass. Whoever gives the same keys gets the same masks, however the examples are cut into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._C import _functorch  # type: ignore[attr-defined]
+
+# 64-bit words of an example's key.
+WORDS = 4
+
+
+class Draws:
+    """The random numbers of one run.
+
+    Args:
+        examples: B.
+        keys: (B, 4) int64, 256 bits for each example; by default from torch's global generator, at the first draw.
+    """
+
+    def __init__(self, examples: int, keys: Tensor | None):
+        self._examples, self._given = examples, keys
+        self.count = 0
+
+    @cached_property
+    def _keys(self) -> np.ndarray:
+        keys = fresh_keys(self._examples) if self._given is None else self._given
+        return keys.cpu().contiguous().numpy().view(np.uint64)
+
+    def below(self, probability: float, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """(B, *shape) of booleans, each true with this probability: the next draw of every example."""
+        found = np.empty((self._examples, *shape), dtype=bool)
+        for row, words in zip(found, self._keys, strict=True):
+            place = np.array([0, self.count, words[2], words[3]], dtype=np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=words[:2], counter=place))
+            np.less(generator.random(shape, dtype=np.float32), probability, out=row)
+        self.count += 1
+        return torch.from_numpy(found).to(device)
+
+
+def fresh_keys(examples: int) -> Tensor:
+    """Keys from torch's global generator: other ones at each call, the same ones after the same seed."""
+    halves = torch.randint(-(2**31), 2**31, (examples, WORDS, 2), dtype=torch.int64)
+    return (halves[..., 0] << 32) ^ (halves[..., 1] & 0xFFFFFFFF)
+
+
+class _Masked(torch.autograd.Function):
+    """Exists under vmap only, where the examples' axis can be seen."""
+
+    @staticmethod
+    def forward(*args):
+        raise RuntimeError("taps run under vmap only")
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, inputs, mask_shape, keep, draws):  # type: ignore[override]
+        inputs = inputs.movedim(in_dims[0], 0)
+        mask = draws.below(keep, mask_shape, inputs.device).to(inputs.dtype)
+        return inputs * mask.div_(keep if keep > 0 else 1.0), 0
+
+
+class _Chosen(torch.autograd.Function):
+    """As `_Masked`: zeros and ones in the shape of the inputs."""
+
+    @staticmethod
+    def forward(*args):
+        raise RuntimeError("taps run under vmap only")
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info, in_dims, inputs, probability, draws):  # type: ignore[override]
+        shape = inputs.movedim(in_dims[0], 0).shape[1:]
+        return draws.below(probability, tuple(shape), inputs.device).to(inputs.dtype), 0
+
+
+def tap(mode, input, p=0.5, training=True, inplace=False):
+    """The handler of ``F.dropout``."""
+    return _dropped(mode, input, p, training, tuple(input.shape))
+
+
+def tap_plain(mode, input, p, train):
+    """The handler of ``torch.dropout``."""
+    return _dropped(mode, input, p, train, tuple(input.shape))
+
+
+def tap_channels(dimensions: int) -> Callable:
+    """The handler of ``F.dropout1d``, ``F.dropout2d`` or ``F.dropout3d``: whole channels of (K, C, ...)."""
+
+    def handler(mode, input, p=0.5, training=True, inplace=False):
+        if input.dim() != dimensions + 2:
+            return NotImplemented
+        return _dropped(mode, input, p, training, (*input.shape[:2], *[1] * dimensions))
+
+    return handler
+
+
+def _dropped(mode, inputs: Tensor, p: float, training: bool, mask_shape: tuple[int, ...]):
+    if not training or p == 0 or not 0 <= p <= 1 or not mode.can_draw(inputs):
+        return NotImplemented
+    return _Masked.apply(inputs, mask_shape, 1.0 - p, mode.tape.draws)
+
+
+def tap_bernoulli(mode, input, p=0.5, *, generator=None):
+    """The handler of ``Tensor.bernoulli_`` with one probability, by which stochastic depth is written."""
+    if generator is not None or not isinstance(p, (int, float)) or not mode.can_draw(input):
+        return NotImplemented
+    return input.copy_(_Chosen.apply(input, float(p), mode.tape.draws))
+
+
+class _Made(torch.autograd.Function):
+    """As `_Masked`: a tensor of each example's own, where torch would make one for all."""
+
+    @staticmethod
+    def forward(*args):
+        raise RuntimeError("taps run under vmap only")
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info, in_dims, inputs, make, shape, options):  # type: ignore[override]
+        return make(inputs, (info.batch_size, *shape), **options), 0
+
+
+def tap_made(make: Callable) -> Callable:
+    """The handler of ``Tensor.new_zeros`` and its like: fresh tensors that a model may write an example's values to."""
+
+    def handler(mode, self, *size, **options):
+        shape = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list, torch.Size)) else size
+        batched = _functorch.is_batchedtensor(self) and not _functorch.is_batchedtensor(_functorch.get_unwrapped(self))
+        if not batched or not all(isinstance(side, int) for side in shape) or options.get("requires_grad"):
+            return NotImplemented
+        return _Made.apply(self, make, tuple(shape), options)
+
+    return handler
+
+
+HANDLERS: dict[Callable, Callable] = {
+    F.dropout: tap,
+    torch.dropout: tap_plain,
+    F.dropout1d: tap_channels(1),
+    F.dropout2d: tap_channels(2),
+    F.dropout3d: tap_channels(3),
+    Tensor.bernoulli_: tap_bernoulli,
+    **{make: tap_made(make) for make in (Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones)},
+}

@@ -1,0 +1,208 @@
+"""Gradients of functions of parameters: the closed form of functions of rows, its proof, and what has none."""
+
+import pytest
+import timm.layers
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+from sfumato.gradients import ClippedGradient, derived
+from sfumato.gradients.derived import Forms, OfRows, Operands
+
+
+def standardised(weight, gain=None, epsilon=1e-5):
+    deviation, mean = torch.std_mean(weight, (1, 2, 3), keepdim=True, correction=0)
+    result = (weight - mean) / (deviation.square() + epsilon).sqrt()
+    return result if gain is None else result * gain
+
+
+def rows_normed(weight, gain):
+    return gain * weight / weight.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
+
+
+# Functions of (weight, gain), and whether they are functions of rows.
+FUNCTIONS = {
+    "standardised": (lambda w, g: standardised(w), True),
+    "standardised with a large epsilon": (lambda w, g: standardised(w, g, epsilon=0.3), True),
+    "standardised with a gain": (standardised, True),
+    "normed": (rows_normed, True),
+    "scaled": (lambda w, g: 0.5 * w * g, True),
+    "centred": (lambda w, g: w - w.mean((1, 2, 3), keepdim=True), True),
+    "tanh": (lambda w, g: w.tanh(), False),
+    "all rows normed": (lambda w, g: w / w.norm(), False),
+    "columns normed": (lambda w, g: w / w.norm(dim=0, keepdim=True), False),
+    "a gain that adds": (lambda w, g: w + g, False),
+    "a squared gain of two rows": (lambda w, g: w * (g * g.flip(0)), False),
+    "rows mixed": (lambda w, g: w + 0.1 * w.flip(0), False),
+    "one entry doubled": (lambda w, g: w * (1 + torch.eye(w[0].numel())[3].to(w).reshape(w[0].shape)), False),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_a_function_of_rows_is_found_out(name, dtype):
+    function, expected = FUNCTIONS[name]
+    shared = {"w": torch.randn(6, 4, 3, 3, dtype=dtype), "g": torch.rand(6, 1, 1, 1, dtype=dtype) + 0.5}
+    shared = {key: value.requires_grad_() for key, value in shared.items()}
+    operand = Operands(shared, {}, Forms()).of(function(*shared.values()))
+    assert (operand.form is not None) == expected
+
+
+class Conv(nn.Conv2d):
+    """A convolution whose weight is a function of parameters."""
+
+    def __init__(self, function, inputs, outputs, **options):
+        super().__init__(inputs, outputs, 3, **options)
+        self.function, self.gain = function, nn.Parameter(torch.rand(outputs, 1, 1, 1) + 0.5)
+
+    def forward(self, x):
+        return self._conv_forward(x, self.function(self.weight, self.gain) + 0 * self.gain, self.bias)
+
+
+def net(function, **options):
+    first, second = Conv(function, 2, 6, **options), Conv(function, 6, 8, padding=1)
+    return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.Tanh(), nn.Flatten(), nn.Linear(8 * 36, 3))
+
+
+@pytest.mark.parametrize("way", ["keep grouped", "keep loop", "drop unfold", "gram"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_is_exact_in_every_way(compare, monkeypatch, name, way):
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, **k: way)
+    for dtype in (torch.float64, torch.float32):
+        model = net(FUNCTIONS[name][0]).to(dtype)
+        compare(model, torch.randn(3, 2, 8, 8, dtype=dtype), torch.arange(3))
+    compare(net(FUNCTIONS[name][0]).double(), torch.randn(3, 2, 2, 8, 8).double(), torch.arange(3), views=2)
+
+
+def test_an_offset_in_the_input_is_taken_away_exactly(compare, monkeypatch):
+    """Gradients along equal entries are what standardisation removes: what is left is small beside what cancels."""
+    for way in ("keep grouped", "gram"):
+        monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, way=way, **k: way)
+        model = net(standardised).double()
+        compare(model, torch.randn(3, 2, 8, 8).double() + 1000, torch.arange(3), tolerance=1e-8)
+
+
+@pytest.mark.parametrize("change", ["scales", "own", "gains"])
+def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
+    right = OfRows._bound
+
+    def wrong(self):
+        form = self._operand.form
+        value = getattr(form, change)
+        value = {k: v * 1.05 for k, v in value.items()} if change == "gains" else value * 1.05
+        self._operand.form = form._replace(**{change: value})
+        return right(self)
+
+    monkeypatch.setattr(OfRows, "_bound", wrong)
+    with pytest.raises(AssertionError):
+        compare(net(standardised).double(), torch.randn(3, 2, 8, 8).double(), torch.arange(3))
+
+
+def test_the_numbers_of_a_form_follow_the_parameters(compare):
+    model = net(standardised).double()
+    x, y = torch.randn(3, 2, 8, 8).double(), torch.arange(3)
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.1)
+    for change in (lambda p: p.data.mul_(2), lambda p: p.data.add_(0.1 * torch.randn_like(p)), lambda p: None):
+        change(model[0].weight)
+        exact = ClippedGradient(copy_of(model), F.cross_entropy, max_norm=0.1)(x, y).norms
+        torch.testing.assert_close(gradient(x, y).norms, exact, rtol=1e-10, atol=0)
+
+
+def copy_of(model):
+    other = net(standardised).double()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+@pytest.mark.parametrize("name", ["StdConv2d", "StdConv2dSame", "ScaledStdConv2d", "ScaledStdConv2dSame"])
+def test_timm_s_standardised_convolutions_have_a_form(compare, monkeypatch, name):
+    monkeypatch.setattr(Operands, "pull_back", None)  # nothing but the closed form is left
+    layer = getattr(timm.layers, name)(3, 8, 3, padding=1)
+    model = nn.Sequential(layer, nn.Tanh(), nn.Flatten(), nn.Linear(8 * 36, 3)).double()
+    compare(model, torch.randn(3, 3, 6, 6).double(), torch.arange(3))
+
+
+def test_torch_s_parametrizations_are_exact(compare, monkeypatch):
+    x, y = torch.randn(3, 12).double(), torch.arange(3)
+    for function in (parametrizations.orthogonal, parametrizations.spectral_norm):
+        model = nn.Sequential(function(nn.Linear(12, 10)), nn.Tanh(), nn.Linear(10, 3)).double()
+        if function is parametrizations.spectral_norm:
+            model[0].parametrizations.weight.eval()
+        compare(model, x, y)
+    monkeypatch.setattr(Operands, "pull_back", None)
+    compare(nn.Sequential(parametrizations.weight_norm(nn.Linear(12, 10)), nn.Tanh(), nn.Linear(10, 3)).double(), x, y)
+
+
+class LowRank(nn.Module):
+    """An adapter merged into a frozen weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = nn.Parameter(torch.randn(2, 12)), nn.Parameter(torch.randn(10, 2))
+
+    def forward(self, weight):
+        return weight.detach() + self.up @ self.down
+
+
+def test_a_merged_adapter_is_exact(compare):
+    model = nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 3)).double().requires_grad_(False)
+    parametrize.register_parametrization(model[0], "weight", LowRank().double())
+    gradient = compare(model, torch.randn(3, 5, 12).double(), torch.arange(3), loss=mean_of_positions)
+    assert set(gradient.zeros()) == {"0.parametrizations.weight.0.down", "0.parametrizations.weight.0.up"}
+
+
+def mean_of_positions(outputs, targets):
+    return F.cross_entropy(outputs.mean(1), targets)
+
+
+class Turned(nn.Module):
+    """One weight as it is, transposed, and reshaped."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 6))
+
+    def forward(self, x):
+        hidden = torch.tanh(x @ self.weight.t())
+        return torch.matmul(hidden, self.weight.reshape(6, 4).t().reshape(4, 6))
+
+
+def test_the_same_weight_in_other_orders_is_one_parameter(compare):
+    compare(Turned().double(), torch.randn(3, 6).double(), torch.arange(3))
+    compare(Turned().double(), torch.randn(3, 2, 6).double(), torch.arange(3), views=2)
+
+
+def test_a_product_with_a_transposed_weight_is_a_site():
+    class Product(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(6, 3)), nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            return torch.addmm(self.bias, x, self.weight)
+
+    gradient = ClippedGradient(Product(), F.cross_entropy)
+    gradient(torch.randn(2, 6), torch.arange(2))
+    assert not next(iter(gradient._roads.values())).expanded
+
+
+def test_hard_examples_are_pulled_back_by_themselves(monkeypatch):
+    """Where nearly all of a gradient is taken away, the closed form is a difference of large terms."""
+    calls = []
+    right = Operands.pull_back
+    monkeypatch.setattr(Operands, "pull_back", lambda *a: calls.append(1) or right(*a))
+    model = nn.Sequential(Conv(standardised, 2, 4), nn.Flatten(), nn.Linear(4 * 36, 3))
+    x = torch.randn(4, 2, 8, 8)
+    x[1] = 1000 + 1e-4 * x[1]
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=1e-3)
+    total = gradient(x, torch.arange(4) % 3)
+    assert calls
+    exact = ClippedGradient(model, F.cross_entropy, max_norm=1e-3)(x[[0, 2, 3]], torch.tensor([0, 2, 0]))
+    torch.testing.assert_close(total.norms[[0, 2, 3]], exact.norms, rtol=1e-5, atol=0)
+
+
+def test_too_short_rows_and_integers_have_no_form():
+    weight = torch.randn(5, 2, requires_grad=True)
+    assert Operands({"w": weight}, {}, Forms()).of(2 * weight).form is None
+    assert derived._moved_leaf(weight[:3]) is None
