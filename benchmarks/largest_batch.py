@@ -47,7 +47,7 @@ def main(options: Options) -> None:
     names = clipping.known("models", options.models or MODELS[options.device], problems.rows(options.device))
     machine = measuring.machine(options.device)
     path = options.json or measuring.RESULTS / f"largest-batch-{measuring.machine_name(machine)}.json"
-    print(f"{'model':<16}{'way':<18}{'largest batch':>14}{'of plain':>10}{'peak MiB':>10}")
+    print(f"{'model':<16}{'way':<18}{'largest batch':>14}{'of plain':>10}{'first MiB':>12}{'later MiB':>12}")
     found: dict[str, Any] = {"machine": machine, "gibibytes": options.gibibytes, "rows": {}}
     for name in names:
         found["rows"][name] = {}
@@ -61,11 +61,11 @@ def main(options: Options) -> None:
 def search(name: str, way: str, options: Options) -> dict[str, Any]:
     """The largest batch of one row and way, and its peak."""
     row, limit = problems.rows(options.device)[name], int(options.gibibytes * 2**30)
-    peaks: dict[int, int] = {0: 0}
+    peaks, growths = {0: 0}, {0: Growth(first=0, later=0)}
     size = row.batch
     try:
         while True:
-            grown: Growth = measuring.apart(growth_of, replace(row, batch=size), way, options)
+            growths[size] = grown = measuring.apart(growth_of, replace(row, batch=size), way, options)
             peaks[size] = max(grown.first, grown.later)
             fits = max(batch for batch, peak in peaks.items() if peak <= limit)
             over = min((batch for batch, peak in peaks.items() if peak > limit), default=None)
@@ -73,7 +73,11 @@ def search(name: str, way: str, options: Options) -> dict[str, Any]:
                 # At most double, so that a curve that isn't straight can't ask for far too much.
                 size = min(2 * fits, max(fits + 1, fits * limit // peaks[fits]))
             elif over - fits <= max(1, fits // 100):
-                return {"batch": fits, "peak_bytes": peaks[fits]}
+                return {
+                    "batch": fits,
+                    "first_peak_bytes": growths[fits].first,
+                    "later_peak_bytes": growths[fits].later,
+                }
             else:
                 slope = (peaks[over] - peaks[fits]) / (over - fits)
                 size = min(over - 1, max(fits + 1, fits + int((limit - peaks[fits]) / slope)))
@@ -91,7 +95,8 @@ def line(name: str, way: str, answer: dict[str, Any], plain: dict[str, Any] | No
     if "reason" in answer:
         return f"{name:<16}{way:<18}{answer['reason']}"
     share = f"{answer['batch'] / plain['batch']:.0%}" if plain and plain.get("batch") else "-"
-    return f"{name:<16}{way:<18}{answer['batch']:>14}{share:>10}{answer['peak_bytes'] / 2**20:>10.0f}"
+    peaks = f"{answer['first_peak_bytes'] / 2**20:>12.0f}{answer['later_peak_bytes'] / 2**20:>12.0f}"
+    return f"{name:<16}{way:<18}{answer['batch']:>14}{share:>10}{peaks}"
 
 
 if __name__ == "__main__":

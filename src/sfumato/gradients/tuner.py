@@ -40,6 +40,10 @@ class Tuner:
     def __init__(self, ways: Mapping[str, str] | None = None):
         self.ways: dict[str, str] = dict(ways or {})
 
+    def chosen(self, site: Site, kernel: Kernel, g: Tensor) -> str | None:
+        """The way of a site, if it is known already."""
+        return self.ways.get(_key(site, kernel, g))
+
     def way(self, site: Site, kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
         """ "keep W", "drop W" with W a way of the kernel to instantiate, or "gram".
 
@@ -49,7 +53,7 @@ class Tuner:
             x, g: inputs and output gradients (B*K, ...), for their shapes.
             derived: whether the weight is a function of parameters.
         """
-        key = f"{site.kind} {site.describe()}, {_positions(kernel, g)}"
+        key = _key(site, kernel, g)
         if key not in self.ways:
             products = kernel.views * g[0].numel() * kernel.fan_in()
             place = (key, str(x.device), x.dtype, torch.get_num_threads())
@@ -62,9 +66,9 @@ class Tuner:
         return self.ways[key]
 
 
-def _positions(kernel: Kernel, g: Tensor) -> str:
+def _key(site: Site, kernel: Kernel, g: Tensor) -> str:
     places = "x".join(map(str, g.shape[1:-1] if g.dim() == 3 and kernel.views == 1 else g.shape[2:]))
-    return f"{kernel.views} x {places}" if kernel.views > 1 else f"{places}"
+    return f"{site.kind} {site.describe()}, {f'{kernel.views} x ' if kernel.views > 1 else ''}{places}"
 
 
 def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:

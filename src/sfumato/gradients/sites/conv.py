@@ -214,7 +214,12 @@ class ConvSite(Site):
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         weight, bias = self.constant("weight", inputs), self.constant("bias", inputs)
         outputs = self._geometry.apply(inputs, weight, bias)  # type: ignore[arg-type]
-        if self.trained("weight") and self.roles["weight"].form is not None and not self._geometry.transposed:
+        if (
+            self.trained("weight")
+            and self.roles["weight"].form is not None
+            and not self._geometry.transposed
+            and self.tuner.chosen(self, self._kernel(self._geometry), outputs) == "gram"
+        ):
             self._outputs = outputs.detach()
             self._version = outputs._version
         return outputs, (inputs,)
@@ -226,7 +231,7 @@ class ConvSite(Site):
             if geometry.transposed:  # the same sums with inputs and output gradients in each other's place
                 x, g = g, self._extended(x, g)
                 geometry = replace(geometry, transposed=False, output_padding=())
-            kernel = ConvKernel(geometry=geometry, shape=tuple(self.operands["weight"].shape), views=self.views)
+            kernel = self._kernel(geometry)
             outputs, self._outputs = self._outputs, None
             if outputs is not None and outputs._version != self._version:
                 outputs = None  # an activation was applied in place
@@ -238,6 +243,9 @@ class ConvSite(Site):
             return None
         weight = self.constant("weight", output_gradients)
         return self._geometry.backward(output_gradients, inputs, weight, of_weight=False)  # type: ignore[arg-type]
+
+    def _kernel(self, geometry: Geometry) -> ConvKernel:
+        return ConvKernel(geometry=geometry, shape=tuple(self.operands["weight"].shape), views=self.views)
 
     def _extended(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         """A transposed convolution's inputs, with zeros where output padding makes room for more of them."""
