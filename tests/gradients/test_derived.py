@@ -9,6 +9,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from sfumato.gradients import ClippedGradient, derived
 from sfumato.gradients.derived import Forms, OfRows, Operands
+from sfumato.gradients.randomless import WithoutRandomness
 
 
 def standardised(weight, gain=None, epsilon=1e-5):
@@ -206,3 +207,11 @@ def test_too_short_rows_and_integers_have_no_form():
     weight = torch.randn(5, 2, requires_grad=True)
     assert Operands({"w": weight}, {}, Forms()).of(2 * weight).form is None
     assert derived._moved_leaf(weight[:3]) is None
+
+
+def test_probes_don_t_heed_modes_around_the_model(compare):
+    x, y = torch.randn(3, 2, 8, 8).double(), torch.arange(3)
+    models = [net(FUNCTIONS[name][0]).double() for name in ("standardised", "tanh")]
+    with WithoutRandomness():
+        for model in models:
+            compare(model, x, y)

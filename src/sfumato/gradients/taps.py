@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _functorch  # type: ignore[attr-defined]
 
 from sfumato.gradients.frozen import FrozenNorms
+from sfumato.gradients.lowered import hides_examples, is_batched, lowered
 from sfumato.gradients.sites import (
     Site,
     attention,
@@ -38,11 +39,6 @@ if TYPE_CHECKING:
     from sfumato.gradients.derived import Operands
     from sfumato.gradients.sites.dropout import Draws
     from sfumato.gradients.tuner import Tuner
-
-
-def is_batched(value: object) -> bool:
-    """Whether a value depends on the example: is batched by the vmap around the model."""
-    return isinstance(value, Tensor) and _functorch.is_batchedtensor(value)
 
 
 class Tape:
@@ -91,29 +87,6 @@ class _Tapped(torch.autograd.Function):
         return gradient, None, None
 
 
-class _Tap(torch.autograd.Function):
-    """A function that exists only under vmap: `vmap` runs one level down, where ordinary autograd records."""
-
-    @staticmethod
-    def forward(*args):
-        raise RuntimeError("taps run under vmap only")
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def vmap(info, in_dims, inputs, site, tape):  # type: ignore[override]
-        inputs = inputs.movedim(in_dims[0], 0)
-        if torch.is_autocast_enabled(inputs.device.type) and inputs.is_floating_point():
-            half = torch.get_autocast_dtype(inputs.device.type)
-            inputs = inputs.to(half if site.half else torch.promote_types(inputs.dtype, torch.float32))
-        tape.note(site, info.batch_size, inputs.shape[1])
-        with torch.autocast(inputs.device.type, enabled=False):
-            outputs = _Tapped.apply(inputs.flatten(0, 1), tape.anchor, site)
-        return outputs.unflatten(0, (info.batch_size, -1)), 0
-
-
 class Taps(FrozenNorms):
     """The mode around one example's forward pass; writes to the tape."""
 
@@ -132,22 +105,30 @@ class Taps(FrozenNorms):
 
     def can_draw(self, like: Any) -> bool:
         """Whether random numbers in the form of this tensor can come from the examples' keys."""
-        if self.tape.draws is None or not is_batched(like):
-            return False
-        return not is_batched(_functorch.get_unwrapped(like))
+        return self.tape.draws is not None and is_batched(like)
 
     def call(self, site: Site, inputs: Any) -> Any:
         """A site's outputs for one example's inputs (K, ...), or NotImplemented where it cannot be tapped.
 
         It can where the inputs depend on the example, the operands do not, and one of them is trained.
         """
-        if not is_batched(inputs) or any(is_batched(operand) for operand in site.operands.values()):
+        operands = site.operands.values()
+        if not is_batched(inputs) or any(hides_examples(operand) for operand in operands):
             return NotImplemented
-        if is_batched(_functorch.get_unwrapped(inputs)):
-            return NotImplemented  # the model itself is inside another vmap; its own rule would be needed there
-        if not any(operand.requires_grad for operand in site.operands.values()):
+        if not any(operand.requires_grad for operand in operands):
             return NotImplemented
-        return _Tap.apply(inputs, site, self.tape)
+        return lowered(partial(self._folded, site), inputs)
+
+    def _folded(self, site: Site, inputs: Tensor) -> Tensor:
+        """The site's outputs (B, K, ...) for inputs (B, K, ...)."""
+        if torch.is_autocast_enabled(inputs.device.type) and inputs.is_floating_point():
+            half = torch.get_autocast_dtype(inputs.device.type)
+            inputs = inputs.to(half if site.half else torch.promote_types(inputs.dtype, torch.float32))
+        examples, views = inputs.shape[:2]
+        self.tape.note(site, examples, views)
+        with torch.autocast(inputs.device.type, enabled=False):
+            outputs = _Tapped.apply(inputs.flatten(0, 1), self.tape.anchor, site)
+        return outputs.unflatten(0, (examples, -1))
 
 
 # A handler gets the mode and the function's own arguments, and returns NotImplemented to let it run as it is.

@@ -5,32 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _functorch  # type: ignore[attr-defined]
 
+from sfumato.gradients.lowered import is_batched, lowered
 from sfumato.gradients.sites import dropout
-
-
-class _Folded(torch.autograd.Function):
-    """Without a mask, examples, views and heads simply fold."""
-
-    @staticmethod
-    def forward(*args):
-        raise RuntimeError("taps run under vmap only")
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def vmap(info, in_dims, query, key, value, causal, scale):  # type: ignore[override]
-        def rows(tensor: Tensor, axis: int | None) -> Tensor:
-            if axis is None:
-                tensor, axis = tensor.unsqueeze(0).expand(info.batch_size, *tensor.shape), 0
-            return tensor.movedim(axis, 0).flatten(0, 1)
-
-        query, key, value = (rows(t, axis) for t, axis in zip((query, key, value), in_dims[:3], strict=True))
-        outputs = F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
-        return outputs.unflatten(0, (info.batch_size, -1)), 0
 
 
 def _written_out(query, key, value, mask, drop, scale):
@@ -45,10 +22,16 @@ def tap(mode, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     """The handler of ``F.scaled_dot_product_attention``."""
     if enable_gqa or query.dim() < 3 or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         return NotImplemented
-    if not any(_functorch.is_batchedtensor(tensor) for tensor in (query, key, value)):
+    if not any(is_batched(tensor) for tensor in (query, key, value)):
         return NotImplemented
     if attn_mask is None and dropout_p == 0:
-        return _Folded.apply(query, key, value, is_causal, scale)
+        # Without a mask, examples, views and heads simply fold.
+        def folded(*tensors: Tensor) -> Tensor:
+            rows = [tensor.flatten(0, 1) for tensor in tensors]
+            outputs = F.scaled_dot_product_attention(*rows, is_causal=is_causal, scale=scale)
+            return outputs.unflatten(0, tensors[0].shape[:2])
+
+        return lowered(folded, query, key, value)
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
 

@@ -1,6 +1,6 @@
 """Dropout: masks that are a function of the example's own key, whoever else is in the batch.
 
-Every mask comes from a counter-based generator (Philox) keyed by the example and placed by the number of the draw within
+Every mask comes from a counter-based generator (Philox), keyed by the example and placed by the number of the draw in
 the forward pass. Whoever gives the same keys gets the same masks, however the examples are cut into batches.
 """
 
@@ -13,7 +13,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _functorch  # type: ignore[attr-defined]
+
+from sfumato.gradients.lowered import is_batched, lowered
 
 # 64-bit words of an example's key.
 WORDS = 4
@@ -53,41 +54,6 @@ def fresh_keys(examples: int) -> Tensor:
     return (halves[..., 0] << 32) ^ (halves[..., 1] & 0xFFFFFFFF)
 
 
-class _Masked(torch.autograd.Function):
-    """Exists under vmap only, where the examples' axis can be seen."""
-
-    @staticmethod
-    def forward(*args):
-        raise RuntimeError("taps run under vmap only")
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def vmap(info, in_dims, inputs, mask_shape, keep, draws):  # type: ignore[override]
-        inputs = inputs.movedim(in_dims[0], 0)
-        mask = draws.below(keep, mask_shape, inputs.device).to(inputs.dtype)
-        return inputs * mask.div_(keep if keep > 0 else 1.0), 0
-
-
-class _Chosen(torch.autograd.Function):
-    """As `_Masked`: zeros and ones in the shape of the inputs."""
-
-    @staticmethod
-    def forward(*args):
-        raise RuntimeError("taps run under vmap only")
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(info, in_dims, inputs, probability, draws):  # type: ignore[override]
-        shape = inputs.movedim(in_dims[0], 0).shape[1:]
-        return draws.below(probability, tuple(shape), inputs.device).to(inputs.dtype), 0
-
-
 def tap(mode, input, p=0.5, training=True, inplace=False):
     """The handler of ``F.dropout``."""
     return _dropped(mode, input, p, training, tuple(input.shape))
@@ -112,30 +78,20 @@ def tap_channels(dimensions: int) -> Callable:
 def _dropped(mode, inputs: Tensor, p: float, training: bool, mask_shape: tuple[int, ...]):
     if not training or p == 0 or not 0 <= p <= 1 or not mode.can_draw(inputs):
         return NotImplemented
-    return _Masked.apply(inputs, mask_shape, 1.0 - p, mode.tape.draws)
+    draws, keep = mode.tape.draws, 1.0 - p
+
+    def masked(values: Tensor) -> Tensor:
+        return values * draws.below(keep, mask_shape, values.device).to(values.dtype).div_(keep if keep > 0 else 1.0)
+
+    return lowered(masked, inputs)
 
 
 def tap_bernoulli(mode, input, p=0.5, *, generator=None):
     """The handler of ``Tensor.bernoulli_`` with one probability, by which stochastic depth is written."""
     if generator is not None or not isinstance(p, (int, float)) or not mode.can_draw(input):
         return NotImplemented
-    return input.copy_(_Chosen.apply(input, float(p), mode.tape.draws))
-
-
-class _Made(torch.autograd.Function):
-    """As `_Masked`: a tensor of each example's own, where torch would make one for all."""
-
-    @staticmethod
-    def forward(*args):
-        raise RuntimeError("taps run under vmap only")
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(info, in_dims, inputs, make, shape, options):  # type: ignore[override]
-        return make(inputs, (info.batch_size, *shape), **options), 0
+    draws = mode.tape.draws
+    return input.copy_(lowered(lambda values: draws.below(p, values.shape[1:], values.device).to(values.dtype), input))
 
 
 def tap_made(make: Callable) -> Callable:
@@ -143,10 +99,9 @@ def tap_made(make: Callable) -> Callable:
 
     def handler(mode, self, *size, **options):
         shape = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list, torch.Size)) else size
-        batched = _functorch.is_batchedtensor(self) and not _functorch.is_batchedtensor(_functorch.get_unwrapped(self))
-        if not batched or not all(isinstance(side, int) for side in shape) or options.get("requires_grad"):
+        if not is_batched(self) or not all(isinstance(side, int) for side in shape) or options.get("requires_grad"):
             return NotImplemented
-        return _Made.apply(self, make, tuple(shape), options)
+        return lowered(lambda values: make(values, (len(values), *shape), **options), self)
 
     return handler
 

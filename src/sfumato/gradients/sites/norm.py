@@ -12,9 +12,9 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _functorch  # type: ignore[attr-defined]
 
 from sfumato.gradients import clipping
+from sfumato.gradients.lowered import hides_examples
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.uses import Instantiated
 
@@ -139,6 +139,6 @@ def tap_batch_norm(
     """The handler of ``F.batch_norm``: of stored statistics alone."""
     if training or running_mean is None or running_var is None or input.dim() < 2:
         return NotImplemented
-    if any(_functorch.is_batchedtensor(tensor) for tensor in (running_mean, running_var)):
+    if any(hides_examples(tensor) for tensor in (running_mean, running_var)):
         return NotImplemented
     return _call(mode, input, weight, bias, eps, input.shape[1], (running_mean, running_var))

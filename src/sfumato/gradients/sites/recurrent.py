@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _functorch  # type: ignore[attr-defined]
 
 from sfumato.gradients import clipping
+from sfumato.gradients.lowered import hides_examples
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.linear import LinearKernel
 from sfumato.gradients.sites.uses import Instantiated
@@ -134,7 +134,7 @@ def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequen
 def _is_batched(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(_is_batched(item) for item in value)
-    return isinstance(value, Tensor) and _functorch.is_batchedtensor(value)
+    return hides_examples(value)
 
 
 def layers(step: Step, count: int):
