@@ -1,9 +1,11 @@
 """The estimate of what one more example costs."""
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfumato.gradients import ClippedGradient
+from sfumato.gradients import ClippedGradient, memory
+from sfumato.gradients.sites.dropout import fresh_keys
 
 
 def net(width):
@@ -19,3 +21,29 @@ def test_it_counts_activations_and_grows_with_width_and_views():
     assert activations < estimate(16) < 20 * activations
     assert 1.7 * estimate(16) < estimate(32) < 2.3 * estimate(16)
     assert 2 * estimate(16) < estimate(16, views=4) < 8 * estimate(16)
+
+
+def test_a_large_batch_is_cut_into_pieces(monkeypatch):
+    gradient = ClippedGradient(net(4), F.cross_entropy, max_norm=0.1)
+    x, y = torch.randn(21, 1, 8, 8), torch.arange(21) % 3
+    whole, sizes = gradient(x, y), []
+    right = ClippedGradient._fast
+    monkeypatch.setattr(ClippedGradient, "_fast", lambda s, i, *a: sizes.append(len(i)) or right(s, i, *a))
+    monkeypatch.setattr(memory, "NEAR", 0)
+    pieces = ClippedGradient(net(4), F.cross_entropy, max_norm=0.1)
+    pieces._model.load_state_dict(gradient._model.state_dict())
+    found = pieces(x, y)
+    assert sizes == [7, 7, 7]
+    torch.testing.assert_close(found.norms, whole.norms)
+    torch.testing.assert_close(found.losses, whole.losses)
+    for name, value in found.gradients.items():
+        torch.testing.assert_close(value, whole.gradients[name])
+
+
+def test_pieces_keep_each_example_s_keys(monkeypatch):
+    monkeypatch.setattr(memory, "NEAR", 0)
+    model = nn.Sequential(nn.Dropout(0.5), net(4))
+    keys = fresh_keys(20)
+    x, y = torch.randn(20, 1, 8, 8), torch.arange(20) % 3
+    found = ClippedGradient(model, F.cross_entropy)(x, y, keys).norms
+    torch.testing.assert_close(found[15:], ClippedGradient(model, F.cross_entropy)(x[15:], y[15:], keys[15:]).norms)

@@ -17,6 +17,7 @@ from sfumato.gradients import ClippedGradient
 
 timm = pytest.importorskip("timm")
 byobnet = pytest.importorskip("timm.models.byobnet")
+efficientnet_builder = pytest.importorskip("timm.models._efficientnet_builder")
 metaformer = pytest.importorskip("timm.models.metaformer")
 mlp_mixer = pytest.importorskip("timm.models.mlp_mixer")
 mvitv2 = pytest.importorskip("timm.models.mvitv2")
@@ -46,8 +47,41 @@ MIXER = {"img_size": 32, "patch_size": 16, "num_blocks": 2, "embed_dim": 64}
 # Kernel, middle width, width, squeeze and excitation, stride.
 GHOSTS = [[[3, 16, 16, 0, 1]], [[3, 48, 24, 0, 2]], [[5, 72, 40, 0.25, 2]], [[5, 120, 40, 0.25, 1]]]
 ONE_BLOCK_EACH = {"layers": (1, 1, 1, 1)}
+RESNET = {"channels": (32, 64, 128, 256), **ONE_BLOCK_EACH}
 # Some families call the function with their own rate, so there is no module to put to sleep.
 NO_DROPOUT = {"drop_rate": 0.0}
+
+
+IN_PLACE = pytest.mark.xfail(
+    raises=RuntimeWarning, strict=True, reason="an activation in place after a layer norm goes one example at a time"
+)
+
+
+def attentive(layer, *, fixed_input_size=False, **options):
+    """A network whose second stage attends by this layer."""
+    return byobnet.ByoModelCfg(
+        blocks=(
+            byobnet.ByoBlockCfg("bottle", d=1, c=32, s=1, gs=0, br=0.5),
+            byobnet.ByoBlockCfg("self_attn", d=2, c=64, s=2, gs=0, br=0.5),
+        ),
+        stem_chs=16,
+        fixed_input_size=fixed_input_size,
+        self_attn_layer=layer,
+        self_attn_kwargs=options,
+    )
+
+
+def high_resolution():
+    """A network of one to four resolutions at once."""
+    of_one = {"num_modules": 1, "fuse_method": "SUM", "block_type": "BASIC"}
+    return {
+        "stem_width": 16,
+        "stage1": {**of_one, "num_branches": 1, "num_blocks": (1,), "num_channels": (16,), "block_type": "BOTTLENECK"},
+        "stage2": {**of_one, "num_branches": 2, "num_blocks": (1, 1), "num_channels": (8, 16)},
+        "stage3": {**of_one, "num_branches": 3, "num_blocks": (1, 1, 1), "num_channels": (8, 16, 32)},
+        "stage4": {**of_one, "num_branches": 4, "num_blocks": (1,) * 4, "num_channels": (8, 16, 32, 64)},
+    }
+
 
 MODELS = [
     # Transformers of one width.
@@ -165,7 +199,6 @@ MODELS = [
     row(
         "sequencer2d_s",
         64,
-        marks=pytest.mark.xfail(raises=RuntimeWarning, strict=True, reason="LSTMs go one example at a time"),
         img_size=64,
         layers=(1, 1, 1, 1),
         embed_dims=(24, 48, 48, 48),
@@ -174,7 +207,7 @@ MODELS = [
     # Between transformers and convolutions.
     row("efficientformer_l1", 224, depths=(1, 1, 1, 2), embed_dims=(8, 16, 24, 32)),
     row("efficientformerv2_s0", 64, img_size=64, depths=(1, 1, 2, 2)),
-    row("efficientvit_b0", 64),
+    row("efficientvit_b0", 64, marks=IN_PLACE),
     row("efficientvit_l1", 64, widths=(16, 16, 32, 32, 64), depths=(1, 1, 1, 1, 1), head_widths=(64, 64)),
     row("efficientvit_m0", 64, img_size=64),
     row("efficientvim_m1", 64, embed_dim=(32, 48, 64), depths=(1, 1, 1)),
@@ -274,41 +307,34 @@ MODELS = [
         stem_type="fixed",
         **ONE_BLOCK_EACH,
     ),
-    row("resnet26", 32, label="resnet26 groupnorm", norm_layer="groupnorm", **ONE_BLOCK_EACH),
-    row("resnet26", 32, label="resnet26 rmsnorm2d", norm_layer="rmsnorm2d", **ONE_BLOCK_EACH),
+    row("resnet26", 32, label="resnet26 groupnorm", norm_layer="groupnorm", **RESNET),
+    row("resnet26", 32, label="resnet26 rmsnorm2d", norm_layer="rmsnorm2d", **RESNET),
     row("test_efficientnet_gn", 32),
-    row("test_efficientnet_ln", 32),
+    row("test_efficientnet_ln", 32, marks=IN_PLACE),
     row("test_efficientnet_evos", 32),
-    row("vgg11", 32, mlp_ratio=1 / 64),
+    row(
+        "vgg",
+        32,
+        timm.models.VGG,
+        cfg=[16, "M", 32, "M", 64, 64, "M", 96, "M", 96, "M"],
+        mlp_ratio=1 / 64,
+    ),
     # Convolutions with batch norm, which is frozen at stored statistics.
     row("test_resnet", 32),
     row("resnetv2_18", 32, channels=(16, 32, 64, 128), stem_chs=16),
-    row("resnetaa50", 32, **ONE_BLOCK_EACH),
-    row("ecaresnet26t", 32, **ONE_BLOCK_EACH),
-    row("seresnext26d_32x4d", 32, **ONE_BLOCK_EACH),
-    row("legacy_seresnext26_32x4d", 32, **NO_DROPOUT, **ONE_BLOCK_EACH),
-    row("resnest14d", 32),
-    row("res2net50d", 32, **ONE_BLOCK_EACH),
-    row("res2next50", 32, **ONE_BLOCK_EACH),
-    row("skresnet18", 32, **ONE_BLOCK_EACH),
+    row("resnetaa50", 32, **RESNET),
+    row("ecaresnet26t", 32, **RESNET),
+    row("seresnext26d_32x4d", 32, **RESNET),
+    row("legacy_seresnet18", 32, **NO_DROPOUT, **ONE_BLOCK_EACH),
+    row("resnest14d", 32, **RESNET),
+    row("res2net50d", 32, **RESNET),
+    row("res2next50", 32, **RESNET),
+    row("skresnet18", 32, **RESNET),
     row("gcresnext26ts", 32),
-    row("eca_botnext26ts_256", 64, img_size=64),
-    row("lambda_resnet26t", 64),
-    row("lambda_resnet26rpt_256", 64, img_size=64),
-    row(
-        "halonet",
-        64,
-        timm.models.ByobNet,
-        cfg=byobnet.ByoModelCfg(
-            blocks=(
-                byobnet.ByoBlockCfg("bottle", d=1, c=32, s=1, gs=0, br=0.5),
-                byobnet.ByoBlockCfg("self_attn", d=2, c=64, s=2, gs=0, br=0.5),
-            ),
-            stem_chs=16,
-            self_attn_layer="halo",
-            self_attn_kwargs={"block_size": 4, "halo_size": 1},
-        ),
-    ),
+    row("botnet", 64, timm.models.ByobNet, img_size=64, cfg=attentive("bottleneck", fixed_input_size=True)),
+    row("halonet", 64, timm.models.ByobNet, cfg=attentive("halo", block_size=4, halo_size=1)),
+    row("lambda", 64, timm.models.ByobNet, cfg=attentive("lambda", r=5)),
+    row("lambda rpt", 64, timm.models.ByobNet, img_size=64, cfg=attentive("lambda", r=None, fixed_input_size=True)),
     row("test_byobnet", 32),
     row("gernet_s", 32),
     row("repvgg_a0", 32),
@@ -347,6 +373,17 @@ MODELS = [
     row("hardcorenas_a", 32),
     row("test_efficientnet", 32),
     row("mixnet_s", 32),
+    # The weights of a convolution are a mixture that depends on the example.
+    row(
+        "condconv",
+        32,
+        timm.models.EfficientNet,
+        block_args=efficientnet_builder.decode_arch_def(
+            [["ds_r1_k3_s1_e1_c16_se0.25"], ["ir_r1_k5_s2_e4_c24_se0.25_cc4"], ["ir_r2_k3_s1_e4_c32_se0.25_cc4"]]
+        ),
+        stem_size=16,
+        num_features=64,
+    ),
     row("tinynet_e", 32),
     row("fasternet_t0", 32),
     row("rexnet_100", 32, **NO_DROPOUT),
@@ -354,7 +391,7 @@ MODELS = [
     row("ghostnet_050", 32, **NO_DROPOUT),
     row("ghostnetv2", 64, timm.models.GhostNet, cfgs=GHOSTS, version="v2", **NO_DROPOUT),
     row("ghostnetv3", 64, timm.models.GhostNet, cfgs=GHOSTS, version="v3", **NO_DROPOUT),
-    row("hrnet_w18_small", 32),
+    row("hrnet", 32, timm.models.HighResolutionNet, cfg=high_resolution()),
     row("dla46x_c", 32),
     row("dpn48b", 32),
     row("cs3darknet_focus_s", 32),

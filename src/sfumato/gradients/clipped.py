@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.gradients import clipping, isolation, memory, selfcheck, sequential
 from sfumato.gradients.derived import Forms
 from sfumato.gradients.discovery import Road, discover, run_expanding
-from sfumato.gradients.examples import Tree, batch_size, each, signature, tensors
+from sfumato.gradients.examples import Tree, batch_size, each, signature, synthetic, tensors
 from sfumato.gradients.expanded import trainable_parameters, zero_gradients
 from sfumato.gradients.explain import Explanation, explain
 from sfumato.gradients.sites.dropout import WORDS
@@ -89,6 +90,7 @@ class ClippedGradient:
         self._views = positive_integer("views", views)
         self._memory = Memory(tuner=Tuner(ways), forms=Forms())
         self._roads: dict[tuple, Road] = {}
+        self._pieces: dict[tuple, int] = {}
         self._latest: Road | None = None
         trainable_parameters(model)
         isolation.refuse_mixing_layers(model)
@@ -161,7 +163,7 @@ class ClippedGradient:
             inputs, targets = each(Tensor.detach, inputs), each(Tensor.detach, targets)
             key, road = self._road(inputs, targets)
             if road.fast:
-                return self._fast(inputs, targets, key, road, keys)
+                return self._in_pieces(inputs, targets, key, keys)
             gradients, norms, losses, _ = sequential.clipped_sum(
                 self._model, self._loss, inputs, targets, max_norm=self._max_norm, views=self._views
             )
@@ -178,6 +180,35 @@ class ClippedGradient:
             )
         self._latest = self._roads[key]
         return key, self._latest
+
+    def _in_pieces(self, inputs: Tree, targets: Tree, key: tuple, keys: Tensor | None) -> ClippedSum:
+        """The batch in pieces that stay near the processor, as large as makes no difference to the time."""
+        examples = tensors(inputs)[0].shape[0]
+        size = self._piece(inputs, targets, key, examples)
+        count = -(-examples // size)
+        bounds = [round(index * examples / count) for index in range(count + 1)]
+        found: list[ClippedSum] = []
+        for start, stop in pairwise(bounds):
+            piece = [each(lambda tensor, a=start, b=stop: tensor[a:b], tree) for tree in (inputs, targets)]
+            own = None if keys is None else keys[start:stop]
+            found.append(self._fast(*piece, key, self._roads[key], own))
+            if len(found) == 2:
+                found = [_added(*found)]
+        return found[0]
+
+    def _piece(self, inputs: Tree, targets: Tree, key: tuple, examples: int) -> int:
+        """The most examples at once: on a CPU, by what one of them needs in memory."""
+        least = -(-memory.LEAST_IMAGES // self._views)
+        if examples <= least or tensors(inputs)[0].device.type != "cpu":
+            return examples
+        if key not in self._pieces:
+            generator = torch.Generator().manual_seed(0)
+            made_up = [synthetic(tree, 4, generator) for tree in (inputs, targets)]
+            bytes_each = memory.bytes_per_example(
+                self._model, self._loss, *made_up, views=self._views, road=self._roads[key], memory=self._memory
+            )
+            self._pieces[key] = max(least, memory.NEAR // bytes_each)
+        return self._pieces[key]
 
     def _fast(self, inputs: Tree, targets: Tree, key: tuple, road: Road, keys: Tensor | None) -> ClippedSum:
         found, expanded = run_expanding(
@@ -270,3 +301,13 @@ class ClippedGradient:
             return memory.bytes_per_example(
                 self._model, self._loss, inputs, targets, views=self._views, road=road, memory=self._memory
             )
+
+
+def _added(first: ClippedSum, second: ClippedSum) -> ClippedSum:
+    for name, value in first.gradients.items():
+        value += second.gradients[name]
+    return ClippedSum(
+        gradients=first.gradients,
+        norms=torch.cat([first.norms, second.norms]),
+        losses=torch.cat([first.losses, second.losses]),
+    )
