@@ -1,5 +1,7 @@
 """Models that use their parameters in unusual ways, and losses of other kinds, against the oracle."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -291,3 +293,35 @@ def test_a_loss_of_several_outputs(compare):
     targets = {"class": torch.arange(4), "size": torch.rand(4).double()}
     compare(Two().double(), tokens(1, 3), targets, loss=loss)
     compare(Two().double(), tokens(2, 3), targets, loss=loss, views=2)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.LayerNorm(6), nn.RMSNorm(6), nn.GroupNorm(2, 4), nn.Linear(6, 6), nn.Conv1d(4, 4, 1)]
+)
+@pytest.mark.parametrize("views", [1, 2])
+def test_an_activation_in_place_is_exact(compare, layer, views):
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = copy.deepcopy(layer), nn.Linear(24, 3)
+
+        def forward(self, x):
+            return self.head(F.silu(self.layer(x), inplace=True).flatten(1))
+
+    compare(
+        InPlace().double(), torch.randn(3, *([views] if views > 1 else []), 4, 6).double(), torch.arange(3), views=views
+    )
+
+
+def test_attention_of_many_queries_to_one_key_is_exact(compare):
+    class ManyQueries(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.pair, self.head = nn.Linear(6, 6), nn.Linear(6, 4), nn.Linear(6, 3)
+
+        def forward(self, x):
+            query = self.query(x).unflatten(2, (3, 2)).transpose(1, 2)
+            key, value = self.pair(x).unsqueeze(1).chunk(2, dim=-1)
+            return self.head(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).mean(1))
+
+    compare(ManyQueries().double(), torch.randn(3, 5, 6).double(), torch.arange(3))

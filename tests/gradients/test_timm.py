@@ -52,11 +52,6 @@ RESNET = {"channels": (32, 64, 128, 256), **ONE_BLOCK_EACH}
 NO_DROPOUT = {"drop_rate": 0.0}
 
 
-IN_PLACE = pytest.mark.xfail(
-    raises=RuntimeWarning, strict=True, reason="an activation in place after a layer norm goes one example at a time"
-)
-
-
 def attentive(layer, *, fixed_input_size=False, **options):
     """A network whose second stage attends by this layer."""
     return byobnet.ByoModelCfg(
@@ -207,7 +202,7 @@ MODELS = [
     # Between transformers and convolutions.
     row("efficientformer_l1", 224, depths=(1, 1, 1, 2), embed_dims=(8, 16, 24, 32)),
     row("efficientformerv2_s0", 64, img_size=64, depths=(1, 1, 2, 2)),
-    row("efficientvit_b0", 64, marks=IN_PLACE),
+    row("efficientvit_b0", 64),
     row("efficientvit_l1", 64, widths=(16, 16, 32, 32, 64), depths=(1, 1, 1, 1, 1), head_widths=(64, 64)),
     row("efficientvit_m0", 64, img_size=64),
     row("efficientvim_m1", 64, embed_dim=(32, 48, 64), depths=(1, 1, 1)),
@@ -310,7 +305,7 @@ MODELS = [
     row("resnet26", 32, label="resnet26 groupnorm", norm_layer="groupnorm", **RESNET),
     row("resnet26", 32, label="resnet26 rmsnorm2d", norm_layer="rmsnorm2d", **RESNET),
     row("test_efficientnet_gn", 32),
-    row("test_efficientnet_ln", 32, marks=IN_PLACE),
+    row("test_efficientnet_ln", 32),
     row("test_efficientnet_evos", 32),
     row(
         "vgg",

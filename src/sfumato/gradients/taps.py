@@ -76,7 +76,8 @@ class _Tapped(torch.autograd.Function):
         ctx.save_for_backward(*saved)
         ctx.site = site
         site.seconds += time.perf_counter() - began
-        return outputs
+        # A view made here could not be written to: an activation in place after a norm would fail.
+        return torch.ops.aten._unsafe_view(outputs, outputs.shape) if outputs._is_view() else outputs
 
     @staticmethod
     def backward(ctx, output_gradients):  # type: ignore[override]

@@ -20,10 +20,12 @@ def _written_out(query, key, value, mask, drop, scale):
 
 def tap(mode, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """The handler of ``F.scaled_dot_product_attention``."""
-    if enable_gqa or query.dim() < 3 or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+    if enable_gqa or query.dim() < 3:
         return NotImplemented
     if not any(is_batched(tensor) for tensor in (query, key, value)):
         return NotImplemented
+    heads = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    query, key, value = (tensor.expand(*heads, *tensor.shape[-2:]) for tensor in (query, key, value))
     if attn_mask is None and dropout_p == 0:
         # Without a mask, examples, views and heads simply fold.
         def folded(*tensors: Tensor) -> Tensor:

@@ -62,14 +62,14 @@ class ChannelNormSite(Site):
         x, g = (t.to(clipping.accumulation_dtype(t.dtype)) for t in (inputs, output_gradients))
         last = x.device.type == "cpu" and x.dim() == 4 and not x.is_contiguous()
         last = last and x.is_contiguous(memory_format=torch.channels_last)
-        layout = torch.channels_last if last else torch.contiguous_format
-        x, g, weight = (
-            x.contiguous(memory_format=layout),
-            g.contiguous(memory_format=layout),
-            self.constant("weight", x),
-        )
-        mask = [wanted and self._stored is None, self.trained("weight"), self.trained("bias")]
-        step = 1 if last else max(1, _MOST_GROUPS // self._groups)  # one image alone keeps its layout in memory
+        # The images of the second layout can't be read as one, so the kernel gets them one at a time; and always with
+        # the gradient of the inputs, since in some versions it writes to it unasked.
+        if last:
+            g = g.contiguous(memory_format=torch.channels_last)
+        else:
+            x, g = x.reshape(*x.shape[:2], -1).contiguous(), g.reshape(*g.shape[:2], -1).contiguous()
+        weight, step = self.constant("weight", x), 1 if last else max(1, _MOST_GROUPS // self._groups)
+        mask = [last or (wanted and self._stored is None), self.trained("weight"), self.trained("bias")]
         pieces = zip(x.split(step), g.split(step), mean.split(step), scale.split(step), strict=True)
         parts = [_of_images(*piece, weight, mask) for piece in pieces]
         of_inputs, *found = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True))
@@ -77,8 +77,8 @@ class ChannelNormSite(Site):
             if self.trained(role):
                 self.add(role, Instantiated(values.reshape(self.examples, -1, x.shape[1]).sum(dim=1)))
         if self._stored is not None:
-            of_inputs = g * (scale[0] if weight is None else scale[0] * weight).reshape(-1, *[1] * (x.dim() - 2))
-        return of_inputs.reshape(x.shape).to(output_gradients.dtype) if wanted else None
+            of_inputs = g * (scale[0] if weight is None else scale[0] * weight).reshape(-1, *[1] * (g.dim() - 2))
+        return of_inputs.reshape(inputs.shape).to(output_gradients.dtype) if wanted else None
 
     def describe(self) -> str:
         channels = next(iter(self.operands.values())).shape[0]
@@ -90,8 +90,10 @@ class ChannelNormSite(Site):
 def _of_images(x: Tensor, g: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, mask: list[bool]):
     """The gradients of inputs (n, C, ...), and each image's of weight and bias (n, C); empty where not in the mask."""
     (images, channels), positions = x.shape[:2], math.prod(x.shape[2:])
-    if images > 1:  # one image alone keeps its layout in memory
+    if x.dim() == 3:
         x, g = x.reshape(1, -1, positions), g.reshape(1, -1, positions)
+    if weight is None and mask[2]:  # some versions cannot tell the bias's type without it
+        weight = x.new_ones(channels)
     weight = None if weight is None else weight.repeat(images)
     sizes = (1, images * channels, positions, mean.numel())
     statistics = (mean.reshape(1, -1), scale.reshape(1, -1))
