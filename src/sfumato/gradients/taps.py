@@ -97,7 +97,7 @@ class Taps(FrozenNorms):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        handler = _HANDLERS.get(func)
+        handler = HANDLERS.get(func)
         if handler is not None:
             outputs = handler(self, *args, **kwargs)
             if outputs is not NotImplemented:
@@ -133,7 +133,7 @@ class Taps(FrozenNorms):
 
 
 # A handler gets the mode and the function's own arguments, and returns NotImplemented to let it run as it is.
-_HANDLERS: dict[Callable, Callable] = {
+HANDLERS: dict[Callable, Callable] = {
     F.linear: linear.tap,
     torch.matmul: linear.tap_product,
     torch.mm: linear.tap_product,

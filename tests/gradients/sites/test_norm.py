@@ -127,6 +127,37 @@ def test_a_weight_that_is_a_function_of_parameters(compare):
     compare(WithGain().double(), torch.randn(3, 6, 4).double(), torch.arange(3))
 
 
+class Strided(nn.Module):
+    """Norms of inputs, with weights and before outputs that do not lie in memory as they are read."""
+
+    def __init__(self):
+        super().__init__()
+        self.gains = nn.Parameter(torch.randn(6, 2))
+        self.register_buffer("statistics", torch.rand(6, 2) + 0.5)
+
+    def forward(self, x):
+        gain, shift = self.gains.unbind(1)
+        x = F.group_norm(x.transpose(1, 2), 2, gain, shift)
+        x = F.layer_norm(x.transpose(1, 2), (6,), shift, gain)
+        x = F.rms_norm(x.flip(1), (6,), shift)
+        x = F.instance_norm(x.transpose(1, 2), weight=shift, bias=gain)
+        mean, variance = self.statistics.unbind(1)
+        x = F.batch_norm(x.transpose(1, 2).flatten(0, 1), mean, variance, gain, shift).unflatten(0, (len(x), -1))
+        return F.group_norm(x[:, :, ::2].permute(0, 2, 1), 3, gain[::2], shift[::2]).sum(2)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_tensors_with_strides(compare, views):
+    x = torch.randn(*((3,) if views == 1 else (3, views)), 4, 6).double()
+    compare(Strided().double(), x, torch.arange(3), views=views, loss=lambda o, t: o.square().sum(1).sin().mean())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_frozen_norm_of_few_channels(compare, channels):
+    norm = channel_norm("batch", channels, 1, [2], True)
+    compare(Model(norm, 2 * channels).double(), torch.randn(3, 2, channels, 2).double(), torch.arange(3), views=2)
+
+
 def test_statistics_at_stored_values_of_an_instance_norm(compare):
     norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=True).eval()
     norm.running_mean.normal_()

@@ -37,11 +37,11 @@ class RowNormSite(Site):
 
     def _rows(self, values: Tensor) -> Tensor:
         """(rows, n), in float32 at least."""
-        return values.to(clipping.accumulation_dtype(values.dtype)).reshape(-1, self._width)
+        return values.to(clipping.accumulation_dtype(values.dtype)).reshape(-1, self._width).contiguous()
 
     def _row(self, role: str, like: Tensor) -> Tensor | None:
         operand = self.constant(role, like)
-        return None if operand is None else operand.reshape(-1)
+        return None if operand is None else operand.reshape(-1).contiguous()
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = self._rows(inputs)

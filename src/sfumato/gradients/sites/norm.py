@@ -48,8 +48,10 @@ class ChannelNormSite(Site):
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = inputs.to(clipping.accumulation_dtype(inputs.dtype))
         weight, bias = self.constant("weight", x), self.constant("bias", x)
+        weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))  # the kernel reads no strides
         if self._stored is None:
             sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]), self._groups)
+            x = x if _channels_last(x) else x.contiguous()
             outputs, mean, scale = torch.native_group_norm(x, weight, bias, *sizes, self._epsilon)
         else:
             mean, variance = (t.detach().to(x.dtype) for t in self._stored)
@@ -60,8 +62,7 @@ class ChannelNormSite(Site):
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
         inputs, mean, scale = saved
         x, g = (t.to(clipping.accumulation_dtype(t.dtype)) for t in (inputs, output_gradients))
-        last = x.device.type == "cpu" and x.dim() == 4 and not x.is_contiguous()
-        last = last and x.is_contiguous(memory_format=torch.channels_last)
+        last = _channels_last(x)
         # The images of the second layout can't be read as one, so the kernel gets them one at a time; and always with
         # the gradient of the inputs, since in some versions it writes to it unasked.
         if last:
@@ -87,6 +88,13 @@ class ChannelNormSite(Site):
         return f"{channels} channels in {self._groups} groups"
 
 
+def _channels_last(x: Tensor) -> bool:
+    """Whether the kernel is best given this as it lies: on a CPU, with the channels of a pixel side by side."""
+    if x.device.type != "cpu" or x.dim() != 4 or x.is_contiguous():
+        return False
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
 def _of_images(x: Tensor, g: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, mask: list[bool]):
     """The gradients of inputs (n, C, ...), and each image's of weight and bias (n, C); empty where not in the mask."""
     (images, channels), positions = x.shape[:2], math.prod(x.shape[2:])
@@ -96,7 +104,7 @@ def _of_images(x: Tensor, g: Tensor, mean: Tensor, scale: Tensor, weight: Tensor
         weight = x.new_ones(channels)
     weight = None if weight is None else weight.repeat(images)
     sizes = (1, images * channels, positions, mean.numel())
-    statistics = (mean.reshape(1, -1), scale.reshape(1, -1))
+    statistics = (mean.reshape(1, -1).contiguous(), scale.reshape(1, -1).contiguous())
     found = torch.ops.aten.native_group_norm_backward(g, x, *statistics, weight, *sizes, mask)
     return [value if asked else x.new_empty(0) for value, asked in zip(found, mask, strict=True)]
 
