@@ -13,13 +13,12 @@ or without. Then
     |J_i^T d|^2 = s_i^2 ( |d|^2 + (a_i^2 - 2 a_i) (d.e)^2 + (c_i^2 - 2 c_i) (d.u)^2 + 2 a_i c_i (d.e) (d.u) (u.e) )
 
 and a gain's gradient is a multiple of d.u. Whether a function is of this kind is not looked up but found: the numbers
-s, a, c come from one backward of a probe, and the form is proven when a model is met by predicting another, random one,
-entry by entry.
+s, a, c come from one backward of a probe, and the form must predict another, random one, entry by entry, whenever the
+values have changed. The clipped sum then goes through the form too, so that its bound does not rest on that proof.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
@@ -28,19 +27,17 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import clipping
 from sfumato.gradients.sites import Use
-from sfumato.gradients.sites.uses import Instantiated, rounding, slices, together, tolerance
+from sfumato.gradients.sites.uses import Instantiated, slices, together, tolerance
 
-# Backward steps that only move entries about.
-_MOVES = ("T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Alias", "Clone")
+# Backward steps of views that hold every entry once.
+_MOVES = ("T", "Transpose", "Permute", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Alias")
 # Rows shorter than this don't determine the three numbers of their form.
 _SHORTEST_ROW = 8
 # Not a seed that people give: weights drawn from the same numbers would be no test.
 _PROBE_SEED = 0x5F3759DF
-# Relative differences between a function of rows and its closed form: entry by entry when it is proven; in norm later.
+# Relative differences, entry by entry, between a function of rows and its closed form.
 _PROOF = {torch.float64: 1e-10, torch.float32: 1e-4}
-_DRIFT = {torch.float64: 1e-6, torch.float32: 1e-2}
 # What the numbers s, a, c may be wrong by, relative to the norm that they give.
 _FORM_ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
 
@@ -49,18 +46,41 @@ class RowForm(NamedTuple):
     """The numbers of a function of rows, each (rows,) float64.
 
     Attributes:
+        weight: name of the parameter with the rows.
         scales, ones, own: s, a, c of the module's docstring.
         lengths: |V_i|.
         overlap: u_i . e.
         gains: by name of a parameter with one entry for each row, its m_i in ``dV_i / dgain_i = m_i V_i``.
     """
 
+    weight: str
     scales: Tensor
     ones: Tensor
     own: Tensor
     lengths: Tensor
     overlap: Tensor
     gains: dict[str, Tensor]
+
+    def pulled(self, operand: Tensor, values: Tensor) -> dict[str, Tensor]:
+        """``J^T values`` by parameter name, in the shapes (..., rows, width) and (..., rows).
+
+        Args:
+            operand: V, (rows, ...).
+            values: (rows, ...), or (B, rows, ...) of examples.
+        """
+        own = operand.flatten(1).to(values.dtype)
+        rows = values.reshape(*values.shape[: values.dim() - operand.dim()], *own.shape)
+        dots, sums = (rows * own).sum(-1), rows.sum(-1)
+        scales, ones, along = (
+            number.to(values.dtype)
+            for number in (
+                self.scales,
+                self.scales * self.ones / own.shape[1],
+                self.scales * self.own / self.lengths**2,
+            )
+        )
+        weight = rows * scales[:, None] - (ones * sums).unsqueeze(-1) - own * (along * dots).unsqueeze(-1)
+        return {self.weight: weight, **{name: gain.to(values.dtype) * dots for name, gain in self.gains.items()}}
 
 
 @dataclass(eq=False)
@@ -83,6 +103,17 @@ class Operand:
     form: RowForm | None = None
     uses: int = 0
 
+    def __post_init__(self):
+        self._version = self.tensor._version
+
+    def refuse_changed(self) -> None:
+        """Refuses a model that writes to a weight after it was used: what was noted would belong to other numbers."""
+        if self.tensor._version != self._version:
+            raise SfumatoError(
+                f"the forward pass changes in place a weight that it has used, made of {', '.join(self.names)}",
+                "compute the other weight as a new tensor",
+            )
+
     @property
     def rows(self) -> tuple[Tensor, Tensor] | None:
         """Weight and scales for `Use.row_statistics`, of a function of rows."""
@@ -93,7 +124,7 @@ class Operand:
 class Forms:
     """What has been found out about a model's functions of parameters; lives as long as its `ClippedGradient`."""
 
-    proven: dict[tuple, bool] = field(default_factory=dict)
+    without: set[tuple] = field(default_factory=set)
     known: dict[tuple, tuple[Tensor, RowForm]] = field(default_factory=dict)
     probes: dict[tuple, Tensor] = field(default_factory=dict)
 
@@ -126,18 +157,24 @@ class Operands:
         """What this tensor is; the same answer for the same tensor."""
         if id(tensor) not in self._found:
             self._found[id(tensor)] = self._met(tensor)
-        return self._found[id(tensor)]
+        found = self._found[id(tensor)]
+        found.refuse_changed()
+        return found
 
     def _met(self, tensor: Tensor) -> Operand:
         if id(tensor) in self._names:
             return Operand(tensor, (self._names[id(tensor)],), derived=False)
         leaf = _moved_leaf(tensor)
-        if leaf is not None and id(leaf) in self._names and leaf.numel() == tensor.numel():
+        if leaf is not None and id(leaf) in self._names:
             return Operand(tensor, (self._names[id(leaf)],), moved=True)
         operand = Operand(tensor, self._parameters(tensor))
         if tensor.dim() >= 2 and tensor.numel() >= _SHORTEST_ROW * len(tensor):
             operand.form = self._form(tensor, operand.names)
         return operand
+
+    def shape(self, name: str) -> torch.Size:
+        """Of a parameter."""
+        return self._shared[name].shape
 
     def _parameters(self, tensor: Tensor) -> tuple[str, ...]:
         """Names of the parameters at the ends of the tensor's graph."""
@@ -176,19 +213,17 @@ class Operands:
     def _form(self, tensor: Tensor, names: tuple[str, ...]) -> RowForm | None:
         """The numbers of a function of rows, or None if it is none."""
         key = (names, tuple(tensor.shape), tensor.dtype)
-        if self._forms.proven.get(key) is False or self._weight_and_gains(tensor, names) is None:
+        parts = self._weight_and_gains(tensor, names)
+        if key in self._forms.without or parts is None or tensor.dtype not in _PROOF:
             return None
         # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
         tensors = [t.detach().reshape(len(tensor), -1) for t in (tensor, *(self._shared[name] for name in names))]
         marks = torch.stack([torch.mv(t, self._forms.probe(t[:1], 2)[0]) for t in tensors])
         if key in self._forms.known and torch.equal(self._forms.known[key][0], marks):
             return self._forms.known[key][1]
-        form, likeness = self._measured(tensor, names)
-        if key not in self._forms.proven:
-            proven = form is not None and self._predicts(tensor, names, form)
-            self._forms.proven[key] = proven
-            return form if proven else None
-        if form is None or likeness > _DRIFT[tensor.dtype]:
+        form = self._measured(tensor, names)
+        if form is None or not self._predicts(tensor, names, form):
+            self._forms.without.add(key)
             return None
         self._forms.known[key] = marks, form
         return form
@@ -201,44 +236,34 @@ class Operands:
             return None
         return weights[0], gains
 
-    def _measured(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[RowForm | None, float]:
-        """One probe ``v = z + 3 e + 3 u`` gives ``J^T v = s v + alpha e + beta u`` and with it the form's numbers.
-
-        Returns:
-            the form, and how far ``J^T v`` is from such a combination, in norm and relative (a rough number).
-        """
+    def _measured(self, tensor: Tensor, names: tuple[str, ...]) -> RowForm | None:
+        """One probe ``v = z + 3 e + 3 u``, z across e and u, gives ``J^T v = s v + alpha e + beta u``."""
         parts = self._weight_and_gains(tensor, names)
-        if parts is None or tensor.dtype not in _PROOF:
-            return None, math.inf
+        assert parts is not None
         own = tensor.detach().flatten(1)
         rows, width = own.shape
         lengths, overlap = _dots(own, own).sqrt(), _sums(own) / width**0.5
-        if not bool((lengths > 0).all()) or not bool((overlap.abs() < 0.99 * lengths).all()):
-            return None, math.inf
+        if not bool((lengths > 0).all()) or not bool((overlap.abs() < 0.9 * lengths).all()):
+            return None
         overlap = overlap / lengths
-        probe = self._forms.probe(own, 0) + 3 / width**0.5
-        probe = torch.addcmul(probe, own, (3 / lengths).to(own.dtype)[:, None])
+        even, along = torch.full_like(own, width**-0.5), own / lengths.to(own.dtype)[:, None]
+        drawn = self._forms.probe(own, 0)
+        drawn = drawn - even * (drawn.sum(1, keepdim=True) * width**-0.5)
+        across = along - even * overlap.to(own.dtype)[:, None]
+        drawn = drawn - across * ((drawn * across).sum(1) / (across * across).sum(1))[:, None]
+        probe = drawn + 3 * even + 3 * along
         found = self.gradients(tensor, names, probe.reshape(tensor.shape))
         weight, gains = parts
         if set(found) != set(names):
-            return None, math.inf
+            return None
         pulled = found[weight].reshape(rows, width)
-        # Inner products of the basis (v, e, u), and of J^T v with it.
-        ve, vu = _sums(probe) / width**0.5, _dots(probe, own) / lengths
-        basis = torch.stack(
-            [
-                torch.stack([_dots(probe, probe), ve, vu], -1),
-                torch.stack([ve, torch.ones_like(ve), overlap], -1),
-                torch.stack([vu, overlap, torch.ones_like(ve)], -1),
-            ],
-            -1,
-        )
-        right = torch.stack([_dots(pulled, probe), _sums(pulled) / width**0.5, _dots(pulled, own) / lengths], -1)
+        ve, vu = _sums(probe) / width**0.5, _dots(probe, along)
+        one = torch.ones_like(ve)
+        basis = torch.stack([_dots(probe, probe), ve, vu, ve, one, overlap, vu, overlap, one], -1).reshape(-1, 3, 3)
+        right = torch.stack([_dots(pulled, probe), _sums(pulled) / width**0.5, _dots(pulled, along)], -1)
         scales, alpha, beta = torch.linalg.solve(basis, right).unbind(-1)
-        explained = (torch.stack([scales, alpha, beta], -1) * right).sum(-1)
-        whole = _dots(pulled, pulled)
-        likeness = float((1 - explained / whole.clamp_min(torch.finfo(torch.float64).tiny)).abs().max())
         form = RowForm(
+            weight=weight,
             scales=scales,
             ones=-alpha / (scales * ve),
             own=-beta / (scales * vu),
@@ -246,30 +271,25 @@ class Operands:
             overlap=overlap,
             gains={name: found[name].reshape(rows).double() / (vu * lengths) for name in gains},
         )
-        numbers = torch.stack([*form[:5], *form.gains.values()])
-        return (form, likeness) if bool(torch.isfinite(numbers).all()) else (None, math.inf)
+        numbers = torch.stack([*form[1:6], *form.gains.values()])
+        return form if bool(torch.isfinite(numbers).all()) else None
 
     def _predicts(self, tensor: Tensor, names: tuple[str, ...], form: RowForm) -> bool:
         """Whether the form gives ``J^T z`` for another random z, entry by entry."""
-        parts = self._weight_and_gains(tensor, names)
-        assert parts is not None
-        weight, gains = parts
-        own = tensor.detach().flatten(1).double() / form.lengths[:, None]
-        width = own.shape[1]
         probe = self._forms.probe(tensor.detach().flatten(1), 1)
         found = self.gradients(tensor, names, probe.reshape(tensor.shape))
-        probe = probe.double()
-        dots = (probe * own).sum(1)
-        expected = probe - (form.ones * probe.sum(1) / width)[:, None] - own * (form.own * dots)[:, None]
-        pulled = found[weight].reshape(probe.shape).double()
-        size = form.scales.abs()
-        near = _PROOF[tensor.dtype]
-        close = bool(((expected * form.scales[:, None] - pulled).abs().amax(1) <= near * size).all())
-        for name in gains:
-            ours = form.gains[name] * dots * form.lengths
-            allowed = near * (form.gains[name] * form.lengths).abs() * width**0.5
-            close = close and bool(((ours - found[name].reshape(-1)).abs() <= allowed).all())
-        return close
+        expected = form.pulled(tensor.detach(), probe.reshape(tensor.shape))
+        near, width = _PROOF[tensor.dtype], probe.shape[1]
+        sizes = {form.weight: form.scales, **{n: m * form.lengths * width**0.5 for n, m in form.gains.items()}}
+        return all(
+            bool(
+                (
+                    (expected[name].reshape(value.shape) - value).reshape(len(probe), -1).abs().amax(1)
+                    <= near * sizes[name].abs()
+                ).all()
+            )
+            for name, value in found.items()
+        )
 
 
 def _dots(first: Tensor, second: Tensor) -> Tensor:
@@ -282,11 +302,14 @@ def _sums(rows: Tensor) -> Tensor:
 
 
 def _moved_leaf(tensor: Tensor) -> Tensor | None:
-    """The leaf whose entries this tensor holds in another order, if its graph says so."""
+    """The leaf of which this tensor is a view that holds every entry once."""
     node = tensor.grad_fn
     while node is not None:
         if hasattr(node, "variable"):
-            return node.variable  # type: ignore[attr-defined]
+            leaf = node.variable  # type: ignore[attr-defined]
+            same = leaf.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+            whole = leaf.numel() == tensor.numel() and leaf.is_contiguous()
+            return leaf if same and whole and tensor.storage_offset() == leaf.storage_offset() else None
         kind = node.name().removesuffix("Backward0").removesuffix("Backward1")
         if kind not in _MOVES or len(node.next_functions) != 1:
             return None
@@ -317,15 +340,22 @@ class Direct:
     def weighted_sums(self, factors: Tensor) -> dict[str, Tensor]:
         """By parameter name, the clipped sum."""
         total = self._use.weighted_sum(factors)
-        if self._operand is None:
-            return {self.names[0]: total}
-        return self._operands.gradients(self._operand.tensor, self.names, total.to(self._operand.tensor.dtype))
+        return {self.names[0]: total if self._operand is None else self._moved_back(total)}
+
+    def _moved_back(self, values: Tensor) -> Tensor:
+        """(..., *shape of the parameter) from the order of the operand: exact, in any type."""
+        assert self._operand is not None
+        tensor, lead = self._operand.tensor, values.shape[: values.dim() - self._operand.tensor.dim()]
+        moved = values.new_empty(*lead, tensor.numel())
+        strides = [tensor.numel()] * len(lead)
+        moved.as_strided(values.shape, (*strides, *tensor.stride())).copy_(values)
+        return moved.reshape(*lead, *self._operands.shape(self.names[0]))
 
     def by_name(self) -> dict[str, Use]:
         """By parameter name, per-example gradients in a form that can be added to others."""
         if self._operand is None:
             return {self.names[0]: self._use}
-        return self._operands.pull_back(self._operand, self._use.instantiate())
+        return {self.names[0]: Instantiated(self._moved_back(self._use.instantiate()))}
 
     def bytes(self) -> int:
         """Memory held."""
@@ -335,9 +365,10 @@ class Direct:
 class OfRows:
     """What the parameters behind a function of rows got from its uses.
 
-    **Guarantee.** As that of `uses.Held`: the norm adds an allowance for the rounding of the dots and of the pull-back,
-    and an example for which that would be felt (its gradient lies almost wholly in the directions that the function
-    takes away) is pulled back by itself.
+    **Guarantee.** Norm and sum are those of one linear map, the form's own (`RowForm.pulled`), so that the bound holds
+    whether or not that map is the function's derivative; that it is, is what the proof by probes is for. As in
+    `uses.Held` the norm adds an allowance for the rounding of dots, sum and map, and an example for which that would
+    be felt (its gradient lies almost wholly in the directions that the function takes away) is pulled back by itself.
     """
 
     def __init__(self, operand: Operand, use: Use, operands: Operands):
@@ -363,23 +394,18 @@ class OfRows:
         squares = found.squares + (change * form.scales.square()).sum(dim=1)
         for gain in form.gains.values():
             squares = squares + (gain * found.own).square().sum(dim=1)
-        largest = max(
-            float(form.scales.abs().max()), *(float((g * form.lengths).abs().max()) for g in form.gains.values()), 0.0
-        )
-        felt = rounding(found.reach, tensor.to(clipping.accumulation_dtype(tensor.dtype))) * largest
+        parts = [form.scales.abs() * (1 + form.ones.abs() + form.own.abs())]
+        largest = max(float(part.max()) for part in [*parts, *((g * form.lengths).abs() for g in form.gains.values())])
+        felt = found.rounding * largest
         squares = squares.clamp_min(0)
         upper = squares + 4 * felt * (found.squares.clamp_min(0).sqrt() + felt)
         bound = upper.sqrt() * (1 + _FORM_ROUNDING[tensor.dtype]) + felt
-        hard = ~(bound <= (1 + 1.3 * tolerance(tensor.dtype)) * squares.sqrt()) & (found.reach != 0)
+        hard = ~(bound <= (1 + 1.3 * tolerance(tensor.dtype)) * squares.sqrt()) & (found.rounding != 0)
         bound = bound.square()
         if bool(hard.any()):
             rows = hard.nonzero()[:, 0]
-            exact: dict[str, list[Tensor]] = {name: [] for name in self.names}
-            for part in slices(len(rows), tensor.numel()):
-                pulled = self._operands.pull_back(self._operand, self._use.instantiate(rows[part]))
-                for name, use in pulled.items():
-                    exact[name].append(use.instantiate())
-            self._hard = rows, {name: Instantiated(torch.cat(values)) for name, values in exact.items()}
+            pieces = [self._pulled(rows[part]) for part in slices(len(rows), tensor.numel())]
+            self._hard = rows, {name: Instantiated(torch.cat([piece[name] for piece in pieces])) for name in self.names}
             bound[rows] = sum(use.squared_norms() for use in self._hard[1].values())  # type: ignore[assignment]
         return bound
 
@@ -389,8 +415,9 @@ class OfRows:
         if self._hard is not None:
             easy = factors.clone()
             easy[self._hard[0]] = 0
-        tensor = self._operand.tensor
-        totals = self._operands.gradients(tensor, self.names, self._use.weighted_sum(easy).to(tensor.dtype))
+        form = self._operand.form
+        assert form is not None
+        totals = self._shaped(form.pulled(self._operand.tensor.detach(), self._use.weighted_sum(easy)))
         if self._hard is not None:
             rows, exact = self._hard
             totals = {name: totals[name] + use.weighted_sum(factors[rows]) for name, use in exact.items()}
@@ -398,7 +425,16 @@ class OfRows:
 
     def by_name(self) -> dict[str, Use]:
         """As `Direct.by_name`."""
-        return self._operands.pull_back(self._operand, self._use.instantiate())
+        return {name: Instantiated(values) for name, values in self._pulled(None).items()}
+
+    def _pulled(self, rows: Tensor | None) -> dict[str, Tensor]:
+        """(b, *shape) by parameter name: per-example gradients, of the examples `rows` alone if given."""
+        assert self._operand.form is not None
+        values = self._use.instantiate(rows)
+        return self._shaped(self._operand.form.pulled(self._operand.tensor.detach(), values), len(values))
+
+    def _shaped(self, found: dict[str, Tensor], *lead: int) -> dict[str, Tensor]:
+        return {name: value.reshape(*lead, *self._operands.shape(name)) for name, value in found.items()}
 
     def bytes(self) -> int:
         """Memory held."""
@@ -420,6 +456,7 @@ def contributions(found: list[tuple[Operand, Use]], mains: dict[str, Use], opera
         by_operand.setdefault(id(operand), (operand, []))[1].append(use)
     parts: list[Contribution] = [Direct(name, use, operands) for name, use in mains.items()]
     for operand, uses in by_operand.values():
+        operand.refuse_changed()
         use = together(uses)
         if not operand.derived:
             parts.append(Direct(operand.names[0], use, operands))

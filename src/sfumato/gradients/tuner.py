@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from sfumato._checks import SfumatoError
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.uses import Held, Kept, Kernel
 
@@ -63,6 +64,12 @@ class Tuner:
                 if place not in _MEASURED:
                     _MEASURED[place] = _fastest(kernel, x, g)
                 self.ways[key] = _MEASURED[place]
+        allowed = [f"{verb} {way}" for verb in ("keep", "drop") for way in kernel.ways()]
+        if self.ways[key] not in (*allowed, *(["gram"] if kernel.has_gram() else [])):
+            raise SfumatoError(
+                f"ways has {self.ways[key]!r} for {key!r}, which cannot be computed so",
+                f"give one of {', '.join(allowed)}, or leave it out to have it measured",
+            )
         return self.ways[key]
 
 

@@ -275,7 +275,7 @@ def _largest(spent: Callable[[int, float], float], target: float, limit: int, wh
     while low + step <= limit and spent(low + step, FINE_GRID) <= target:
         low, step = low + step, step * 2
     high = min(low + step, limit + 1)
-    while high - low > 1:
+    while high - low > max(1, low // 10_000):  # nobody misses the last of ten thousand, and each try takes its time
         middle = (low + high) // 2
         low, high = (middle, high) if spent(middle, FINE_GRID) <= target else (low, middle)
     return low

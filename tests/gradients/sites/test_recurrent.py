@@ -92,6 +92,27 @@ def test_layers(
     assert not gradient._latest.expanded
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_projected_states(compare, bidirectional, bias, views):
+    layer = nn.LSTM(2, 4, 2, bias=bias, batch_first=True, bidirectional=bidirectional, proj_size=3)
+    model = randomise(Sequences(layer, 6 if bidirectional else 3)).double()
+    x = torch.randn(*((4,) if views == 1 else (4, views)), 3, 2).double()
+    gradient = compare(model, x, torch.arange(4) % 3, views=views)
+    assert not gradient._latest.expanded
+
+
+@pytest.mark.parametrize("kind", sorted(LAYERS))
+def test_frozen_layers_pass_gradients_on(compare, kind):
+    layer = LAYERS[kind](2, 3, 2, batch_first=True, bidirectional=True).requires_grad_(False)
+    model = nn.Sequential(nn.Linear(2, 2), randomise(Sequences(layer, 6))).double()
+    layer.weight_hh_l0.requires_grad_(True)
+    gradient = compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
+    assert gradient._latest.fast
+
+
 class LearnedStart(nn.Module):
     """States that are parameters."""
 

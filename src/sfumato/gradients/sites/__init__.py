@@ -24,13 +24,13 @@ class RowStatistics(NamedTuple):
         squares: (B,) float64, ``sum_i s_i^2 |G_bi|^2`` for given row scales s.
         own: (B, rows) float64, ``G_bi . w_i``.
         ones: (B, rows) float64, ``G_bi . 1``.
-        reach: (B,) float64, at least the sum of the absolute terms that make up G_b, to which its rounding is relative.
+        rounding: (B,) float64, what `weighted_sum` and the dots may be wrong by, in norm.
     """
 
     squares: Tensor
     own: Tensor
     ones: Tensor
-    reach: Tensor
+    rounding: Tensor
 
 
 class Use(Protocol):

@@ -128,13 +128,18 @@ class ConvKernel:
     def total(self, x: Tensor, g: Tensor) -> Tensor:
         return self.geometry.backward(g, x, x.new_empty(1).expand(self.shape), of_weight=True)
 
-    def reach(self, x: Tensor, g: Tensor) -> Tensor:
+    def spread(self) -> float:
         # Each input pixel is in at most one patch per place of the kernel; then Cauchy and Schwarz.
-        squares = [clipping.squared_norms(t.reshape(t.shape[0] // self.views, -1)) for t in (x, g)]
-        return (math.prod(self.shape[2:]) * squares[0] * squares[1]).sqrt()
+        return math.prod(self.shape[2:]) ** 0.5
+
+    def positions(self, g: Tensor) -> int:
+        return self.views * math.prod(g.shape[2:])
+
+    def has_gram(self) -> bool:
+        return len(self.shape) == 4 and self.geometry.groups == 1
 
     def gram_pays(self, x: Tensor, g: Tensor) -> bool:
-        if len(self.shape) != 4 or self.geometry.groups != 1:
+        if not self.has_gram():
             return False
         positions, pixels = self.views * math.prod(g.shape[2:]), self.views * self._padded(x.shape[2:])
         products = pixels**2 * self.shape[1] + positions**2 * (self.shape[0] + math.prod(self.shape[2:]))
@@ -218,6 +223,7 @@ class ConvSite(Site):
             self.trained("weight")
             and self.roles["weight"].form is not None
             and not self._geometry.transposed
+            and outputs.dtype == self.operands["weight"].dtype  # not half as precise as the dots must be
             and self.tuner.chosen(self, self._kernel(self._geometry), outputs) == "gram"
         ):
             self._outputs = outputs.detach()

@@ -13,6 +13,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import RowStatistics, Site
+from sfumato.gradients.sites.uses import rounding
 
 
 def _add_up(values: Tensor, places: Tensor, count: int) -> Tensor:
@@ -80,7 +81,7 @@ class RowsUse:
             squares=squares,
             own=by_row((values * weight.reshape(self._shape)[self._indices]).sum(dim=2)),
             ones=by_row(values.sum(dim=2)),
-            reach=self.squared_norms().sqrt(),
+            rounding=rounding(self.squared_norms().sqrt(), self._values, self._indices.shape[1]),
         )
 
     def bytes(self) -> int:

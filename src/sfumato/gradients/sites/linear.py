@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import RowStatistics, Site
-from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.sites.uses import Instantiated, rounding, unit_roundoff
 from sfumato.gradients.sites.weights import use_of_weight
 
 # Activations above this are normalised before the product, so that no factor becomes a denormal number.
@@ -34,7 +34,8 @@ class OuterProduct:
         self._output_gradients = output_gradients
 
     def squared_norms(self) -> Tensor:
-        return clipping.squared_norms(self._activations) * clipping.squared_norms(self._output_gradients)
+        squares = clipping.squared_norms(self._activations) * clipping.squared_norms(self._output_gradients)
+        return squares * (1 + 3 * unit_roundoff(self._output_gradients)) ** 2
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         activations = clipping.without_excluded(self._activations, factors)
@@ -59,7 +60,7 @@ class OuterProduct:
             squares=squares * (g * scales).square().sum(dim=1),
             own=g * (a @ weight.double().t()),
             ones=g * a.sum(dim=1, keepdim=True),
-            reach=(squares * clipping.squared_norms(g)).sqrt(),
+            rounding=rounding((squares * clipping.squared_norms(g)).sqrt(), self._output_gradients, 0),
         )
 
     def bytes(self) -> int:
@@ -95,8 +96,14 @@ class LinearKernel:
     def total(self, x: Tensor, g: Tensor) -> Tensor:
         return g.reshape(-1, self.outputs).t() @ x.reshape(-1, self.inputs)
 
-    def reach(self, x: Tensor, g: Tensor) -> Tensor:
-        return (clipping.squared_norms(x) * clipping.squared_norms(g)).sqrt()
+    def spread(self) -> float:
+        return 1.0
+
+    def positions(self, g: Tensor) -> int:
+        return g.shape[1]
+
+    def has_gram(self) -> bool:
+        return True
 
     def gram_pays(self, x: Tensor, g: Tensor) -> bool:
         return x.shape[1] * (self.outputs + self.inputs) <= _MOST_GRAM_PRODUCTS * self.gradient_elements()

@@ -1,4 +1,4 @@
-"""The site that docs/engine.md shows is exact, and used."""
+"""The code of docs/engine.md: its site is exact, and used; its table is printed."""
 
 import re
 from pathlib import Path
@@ -27,3 +27,13 @@ def test_the_site_of_the_page_is_exact(compare, monkeypatch, slopes, views):
     rows = gradient.explain(torch.zeros(2, *([views] if views > 1 else []), 2, 6, dtype=torch.float64)).rows
     assert "prelu" in [row.kind for row in rows]
     assert F.prelu in taps.HANDLERS
+
+
+def test_the_explanation_of_the_page_is_printed(capsys):
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S) if "explain" in block
+    )
+    exec(compile(code, str(PAGE), "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("B=4, K=1: ")
+    assert "stem (bias, weight)" in printed
