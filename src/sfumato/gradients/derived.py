@@ -394,8 +394,10 @@ class OfRows:
         squares = found.squares + (change * form.scales.square()).sum(dim=1)
         for gain in form.gains.values():
             squares = squares + (gain * found.own).square().sum(dim=1)
-        parts = [form.scales.abs() * (1 + form.ones.abs() + form.own.abs())]
-        largest = max(float(part.max()) for part in [*parts, *((g * form.lengths).abs() for g in form.gains.values())])
+        # The norm of the form's map, and half as much again for its own rounding.
+        stretch = torch.stack([torch.ones_like(a), (1 - a).abs(), (1 - c).abs(), (1 - a - c).abs()]).amax(dim=0)
+        sizes = [form.scales.abs() * stretch, *((gain * form.lengths).abs() for gain in form.gains.values())]
+        largest = 1.5 * max(float(size.max()) for size in sizes)
         felt = found.rounding * largest
         squares = squares.clamp_min(0)
         upper = squares + 4 * felt * (found.squares.clamp_min(0).sqrt() + felt)

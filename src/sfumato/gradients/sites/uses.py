@@ -272,6 +272,15 @@ class Held:
         if not later:
             _ = self.squared_norms() if derived is None else self.row_statistics(*derived)
 
+    @staticmethod
+    def joined(uses: list[Held]) -> Held | None:
+        """Several uses of one weight as one with more positions, where the kernel can."""
+        found = uses[0].kernel.joined([(use.x, use.g) for use in uses])
+        if found is None:
+            return None
+        kernel, x, g = found
+        return Held(kernel, x, g, "gram" if kernel.gram_pays(x, g) else kernel.ways()[0])
+
     @property
     def _examples(self) -> int:
         return self.x.shape[0] // self.kernel.views
@@ -399,9 +408,11 @@ def together(uses: list[Use]) -> Use:
     """All uses of one tensor as one: they add before the norm is taken."""
     if len(uses) == 1:
         return uses[0]
-    held = [use for use in uses if isinstance(use, Held)]
-    if len(held) == len(uses) and (joined := held[0].kernel.joined([(use.x, use.g) for use in held])):
-        return Held(*joined, "gram")
+    kind = type(uses[0])
+    if hasattr(kind, "joined") and all(type(use) is kind for use in uses):
+        joined = kind.joined(uses)  # type: ignore[attr-defined]
+        if joined is not None:
+            return joined
     total = uses[0].instantiate().clone()
     for use in uses[1:]:
         total += use.instantiate()
