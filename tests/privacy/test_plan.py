@@ -177,3 +177,9 @@ def test_the_default_delta_is_below_one_over_n():
 def test_extreme_budgets_are_met(epsilon):
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=10, steps=3, epsilon=epsilon, delta=1e-5)
     assert plan.epsilon() <= epsilon
+
+
+def test_hardly_any_noise_is_no_warning():
+    """The search for the least noise tries such plans too."""
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=140, steps=2174, epsilon=1.0, delta=1e-5)
+    assert plan.epsilon() <= 1

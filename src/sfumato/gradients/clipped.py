@@ -189,9 +189,9 @@ class ClippedGradient:
         bounds = [round(index * examples / count) for index in range(count + 1)]
         found: list[ClippedSum] = []
         for start, stop in pairwise(bounds):
-            piece = [each(lambda tensor, a=start, b=stop: tensor[a:b], tree) for tree in (inputs, targets)]
+            piece, wanted = (each(lambda tensor, a=start, b=stop: tensor[a:b], tree) for tree in (inputs, targets))
             own = None if keys is None else keys[start:stop]
-            found.append(self._fast(*piece, key, self._roads[key], own))
+            found.append(self._fast(piece, wanted, key, self._roads[key], own))
             if len(found) == 2:
                 found = [_added(*found)]
         return found[0]

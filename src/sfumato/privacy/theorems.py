@@ -145,13 +145,16 @@ def _exact_gaussian(many: Sequence[Releases], delta: float) -> float:
 
 
 def _pld(many: Sequence[Releases], delta: float, grid: float) -> float:
+    import numpy as np
+
     width = grid * min(_coarsening(item) for item in many)
     total: Any = None
     for item in many:
         one = _one_step(item.mechanism.noise_multiplier, item.sampling.probability, width)
         part = one if item.steps == 1 else one.self_compose(item.steps)
         total = part if total is None else total.compose(part)
-    return float(total.get_epsilon_for_delta(delta))
+    with np.errstate(over="ignore"):  # hardly any noise: an epsilon beyond all numbers is infinite
+        return float(total.get_epsilon_for_delta(delta))
 
 
 @functools.lru_cache(maxsize=8)

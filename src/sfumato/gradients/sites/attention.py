@@ -29,8 +29,8 @@ def tap(mode, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     if attn_mask is None and dropout_p == 0:
         # Without a mask, examples, views and heads simply fold.
         def folded(*tensors: Tensor) -> Tensor:
-            rows = [tensor.flatten(0, 1) for tensor in tensors]
-            outputs = F.scaled_dot_product_attention(*rows, is_causal=is_causal, scale=scale)
+            q, k, v = (tensor.flatten(0, 1) for tensor in tensors)
+            outputs = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
             return outputs.unflatten(0, tensors[0].shape[:2])
 
         return lowered(folded, query, key, value)
