@@ -46,6 +46,14 @@ def test_a_norm_that_is_too_small_is_refused(monkeypatch):
         ClippedGradient(net(), F.cross_entropy, max_norm=1e-3).self_check((1, 8, 8))
 
 
+def test_norms_whose_squares_vanish_are_no_difference():
+    def vanishing(outputs, targets):
+        return 1e-160 * F.cross_entropy(outputs, targets) + (outputs.detach() * 0).sum()
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(9, 3)).double()
+    ClippedGradient(model, vanishing).self_check((1, 3, 3))
+
+
 def test_a_loss_that_is_a_sum_over_views_is_refused():
     gradient = ClippedGradient(net(), lambda o, t: F.cross_entropy(o, t, reduction="sum"))
     with pytest.raises(SfumatoError, match="not a mean over views"):

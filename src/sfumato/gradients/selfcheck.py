@@ -33,6 +33,8 @@ _SHARP, _LOOSE = 1e-6, 5e-2
 _ROUNDING = 30.0
 # Share of the whole gradient that counts as a parameter's size when it has hardly any of its own.
 _NEGLIGIBLE = 1e-2
+# Norms whose squares are not numbers of float64 any more.
+_VANISHING = 1e-150
 _REMEDY = (
     "do not train with this model as it is: a layer computes something else when examples are run one at a time, or "
     "the loss is not a mean over views; report it if neither holds"
@@ -220,7 +222,8 @@ def _compare_answers(ours: _Answer, plain: _Answer, exact: _Answer, relative: fl
             f"where {allowed[worst]:.3g} is allowed",
             _REMEDY,
         )
-    wrong = (ours.norms - exact.norms).abs() > relative * exact.norms + _ROUNDING * (plain.norms - exact.norms).abs()
+    allowed_norms = relative * exact.norms + _ROUNDING * (plain.norms - exact.norms).abs() + _VANISHING
+    wrong = (ours.norms - exact.norms).abs() > allowed_norms
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
         raise SfumatoError(
