@@ -141,7 +141,7 @@ def net():
 def test_one_example_of_a_network_never_exceeds_the_bound(monkeypatch, way, precision, scale, offset):
     torch.manual_seed(0)
 
-    def chosen(self, site, kernel, x, g, *, derived):
+    def chosen(self, site, kernel, x, g):
         if site.kind == "linear":
             return {"gram": "gram", "keep": "keep product", "drop": "drop product"}[way.split()[0]]
         return way

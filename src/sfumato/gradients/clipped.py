@@ -46,7 +46,8 @@ class ClippedGradient:
 
     The model is run on one example at a time in meaning (a batch of its K views) and vectorised over examples in fact,
     so layers need no special support. The model comes back as it was: no hooks, no ``.grad``, nothing changed.
-    Randomness inside the model (dropout) comes from torch's global generator, anew for each example and view.
+    Dropout follows the examples' keys; other randomness inside the model comes from torch's global generator, anew for
+    each example and view.
 
     Args:
         model: gives logits (N, classes), or anything else that the loss takes, from a batch (N, ...). Parameters with
@@ -203,11 +204,8 @@ class ClippedGradient:
             return examples
         if key not in self._pieces:
             generator = torch.Generator().manual_seed(0)
-            made_up = [synthetic(tree, 4, generator) for tree in (inputs, targets)]
-            bytes_each = memory.bytes_per_example(
-                self._model, self._loss, *made_up, views=self._views, road=self._roads[key], memory=self._memory
-            )
-            self._pieces[key] = max(least, memory.NEAR // bytes_each)
+            made_up, wanted = (synthetic(tree, 4, generator) for tree in (inputs, targets))
+            self._pieces[key] = max(least, memory.NEAR // self._bytes_each(made_up, wanted, self._roads[key]))
         return self._pieces[key]
 
     def _fast(self, inputs: Tree, targets: Tree, key: tuple, road: Road, keys: Tensor | None) -> ClippedSum:
@@ -230,9 +228,7 @@ class ClippedGradient:
     def _clipped(self, found: Run) -> ClippedSum:
         trainable = trainable_parameters(self._model)
         dtypes = {name: clipping.accumulation_dtype(parameter.dtype) for name, parameter in trainable.items()}
-        squares = torch.zeros(found.losses.shape, dtype=torch.float64, device=found.losses.device)
-        for part in found.parts:
-            squares += part.squared_norms()
+        squares = found.squared_norms()
         coarsest = max(dtypes.values(), key=lambda dtype: torch.finfo(dtype).eps)
         factors = clipping.clip_factors(squares, found.losses, max_norm=self._max_norm, dtype=coarsest)
         sums: dict[str, Tensor] = {}
@@ -251,7 +247,7 @@ class ClippedGradient:
 
         Args:
             inputs: as in a call. Only shapes and types are looked at: made-up numbers are run.
-            targets: as in a call; by default the classes of the model's output.
+            targets: as in a call; by default class 0 for all.
         """
         if targets is None:
             examples = tensors(inputs)[0].shape[0]
@@ -298,9 +294,12 @@ class ClippedGradient:
         inputs, targets = selfcheck.made_up(self._model, example_shape, targets, self._views, examples=4)
         with torch.enable_grad():
             _, road = self._road(inputs, targets)
-            return memory.bytes_per_example(
-                self._model, self._loss, inputs, targets, views=self._views, road=road, memory=self._memory
-            )
+            return self._bytes_each(inputs, targets, road)
+
+    def _bytes_each(self, inputs: Tree, targets: Tree, road: Road) -> int:
+        return memory.bytes_per_example(
+            self._model, self._loss, inputs, targets, views=self._views, road=road, memory=self._memory
+        )
 
 
 def _added(first: ClippedSum, second: ClippedSum) -> ClippedSum:

@@ -221,7 +221,7 @@ class Operands:
         marks = torch.stack([torch.mv(t, self._forms.probe(t[:1], 2)[0]) for t in tensors])
         if key in self._forms.known and torch.equal(self._forms.known[key][0], marks):
             return self._forms.known[key][1]
-        form = self._measured(tensor, names)
+        form = self._measured(tensor, names, *parts)
         if form is None or not self._predicts(tensor, names, form):
             self._forms.without.add(key)
             return None
@@ -236,10 +236,8 @@ class Operands:
             return None
         return weights[0], gains
 
-    def _measured(self, tensor: Tensor, names: tuple[str, ...]) -> RowForm | None:
+    def _measured(self, tensor: Tensor, names: tuple[str, ...], weight: str, gains: list[str]) -> RowForm | None:
         """One probe ``v = z + 3 e + 3 u``, z across e and u, gives ``J^T v = s v + alpha e + beta u``."""
-        parts = self._weight_and_gains(tensor, names)
-        assert parts is not None
         own = tensor.detach().flatten(1)
         rows, width = own.shape
         lengths, overlap = _dots(own, own).sqrt(), _sums(own) / width**0.5
@@ -253,7 +251,6 @@ class Operands:
         drawn = drawn - across * ((drawn * across).sum(1) / (across * across).sum(1))[:, None]
         probe = drawn + 3 * even + 3 * along
         found = self.gradients(tensor, names, probe.reshape(tensor.shape))
-        weight, gains = parts
         if set(found) != set(names):
             return None
         pulled = found[weight].reshape(rows, width)
@@ -413,10 +410,7 @@ class OfRows:
 
     def weighted_sums(self, factors: Tensor) -> dict[str, Tensor]:
         """As `Direct.weighted_sums`."""
-        easy = factors
-        if self._hard is not None:
-            easy = factors.clone()
-            easy[self._hard[0]] = 0
+        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
         form = self._operand.form
         assert form is not None
         totals = self._shaped(form.pulled(self._operand.tensor.detach(), self._use.weighted_sum(easy)))

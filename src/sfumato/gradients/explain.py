@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sfumato.gradients import clipping
 from sfumato.gradients.discovery import Road, undisturbed_random
 from sfumato.gradients.examples import Tree, synthetic, tensors
+from sfumato.gradients.tuner import wait_for
 from sfumato.gradients.vectorised import Memory, run
 
 
@@ -117,17 +118,14 @@ def explain(
             found = run(model, loss, inputs, targets, views=views, expanded=road.expanded, memory=memory)
             sums: list[tuple[tuple[str, ...], float, int]] = []
             with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
-                squares = torch.zeros(examples, dtype=torch.float64, device=found.losses.device)
-                for part in found.parts:
-                    squares += part.squared_norms()
-                factors = clipping.clip_factors(squares, found.losses, max_norm=1.0, dtype=torch.float32)
+                factors = clipping.clip_factors(found.squared_norms(), found.losses, max_norm=1.0, dtype=torch.float32)
                 while found.parts:
                     part = found.parts.pop()
                     size, start = part.bytes(), time.perf_counter()
                     part.weighted_sums(factors)
                     sums.append((part.names, time.perf_counter() - start, size))
                     del part
-            _wait(found.losses)
+            wait_for(found.losses.device)
             whole = time.perf_counter() - began
     rows = []
     for site in found.sites:
@@ -160,8 +158,3 @@ def explain(
     return Explanation(
         rows=tuple(rows), seconds=whole, examples=examples, views=views, expanded=tuple(sorted(road.expanded))
     )
-
-
-def _wait(like: Tensor) -> None:
-    if like.device.type == "cuda":
-        torch.cuda.synchronize(like.device)

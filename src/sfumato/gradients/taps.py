@@ -108,8 +108,10 @@ class Taps(FrozenNorms):
         """Whether random numbers in the form of this tensor can come from the examples' keys."""
         return self.tape.draws is not None and is_batched(like)
 
-    def call(self, site: Site, inputs: Any) -> Any:
+    def call(self, site: Site, inputs: Any, axes: int = 0) -> Any:
         """A site's outputs for one example's inputs (K, ...), or NotImplemented where it cannot be tapped.
+
+        Inputs of no more than `axes` axes, those of a single image, have none for views, and get one for the call.
 
         It can where the inputs depend on the example, the operands do not, and one of them is trained.
         """
@@ -118,6 +120,8 @@ class Taps(FrozenNorms):
             return NotImplemented
         if not any(operand.requires_grad for operand in operands):
             return NotImplemented
+        if inputs.dim() <= axes:
+            return lowered(partial(self._folded, site), inputs.unsqueeze(0)).squeeze(0)
         return lowered(partial(self._folded, site), inputs)
 
     def _folded(self, site: Site, inputs: Tensor) -> Tensor:

@@ -45,14 +45,13 @@ class Tuner:
         """The way of a site, if it is known already."""
         return self.ways.get(_key(site, kernel, g))
 
-    def way(self, site: Site, kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
+    def way(self, site: Site, kernel: Kernel, x: Tensor, g: Tensor) -> str:
         """ "keep W", "drop W" with W a way of the kernel to instantiate, or "gram".
 
         Args:
             site: for its description.
             kernel: the arithmetic of its map.
             x, g: inputs and output gradients (B*K, ...), for their shapes.
-            derived: whether the weight is a function of parameters.
         """
         key = _key(site, kernel, g)
         if key not in self.ways:
@@ -116,14 +115,15 @@ def _seconds(action: Callable[[], object], device: torch.device, rival: float = 
     """The fastest of a few tries; the first warms up, and is the last if it took far longer than the rival."""
     tries: list[float] = []
     while len(tries) <= _REPEATS and not (tries and tries[0] > _HOPELESS * rival):
-        _wait(device)
+        wait_for(device)
         began = time.perf_counter()
         action()
-        _wait(device)
+        wait_for(device)
         tries.append(time.perf_counter() - began)
     return min(tries)
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Returns when the device has done what it was given, so that a clock may be read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -52,6 +52,13 @@ class Run:
         """Names of the parameters that have a gradient."""
         return frozenset(name for part in self.parts for name in part.names)
 
+    def squared_norms(self) -> Tensor:
+        """(B,) float64: of the gradients of all parameters together, never too small."""
+        total = torch.zeros(self.losses.shape, dtype=torch.float64, device=self.losses.device)
+        for part in self.parts:
+            total += part.squared_norms()
+        return total
+
 
 def run(
     model: nn.Module,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +12,8 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
-from sfumato.gradients.sites.uses import Instantiated, slices
+from sfumato.gradients.sites.uses import MOST_GRAM_PRODUCTS, Instantiated, slices
 from sfumato.gradients.sites.weights import use_of_weight
-
-# Products of the Gram form, in float64, for each product of the plain weight gradient: more are not worth measuring.
-_MOST_GRAM_PRODUCTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +56,7 @@ class ConvKernel:
     geometry: Geometry
     shape: tuple[int, ...]
     views: int
+    joins: ClassVar[bool] = False
 
     def gradient_elements(self) -> int:
         return math.prod(self.shape)
@@ -105,8 +104,7 @@ class ConvKernel:
     def _unfolded(self, x: Tensor, g: Tensor, examples: int) -> Tensor:
         groups, width, positions = self.geometry.groups, math.prod(self.shape[1:]), math.prod(g.shape[2:])
         found = []
-        for part in slices(examples, self.views * groups * width * positions):
-            images = slice(part.start * self.views, part.stop * self.views)
+        for images in slices(examples, self.views * groups * width * positions, self.views):
             rows = self._patches(x[images]).reshape(-1, self.views, groups, width, positions)
             gradients = g[images].reshape(-1, self.views, groups, self.shape[0] // groups, positions)
             if self.views == 1:
@@ -143,7 +141,7 @@ class ConvKernel:
             return False
         positions, pixels = self.views * math.prod(g.shape[2:]), self.views * self._padded(x.shape[2:])
         products = pixels**2 * self.shape[1] + positions**2 * (self.shape[0] + math.prod(self.shape[2:]))
-        return products <= _MOST_GRAM_PRODUCTS * positions * self.gradient_elements()
+        return products <= MOST_GRAM_PRODUCTS * positions * self.gradient_elements()
 
     def gram_elements(self, x: Tensor, g: Tensor) -> int:
         side = self.views * max(self._padded(x.shape[2:]), math.prod(g.shape[2:]))
@@ -180,9 +178,6 @@ class ConvKernel:
         if bias is not None:
             dots -= bias.double() * g.flatten(2).sum(dim=2).double()
         return dots.unflatten(0, (-1, self.views)).sum(dim=1)
-
-    def joined(self, uses: list[tuple[Tensor, Tensor]]) -> None:
-        return None
 
     def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
         groups, channels = self.geometry.groups, self.shape[1]
@@ -287,7 +282,7 @@ def tap(mode, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=
     if isinstance(padding, str):
         input, padding = _spelt_out(padding, input, weight, dilation)
     geometry = Geometry(stride=stride, padding=_per_dimension(padding, dimensions), dilation=dilation, groups=groups)
-    return _call(mode, ConvSite(weight, bias, geometry), input, dimensions)
+    return mode.call(ConvSite(weight, bias, geometry), input, dimensions + 1)
 
 
 def tap_transposed(mode, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
@@ -301,14 +296,7 @@ def tap_transposed(mode, input, weight, bias=None, stride=1, padding=0, output_p
     geometry = Geometry(
         stride=stride, padding=padding, dilation=dilation, groups=groups, transposed=True, output_padding=output_padding
     )
-    return _call(mode, ConvSite(weight, bias, geometry), input, dimensions)
-
-
-def _call(mode, site: ConvSite, inputs: Tensor, dimensions: int):
-    if inputs.dim() > dimensions + 1:
-        return mode.call(site, inputs)
-    outputs = mode.call(site, inputs.unsqueeze(0))
-    return outputs if outputs is NotImplemented else outputs.squeeze(0)
+    return mode.call(ConvSite(weight, bias, geometry), input, dimensions + 1)
 
 
 def _per_dimension(value, dimensions: int) -> tuple[int, ...]:

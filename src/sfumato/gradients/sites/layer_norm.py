@@ -102,11 +102,7 @@ def _call(mode, inputs: Tensor, shape, weight, bias, epsilon: float, *, centred:
     shape = tuple(shape)
     if inputs.numel() == 0 or not shape or tuple(inputs.shape[-len(shape) :]) != shape:
         return NotImplemented
-    site = RowNormSite(weight, bias, shape, epsilon, centred=centred)
-    if inputs.dim() > len(shape):
-        return mode.call(site, inputs)
-    outputs = mode.call(site, inputs.unsqueeze(0))
-    return outputs if outputs is NotImplemented else outputs.squeeze(0)
+    return mode.call(RowNormSite(weight, bias, shape, epsilon, centred=centred), inputs, len(shape))
 
 
 def tap_layer_norm(mode, input, normalized_shape, weight=None, bias=None, eps=1e-5):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +11,11 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import RowStatistics, Site
-from sfumato.gradients.sites.uses import Instantiated, rounding, unit_roundoff
+from sfumato.gradients.sites.uses import MOST_GRAM_PRODUCTS, Instantiated, rounding, unit_roundoff
 from sfumato.gradients.sites.weights import use_of_weight
 
 # Activations above this are normalised before the product, so that no factor becomes a denormal number.
 _LARGEST_PLAIN_NORM = 1e15
-# Products of the Gram form, in float64, for each product of the plain weight gradient: more are not worth measuring.
-_MOST_GRAM_PRODUCTS = 2
 
 
 class OuterProduct:
@@ -77,6 +76,7 @@ class LinearKernel:
     outputs: int
     inputs: int
     views: int = 1
+    joins: ClassVar[bool] = True
 
     def gradient_elements(self) -> int:
         return self.outputs * self.inputs
@@ -106,7 +106,7 @@ class LinearKernel:
         return True
 
     def gram_pays(self, x: Tensor, g: Tensor) -> bool:
-        return x.shape[1] * (self.outputs + self.inputs) <= _MOST_GRAM_PRODUCTS * self.gradient_elements()
+        return x.shape[1] * (self.outputs + self.inputs) <= MOST_GRAM_PRODUCTS * self.gradient_elements()
 
     def gram_elements(self, x: Tensor, g: Tensor) -> int:
         return 2 * (2 * x.shape[1] ** 2 + x[0].numel() + g[0].numel())
@@ -121,10 +121,6 @@ class LinearKernel:
     def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor:
         dots = torch.einsum("bto,bto->bo", y, g).double()
         return dots if bias is None else dots - bias.double() * g.sum(dim=1).double()
-
-    def joined(self, uses: list[tuple[Tensor, Tensor]]) -> tuple[LinearKernel, Tensor, Tensor]:
-        x, g = zip(*uses, strict=True) if uses else ((), ())
-        return self, torch.cat(x, dim=1) if uses else torch.empty(0), torch.cat(g, dim=1) if uses else torch.empty(0)
 
     def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
         return torch.bmm(g.transpose(1, 2), x.sum(dim=2, keepdim=True))[:, :, 0].double()
@@ -168,10 +164,7 @@ def tap(mode, input, weight, bias=None):
     """The handler of ``F.linear``."""
     if weight.dim() != 2:
         return NotImplemented
-    if input.dim() > 1:
-        return mode.call(LinearSite(weight, bias), input)
-    outputs = mode.call(LinearSite(weight, bias), input.unsqueeze(0))
-    return outputs if outputs is NotImplemented else outputs.squeeze(0)
+    return mode.call(LinearSite(weight, bias), input, 1)
 
 
 def tap_product(mode, input, other):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ TILE = 1 << 20
 _ALLOWED_ROUNDINGS, _POSITIONS_PER_ROUNDING = 4, 256
 # The Gram form in float64: relative to the square of the reach, what dot products of 9,000 numbers may lose.
 _GRAM_ROUNDING = 1e-12
+# Products of the Gram form, in float64, for each product of the plain weight gradient: more are not worth measuring.
+MOST_GRAM_PRODUCTS = 2
 # Norms of inputs or output gradients outside of this range could overflow or vanish in a product with a clip factor.
 _PLAIN_RANGE = (1e-12, 1e12)
 
@@ -82,8 +84,7 @@ class Instantiated:
         return self._values if rows is None else self._values[rows]
 
     def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
-        tile = _row_statistics(self._values, weight, scales)
-        return tile._replace(rounding=rounding(self.squared_norms().sqrt(), self._values, 0))
+        return _row_statistics(self._values, weight, scales)
 
     def bytes(self) -> int:
         return self._values.numel() * self._values.element_size()
@@ -101,11 +102,19 @@ def _row_statistics(values: Tensor, weight: Tensor, scales: Tensor) -> RowStatis
     )
 
 
+def _of_all(parts: list[RowStatistics]) -> RowStatistics:
+    """Of all examples, from those of the tiles."""
+    return RowStatistics(*map(torch.cat, zip(*parts, strict=True)))
+
+
 class Kernel(Protocol):
     """The arithmetic of one linear map of a weight (out, ...), used at T positions of each example.
 
     Inputs ``x`` and output gradients ``g`` have the axis of examples and views, (B*K, ...), first.
     """
+
+    joins: ClassVar[bool]
+    """Whether the second axis of x and g is that of positions, so that uses of one weight can be joined there."""
 
     @property
     def views(self) -> int:
@@ -168,19 +177,15 @@ class Kernel(Protocol):
         """(b, out) float64: ``sum_t g_to (y_to - bias_o)``."""
         ...
 
-    def joined(self, uses: list[tuple[Tensor, Tensor]]) -> tuple[Kernel, Tensor, Tensor] | None:
-        """Several uses (x, g) of one weight as one with more positions, or None if that cannot be."""
-        ...
-
     def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
         """(b, out) float64: ``sum_t g_to (a_t . 1)``, the row sums of the gradients."""
         ...
 
 
-def slices(examples: int, each: int) -> Iterator[slice]:
-    """Slices of the examples, so that `each` numbers per example stay within a tile."""
+def slices(examples: int, each: int, views: int = 1) -> Iterator[slice]:
+    """Slices of the examples' images, K = views of each, so that `each` numbers per example stay within a tile."""
     step = max(1, TILE // max(1, each))
-    return (slice(start, min(start + step, examples)) for start in range(0, examples, step))
+    return (slice(start * views, min(start + step, examples) * views) for start in range(0, examples, step))
 
 
 class Kept:
@@ -195,8 +200,7 @@ class Kept:
 
     def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, way: str, derived: tuple[Tensor, Tensor] | None):
         self._tiles, squares, statistics = [], [], []
-        for part in slices(x.shape[0] // kernel.views, kernel.gradient_elements()):
-            images = slice(part.start * kernel.views, part.stop * kernel.views)
+        for images in slices(x.shape[0] // kernel.views, kernel.gradient_elements(), kernel.views):
             tile = kernel.instantiate(x[images], g[images], way)
             self._tiles.append(tile)
             if derived is None:
@@ -204,7 +208,7 @@ class Kept:
             else:
                 statistics.append(_row_statistics(tile, *derived))
         self._squares = torch.cat(squares) if squares else None
-        self._statistics = RowStatistics(*map(torch.cat, zip(*statistics, strict=True))) if statistics else None
+        self._statistics = _of_all(statistics) if statistics else None
 
     def squared_norms(self) -> Tensor:
         if self._squares is None:
@@ -226,8 +230,7 @@ class Kept:
 
     def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
         if self._statistics is None:
-            tiles = [_row_statistics(tile, weight, scales) for tile in self._tiles]
-            self._statistics = RowStatistics(*map(torch.cat, zip(*tiles, strict=True)))
+            self._statistics = _of_all([_row_statistics(tile, weight, scales) for tile in self._tiles])
         return self._statistics
 
     def bytes(self) -> int:
@@ -247,9 +250,9 @@ class Held:
         later: whether norms are left until they are asked for, since other uses of the tensor are to be added.
 
     **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, if a weight
-    gradient of float32 (or float64) is wrong by at most `rounding`, which is
-    relative to the sum of its absolute terms. Examples for
-    which that is more than `tolerance` of the norm are instantiated, and then their bound holds without a condition.
+    gradient of float32 (or float64) is wrong by at most `rounding`, which is relative to the sum of its absolute terms.
+    Examples for which that is more than `tolerance` of the norm are instantiated, and then their bound holds without a
+    condition.
     """
 
     def __init__(
@@ -275,21 +278,20 @@ class Held:
     @staticmethod
     def joined(uses: list[Held]) -> Held | None:
         """Several uses of one weight as one with more positions, where the kernel can."""
-        found = uses[0].kernel.joined([(use.x, use.g) for use in uses])
-        if found is None:
+        kernel = uses[0].kernel
+        if not kernel.joins:
             return None
-        kernel, x, g = found
+        x, g = torch.cat([use.x for use in uses], dim=1), torch.cat([use.g for use in uses], dim=1)
         return Held(kernel, x, g, "gram" if kernel.gram_pays(x, g) else kernel.ways()[0])
 
     @property
     def _examples(self) -> int:
         return self.x.shape[0] // self.kernel.views
 
-    def _parts(self, each: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """(images, x, g) of a few examples at a time, in float32 at least, so that `each` numbers make a tile."""
-        for part in slices(self._examples, each):
-            images = slice(part.start * self.kernel.views, part.stop * self.kernel.views)
-            yield images, self.x[images].to(self._dtype), self.g[images].to(self._dtype)
+    def _parts(self, each: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """(x, g) of a few examples at a time, in float32 at least, so that `each` numbers per example make a tile."""
+        for images in slices(self._examples, each, self.kernel.views):
+            yield self.x[images].to(self._dtype), self.g[images].to(self._dtype)
 
     def _of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         x, g = (t.unflatten(0, (self._examples, -1))[rows].flatten(0, 1) for t in (self.x, self.g))
@@ -316,10 +318,10 @@ class Held:
             return torch.cat(
                 [
                     kernel.squares_by_gram(x, g if scales is None else kernel.scaled(g.double(), scales))
-                    for _, x, g in self._parts(kernel.gram_elements(self.x, self.g))
+                    for x, g in self._parts(kernel.gram_elements(self.x, self.g))
                 ]
             )
-        tiles = (kernel.instantiate(x, g, self._way) for _, x, g in self._parts(kernel.gradient_elements()))
+        tiles = (kernel.instantiate(x, g, self._way) for x, g in self._parts(kernel.gradient_elements()))
         if scales is None:
             return torch.cat([clipping.squared_norms(tile) for tile in tiles])
         return torch.cat([(clipping.squared_lengths(tile.flatten(2)) * scales.square()).sum(1) for tile in tiles])
@@ -344,24 +346,15 @@ class Held:
 
     def _instantiated(self, rows: Tensor) -> Tensor:
         x, g = self._of(rows)
-        views = self.kernel.views
-        parts = slices(len(rows), self.kernel.gradient_elements())
         way = "any" if self._way == "gram" else self._way
-        return torch.cat(
-            [
-                self.kernel.instantiate(x[p.start * views : p.stop * views], g[p.start * views : p.stop * views], way)
-                for p in parts
-            ]
-        )
+        parts = slices(len(rows), self.kernel.gradient_elements(), self.kernel.views)
+        return torch.cat([self.kernel.instantiate(x[images], g[images], way) for images in parts])
 
     def squared_norms(self) -> Tensor:
         return self._squares
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        easy = factors
-        if self._hard is not None:
-            easy = factors.clone()
-            easy[self._hard[0]] = 0
+        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
         images = easy.repeat_interleave(self.kernel.views)
         x = clipping.without_excluded(self.x, images).to(self._dtype)
         g = clipping.without_excluded(self.g, images).to(self._dtype)
@@ -382,11 +375,8 @@ class Held:
     def _measured(self, weight: Tensor, scales: Tensor) -> RowStatistics:
         kernel, y, bias = self.kernel, self._y, self._bias
         if self._way != "gram":
-            tiles = [
-                _row_statistics(kernel.instantiate(x, g, self._way), weight, scales)
-                for _, x, g in self._parts(kernel.gradient_elements())
-            ]
-            found = RowStatistics(*map(torch.cat, zip(*tiles, strict=True)))
+            tiles = (kernel.instantiate(x, g, self._way) for x, g in self._parts(kernel.gradient_elements()))
+            found = _of_all([_row_statistics(tile, weight, scales) for tile in tiles])
             return found._replace(rounding=self._rounding(self._reach))
         x, g = self.x.to(self._dtype), self.g.to(self._dtype)
         if y is None:

@@ -18,11 +18,11 @@ def use_of_weight(site: Site, kernel: Kernel, x: Tensor, g: Tensor, y: Tensor | 
     """
     operand = site.roles["weight"]
     x, g = x.detach(), g.detach()
-    if operand.uses > 1 and kernel.joined([]) is not None:
+    if operand.uses > 1 and kernel.joins:
         site.way = "gram, uses joined"
         return Held(kernel, x, g, "gram", later=True)
     dtype = clipping.accumulation_dtype(g.dtype)
-    way = site.tuner.way(site, kernel, x, g, derived=operand.derived)
+    way = site.tuner.way(site, kernel, x, g)
     site.way = way
     if way.startswith("keep"):
         derived = operand.rows if operand.uses == 1 else None
