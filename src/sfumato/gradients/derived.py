@@ -129,13 +129,13 @@ class Forms:
     probes: dict[tuple, Tensor] = field(default_factory=dict)
 
     def probe(self, like: Tensor, number: int) -> Tensor:
-        """The same made-up numbers each time, (rows, n)."""
-        key = (tuple(like.shape), like.dtype, like.device, number)
-        if key not in self.probes:
+        """The same made-up numbers each time, in the shape of `like`: the first of a row that all shapes share."""
+        key = (like.dtype, like.device, number)
+        if key not in self.probes or self.probes[key].numel() < like.numel():
             # From NumPy: modes around the model may replace what torch's random functions return.
-            drawn = np.random.default_rng([_PROBE_SEED, number]).standard_normal(tuple(like.shape))
+            drawn = np.random.default_rng([_PROBE_SEED, number]).standard_normal(like.numel())
             self.probes[key] = torch.from_numpy(drawn).to(like)
-        return self.probes[key]
+        return self.probes[key][: like.numel()].reshape(like.shape)
 
 
 class Operands:

@@ -51,6 +51,7 @@ def bytes_per_example(
         with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             found = run(model, loss, few, fewer, views=views, expanded=road.expanded, memory=memory, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
+        saved.clear()  # a graph holds the hook, and thus all that is saved, as long as it lives: for ever
         return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(part.bytes() for part in found.parts)
 
     return own + max(1, round(_SLACK * (cost(4) - cost(2)) / 2))
