@@ -1,5 +1,7 @@
 """Gradients of functions of parameters: the closed form of functions of rows, its proof, and what has none."""
 
+from dataclasses import replace
+
 import pytest
 import timm.layers
 import torch
@@ -92,7 +94,7 @@ def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
         form = self._operand.form
         value = getattr(form, change)
         value = {k: v * 1.05 for k, v in value.items()} if change == "gains" else value * 1.05
-        self._operand.form = form._replace(**{change: value})
+        self._operand.form = replace(form, **{change: value})
         return right(self)
 
     monkeypatch.setattr(OfRows, "_bound", wrong)

@@ -60,20 +60,22 @@ def squared_lengths(values: Tensor) -> Tensor:
     5.0
     """
     values = values.to(accumulation_dtype(values.dtype))
-    *lead, width = values.shape
-    total = torch.zeros(lead, dtype=torch.float64, device=values.device)
+    width, limits = values.shape[-1], torch.finfo(values.dtype)
     if values.numel() == 0:
-        return total
+        return torch.zeros(values.shape[:-1], dtype=torch.float64, device=values.device)
     whole = width // _PIECE * _PIECE
-    if whole:
-        pieces = values[..., :whole].unflatten(-1, (-1, _PIECE))
-        total += torch.linalg.vector_norm(pieces, dim=-1).double().square_().sum(dim=-1)
-    if whole < width:
-        total += torch.linalg.vector_norm(values[..., whole:], dim=-1).double().square_()
-    limits = torch.finfo(values.dtype)
+    parts = [values] if whole == 0 or width == _PIECE else [values[..., :whole].unflatten(-1, (-1, _PIECE))]
+    if 0 < whole < width:
+        parts.append(values[..., whole:])
+    lengths = [torch.linalg.vector_norm(part, dim=-1).double().square_() for part in parts]
+    total = lengths[0] if lengths[0].dim() < values.dim() else lengths[0].sum(dim=-1)
+    for more in lengths[1:]:
+        total += more
     total *= 1 + (_PIECE + 2) * limits.eps / 2
-    odd = ~((total > width * limits.tiny / limits.eps) & (total < math.inf))
-    if bool(odd.any()):
+    floor = width * limits.tiny / limits.eps
+    low, high = torch.aminmax(total)
+    if not bool((low > floor) & (high < math.inf)):
+        odd = ~((total > floor) & (total < math.inf))
         total[odd] = _squared_lengths_in_float64(values[odd])
     return total
 
@@ -107,10 +109,9 @@ def clip_factors(squares: Tensor, losses: Tensor, *, max_norm: float, dtype: tor
 
 def without_excluded(values: Tensor, factors: Tensor) -> Tensor:
     """The values (B, ...) with zeros in place of examples whose factor is zero."""
-    kept = factors != 0
-    if bool(kept.all()):
+    if are_plain(factors):
         return values
-    return torch.where(kept.reshape(-1, *[1] * (values.dim() - 1)), values, values.new_zeros(()))
+    return torch.where((factors != 0).reshape(-1, *[1] * (values.dim() - 1)), values, values.new_zeros(()))
 
 
 def weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
@@ -128,8 +129,10 @@ def weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
     """
     dtype = accumulation_dtype(values.dtype)
     examples, shape = values.shape[0], values.shape[1:]
-    rows = without_excluded(values, factors).reshape(examples, math.prod(shape))
-    if not needs_float64(factors, dtype):
+    rows = values.reshape(examples, math.prod(shape))
+    plain = are_plain(factors)
+    rows = rows if plain else without_excluded(rows, factors)
+    if plain or not needs_float64(factors, dtype):
         return torch.mv(rows.to(dtype).t(), factors.to(dtype)).reshape(shape)
     total = torch.empty(rows.shape[1], dtype=dtype, device=values.device)
     width = max(1, _BLOCK // max(1, examples))
@@ -137,6 +140,11 @@ def weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
         block = rows[:, start : start + width]
         total[start : start + width] = torch.mv(block.double().t(), factors)
     return total.reshape(shape)
+
+
+def are_plain(factors: Tensor) -> bool:
+    """Whether no factor excludes its example or is too small for float32: the usual case, by one question."""
+    return factors.numel() == 0 or float(factors.amin()) >= _SMALLEST_SAFE_FACTOR
 
 
 def needs_float64(factors: Tensor, dtype: torch.dtype) -> bool:

@@ -20,7 +20,8 @@ values have changed. The clipped sum then goes through the form too, so that its
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -42,11 +43,13 @@ _PROOF = {torch.float64: 1e-10, torch.float32: 1e-4}
 _FORM_ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
 
 
-class RowForm(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RowForm:
     """The numbers of a function of rows, each (rows,) float64.
 
     Attributes:
         weight: name of the parameter with the rows.
+        width: n, of a row.
         scales, ones, own: s, a, c of the module's docstring.
         lengths: |V_i|.
         overlap: u_i . e.
@@ -54,12 +57,31 @@ class RowForm(NamedTuple):
     """
 
     weight: str
+    width: int
     scales: Tensor
     ones: Tensor
     own: Tensor
     lengths: Tensor
     overlap: Tensor
     gains: dict[str, Tensor]
+
+    @cached_property
+    def quadratic(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(rows,) each: what ``(d.1)^2``, ``(d.V)^2`` and ``(d.1) (d.V)`` add to ``s^2 |d|^2``, gains included."""
+        a, c, square = self.ones, self.own, self.scales.square()
+        even, along = self.width**-0.5, 1 / self.lengths
+        of_own = (c * c - 2 * c) * square * along.square()
+        for gain in self.gains.values():
+            of_own = of_own + gain.square()
+        return (a * a - 2 * a) * square * even**2, of_own, 2 * a * c * self.overlap * square * even * along
+
+    @cached_property
+    def stretch(self) -> float:
+        """At least the norm of `pulled` as a linear map, and half as much again for its own rounding."""
+        a, c = self.ones, self.own
+        most = torch.stack([torch.ones_like(a), (1 - a).abs(), (1 - c).abs(), (1 - a - c).abs()]).amax(dim=0)
+        sizes = [self.scales.abs() * most, *((gain * self.lengths).abs() for gain in self.gains.values())]
+        return 1.5 * max(float(size.max()) for size in sizes)
 
     def pulled(self, operand: Tensor, values: Tensor) -> dict[str, Tensor]:
         """``J^T values`` by parameter name, in the shapes (..., rows, width) and (..., rows).
@@ -71,15 +93,12 @@ class RowForm(NamedTuple):
         own = operand.flatten(1).to(values.dtype)
         rows = values.reshape(*values.shape[: values.dim() - operand.dim()], *own.shape)
         dots, sums = (rows * own).sum(-1), rows.sum(-1)
-        scales, ones, along = (
-            number.to(values.dtype)
-            for number in (
-                self.scales,
-                self.scales * self.ones / own.shape[1],
-                self.scales * self.own / self.lengths**2,
-            )
-        )
-        weight = rows * scales[:, None] - (ones * sums).unsqueeze(-1) - own * (along * dots).unsqueeze(-1)
+        scales = self.scales.to(values.dtype)
+        ones = (self.scales * self.ones / self.width).to(values.dtype)
+        along = (self.scales * self.own / self.lengths**2).to(values.dtype)
+        weight = rows * scales[:, None]
+        weight -= (ones * sums).unsqueeze(-1)
+        weight.addcmul_(own, (along * dots).unsqueeze(-1), value=-1)
         return {self.weight: weight, **{name: gain.to(values.dtype) * dots for name, gain in self.gains.items()}}
 
 
@@ -261,6 +280,7 @@ class Operands:
         scales, alpha, beta = torch.linalg.solve(basis, right).unbind(-1)
         form = RowForm(
             weight=weight,
+            width=width,
             scales=scales,
             ones=-alpha / (scales * ve),
             own=-beta / (scales * vu),
@@ -268,7 +288,7 @@ class Operands:
             overlap=overlap,
             gains={name: found[name].reshape(rows).double() / (vu * lengths) for name in gains},
         )
-        numbers = torch.stack([*form[1:6], *form.gains.values()])
+        numbers = torch.stack([form.scales, form.ones, form.own, lengths, form.overlap, *form.gains.values()])
         return form if bool(torch.isfinite(numbers).all()) else None
 
     def _predicts(self, tensor: Tensor, names: tuple[str, ...], form: RowForm) -> bool:
@@ -384,19 +404,10 @@ class OfRows:
         form, tensor = self._operand.form, self._operand.tensor
         assert form is not None
         found = self._use.row_statistics(tensor.detach(), form.scales)
-        along, even = found.own / form.lengths, found.ones / (tensor[0].numel() ** 0.5)
-        a, c = form.ones, form.own
-        change = (a * a - 2 * a) * even.square() + (c * c - 2 * c) * along.square()
-        change = change + 2 * a * c * form.overlap * even * along
-        squares = found.squares + (change * form.scales.square()).sum(dim=1)
-        for gain in form.gains.values():
-            squares = squares + (gain * found.own).square().sum(dim=1)
-        # The norm of the form's map, and half as much again for its own rounding.
-        stretch = torch.stack([torch.ones_like(a), (1 - a).abs(), (1 - c).abs(), (1 - a - c).abs()]).amax(dim=0)
-        sizes = [form.scales.abs() * stretch, *((gain * form.lengths).abs() for gain in form.gains.values())]
-        largest = 1.5 * max(float(size.max()) for size in sizes)
-        felt = found.rounding * largest
-        squares = squares.clamp_min(0)
+        of_ones, of_own, of_both = form.quadratic
+        change = found.ones.square() @ of_ones + found.own.square() @ of_own + (found.ones * found.own) @ of_both
+        felt = found.rounding * form.stretch
+        squares = (found.squares + change).clamp_min(0)
         upper = squares + 4 * felt * (found.squares.clamp_min(0).sqrt() + felt)
         bound = upper.sqrt() * (1 + _FORM_ROUNDING[tensor.dtype]) + felt
         hard = ~(bound <= (1 + 1.3 * tolerance(tensor.dtype)) * squares.sqrt()) & (found.rounding != 0)

@@ -1,8 +1,8 @@
 """Frozen batch norm as what it is: a fixed affine map of each pixel.
 
 ``F.batch_norm`` with stored statistics does not mix examples, but on CPU its backward has been seen to be wrong for a
-batch of one with a strided output gradient (input gradient off by 142%). Both ways of running a model here call it with
-batches of one, so both put this mode around the model.
+batch of one with a strided output gradient (input gradient off by 142%), and for rows (N, C) with strided weights or
+statistics (numbers from beyond them). So every way of running a model here puts this mode around it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The slow truth: the definition of the clipped sum, written down one example at a time.
 
-It shares no road with the fast computation: no vmap, no taps, no sites. The self-check and the tests compare with it,
-and the tests compare it with finite differences.
+It shares no road with the fast computation: no vmap, no taps, no sites. (Frozen batch norm is the affine map that it
+is: torch's own backward of it can't be trusted.) The self-check and the tests compare with it, and the tests compare
+it with finite differences.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.gradients.examples import Tree, call, each, tensors
+from sfumato.gradients.frozen import FrozenNorms
 
 
 def clipped_sum(
@@ -61,13 +63,14 @@ def clipped_sum(
 
 
 def _mean_loss(model, loss, state, example: Tree, target: Tree, views: int) -> Tensor:
-    # A batch of one is run as two copies of it: for a single row with a strided output gradient, torch's frozen batch
-    # norm on CPU has been seen to return a wrong gradient. The mean loss of two copies is the loss of one.
+    # A batch of one is run as two copies of it: for a single row, or weights with strides, torch's frozen batch norm on
+    # CPU has been seen to return wrong gradients, hence the mode too. The mean loss of two copies is the loss of one.
     rows = views if views > 1 else 2
     if views == 1:
         example = each(lambda tensor: torch.stack([tensor, tensor]), example)
     target = each(lambda tensor: torch.stack([tensor] * rows), target)
-    return loss(call(model, state, example), target)
+    with FrozenNorms():
+        return loss(call(model, state, example), target)
 
 
 def _gradients(value: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -139,24 +139,45 @@ class ConvKernel:
     def gram_pays(self, x: Tensor, g: Tensor) -> bool:
         if not self.has_gram():
             return False
-        positions, pixels = self.views * math.prod(g.shape[2:]), self.views * self._padded(x.shape[2:])
-        products = pixels**2 * self.shape[1] + positions**2 * (self.shape[0] + math.prod(self.shape[2:]))
+        positions = self.views * math.prod(g.shape[2:])
+        products = min(self._gram_products(x, g)) + positions**2 * self.shape[0]
         return products <= MOST_GRAM_PRODUCTS * positions * self.gradient_elements()
 
-    def gram_elements(self, x: Tensor, g: Tensor) -> int:
-        side = self.views * max(self._padded(x.shape[2:]), math.prod(g.shape[2:]))
-        return 2 * (side * side + self.views * (x[0].numel() + g[0].numel()))
+    def _gram_products(self, x: Tensor, g: Tensor) -> tuple[int, int]:
+        """Products for the Gram matrix of the patches: from that of the pixels, and from the patches themselves."""
+        positions, pixels = self.views * math.prod(g.shape[2:]), self.views * math.prod(x.shape[2:])
+        places = math.prod(self.shape[2:])
+        return pixels**2 * self.shape[1] + positions**2 * places, positions**2 * self.shape[1] * places
 
-    def _padded(self, size: tuple[int, ...]) -> int:
-        return math.prod(side + 2 * pad for side, pad in zip(size, self.geometry.padding, strict=True))
+    def gram_elements(self, x: Tensor, g: Tensor) -> int:
+        positions, of_pixels, of_patches = self.views * math.prod(g.shape[2:]), *self._gram_products(x, g)
+        if of_pixels <= of_patches:
+            held = (self.views * math.prod(self._padded(x.shape[2:]))) ** 2 + self.views * x[0].numel()
+        else:
+            held = positions * self.fan_in()
+        return 2 * (held + positions**2 + self.views * g[0].numel())
+
+    def _padded(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(side + 2 * pad for side, pad in zip(size, self.geometry.padding, strict=True))
 
     def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
+        of_pixels, of_patches = self._gram_products(x, g)
+        if of_pixels <= of_patches:
+            patches = self._gram_of_pixels(x, g)
+        else:
+            patches = _gram(self._patches(x.double()), self.views)
+        gradients = _gram(g.double(), self.views)
+        return (patches.reshape(len(gradients), -1) * gradients.reshape(len(gradients), -1)).sum(dim=1)
+
+    def _gram_of_pixels(self, x: Tensor, g: Tensor) -> Tensor:
         """The patches' Gram matrix is a sum, over the places of the kernel, of pieces of the pixels' Gram matrix."""
         (rows, columns), (down, right) = self.geometry.padding, self.geometry.stride
         height, width = g.shape[2:]
-        pixels = F.pad(x.double(), (columns, columns, rows, rows))
-        sides = pixels.shape[2:]
-        gram = _gram(pixels, self.views).unflatten(2, (self.views, *sides)).unflatten(1, (self.views, *sides))
+        border = (columns, columns, rows, rows)
+        gram = _gram(x.double(), self.views).unflatten(2, (self.views, *x.shape[2:]))
+        gram = gram.unflatten(1, (self.views, *x.shape[2:]))
+        # Pixels of the border are zeros, and so are their inner products.
+        gram = F.pad(gram, (*border, 0, 0, *border))
         patches: Tensor | None = None
         for i in range(self.shape[2]):
             for j in range(self.shape[3]):
@@ -166,8 +187,7 @@ class ConvKernel:
                 piece = gram[:, :, one, two, :, one, two]
                 patches = piece.clone() if patches is None else patches.add_(piece)
         assert patches is not None
-        gradients = _gram(g.double(), self.views)
-        return (patches.reshape(len(gradients), -1) * gradients.reshape(len(gradients), -1)).sum(dim=1)
+        return patches
 
     def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
         return g * scales.to(g.dtype).reshape(1, -1, *[1] * (g.dim() - 2))

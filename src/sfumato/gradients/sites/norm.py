@@ -54,7 +54,7 @@ class ChannelNormSite(Site):
             x = x if _channels_last(x) else x.contiguous()
             outputs, mean, scale = torch.native_group_norm(x, weight, bias, *sizes, self._epsilon)
         else:
-            mean, variance = (t.detach().to(x.dtype) for t in self._stored)
+            mean, variance = (t.detach().to(x.dtype).contiguous() for t in self._stored)
             outputs = F.batch_norm(x, mean, variance, weight, bias, eps=self._epsilon)
             mean, scale = (t.expand(len(x), -1) for t in (mean, (variance + self._epsilon).rsqrt()))
         return outputs.to(inputs.dtype), (inputs, mean, scale)

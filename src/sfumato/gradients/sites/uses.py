@@ -183,9 +183,15 @@ class Kernel(Protocol):
 
 
 def slices(examples: int, each: int, views: int = 1) -> Iterator[slice]:
-    """Slices of the examples' images, K = views of each, so that `each` numbers per example stay within a tile."""
-    step = max(1, TILE // max(1, each))
-    return (slice(start * views, min(start + step, examples) * views) for start in range(0, examples, step))
+    """Slices of the examples' images, K = views of each, so that `each` numbers per example stay within a tile.
+
+    Tiles are of like sizes, and hold as many examples for one thread as for another.
+    """
+    step, threads = max(1, TILE // max(1, each)), torch.get_num_threads()
+    step = round(step / threads) * threads or step
+    count = max(1, -(-examples // step))
+    step = -(-examples // (count * threads)) * threads if step >= threads else -(-examples // count)
+    return (slice(start * views, min(start + step, examples) * views) for start in range(0, examples, max(1, step)))
 
 
 class Kept:
