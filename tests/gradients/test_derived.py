@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from sfumato.gradients import ClippedGradient, derived
-from sfumato.gradients.derived import Forms, OfRows, Operands
+from sfumato.gradients.contributions import OfRows
+from sfumato.gradients.derived import Forms, Operands
 from sfumato.gradients.randomless import WithoutRandomness
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfumato.gradients.derived import Contribution, Forms, Operands, contributions
+from sfumato.gradients.contributions import Contribution, contributions
+from sfumato.gradients.derived import Forms, Operands
 from sfumato.gradients.examples import Tree, loss_of_one, tensors
 from sfumato.gradients.expanded import make_leaves
 from sfumato.gradients.isolation import nothing_kept
