@@ -325,3 +325,13 @@ def test_attention_of_many_queries_to_one_key_is_exact(compare):
             return self.head(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).mean(1))
 
     compare(ManyQueries().double(), torch.randn(3, 5, 6).double(), torch.arange(3))
+
+
+@pytest.mark.parametrize("kind", [{}, {"use_dora": True}, {"use_rslora": True, "lora_dropout": 0.1}])
+def test_adapters_of_peft(compare, kind):
+    peft = pytest.importorskip("peft", reason="peft (pip install peft) is not among the test requirements: it is large")
+    words = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3)).double()
+    config = peft.LoraConfig(r=2, target_modules=["0", "2"], init_lora_weights=False, **kind)
+    model = peft.get_peft_model(words, config).double().eval()
+    gradient = compare(model, torch.randn(4, 12).double(), torch.arange(4) % 3)
+    assert len(gradient(torch.randn(4, 12).double(), torch.arange(4) % 3).gradients) == (6 if "use_dora" in kind else 4)

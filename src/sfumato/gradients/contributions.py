@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients.derived import Operand, Operands
-from sfumato.gradients.sites import Use
+from sfumato.gradients.sites import RowMap, Use
 from sfumato.gradients.sites.uses import Instantiated, slices, together, tolerance
 
 # What the numbers s, a, c may be wrong by, relative to the norm that they give.
@@ -73,14 +73,13 @@ class OfRows:
     def _bound(self) -> Tensor:
         form, tensor = self._operand.form, self._operand.tensor
         assert form is not None
-        found = self._use.row_statistics(tensor.detach(), form.scales)
+        found = self._use.row_statistics(RowMap(tensor.detach(), form.scales, form.sizes))
         of_ones, of_own, of_both = form.quadratic
         change = found.ones.square() @ of_ones + found.own.square() @ of_own + (found.ones * found.own) @ of_both
-        felt = found.rounding * form.stretch
-        squares = (found.squares + change).clamp_min(0)
-        upper = squares + 4 * felt * (found.squares.clamp_min(0).sqrt() + felt)
+        squares, felt = (found.squares + change).clamp_min(0), found.rounding
+        upper = squares + 4 * felt * (torch.maximum(found.squares, squares).sqrt() + felt)
         bound = upper.sqrt() * (1 + _FORM_ROUNDING[tensor.dtype]) + felt
-        hard = ~(bound <= (1 + 1.3 * tolerance(tensor.dtype)) * squares.sqrt()) & (found.rounding != 0)
+        hard = ~(bound <= (1 + 1.8 * tolerance(tensor.dtype)) * squares.sqrt()) & (found.rounding != 0)
         bound = bound.square()
         if bool(hard.any()):
             rows = hard.nonzero()[:, 0]

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.sites import Use
+from sfumato.gradients.sites import RowMap, Use
 from sfumato.gradients.sites.uses import Instantiated
 
 # Backward steps of views that hold every entry once.
@@ -74,12 +74,14 @@ class RowForm:
         return (a * a - 2 * a) * square * even**2, of_own, 2 * a * c * self.overlap * square * even * along
 
     @cached_property
-    def stretch(self) -> float:
-        """At least the norm of `pulled` as a linear map, and half as much again for its own rounding."""
+    def sizes(self) -> Tensor:
+        """(rows,): at least the norm of `pulled` for each row, and half as much again for its own rounding."""
         a, c = self.ones, self.own
         most = torch.stack([torch.ones_like(a), (1 - a).abs(), (1 - c).abs(), (1 - a - c).abs()]).amax(dim=0)
-        sizes = [self.scales.abs() * most, *((gain * self.lengths).abs() for gain in self.gains.values())]
-        return 1.5 * max(float(size.max()) for size in sizes)
+        squares = (self.scales * most).square()
+        for gain in self.gains.values():
+            squares = squares + (gain * self.lengths).square()
+        return 1.5 * squares.sqrt()
 
     def pulled(self, operand: Tensor, values: Tensor) -> dict[str, Tensor]:
         """``J^T values`` by parameter name, in the shapes (..., rows, width) and (..., rows).
@@ -132,9 +134,9 @@ class Operand:
             )
 
     @property
-    def rows(self) -> tuple[Tensor, Tensor] | None:
-        """Weight and scales for `Use.row_statistics`, of a function of rows."""
-        return None if self.form is None else (self.tensor.detach(), self.form.scales)
+    def rows(self) -> RowMap | None:
+        """What a use must know of a function of rows."""
+        return None if self.form is None else RowMap(self.tensor.detach(), self.form.scales, self.form.sizes)
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sfumato.gradients.sites import uses
+from sfumato.gradients.sites import RowMap, uses
 from sfumato.gradients.sites.conv import ConvKernel, Geometry
 from sfumato.gradients.sites.uses import Held, Kept
 
@@ -133,7 +133,7 @@ def test_every_form_has_the_same_norm_and_sum(options):
         torch.testing.assert_close(form.weighted_sum(factors), torch.einsum("b...,b->...", exact, factors))
         torch.testing.assert_close(form.instantiate(torch.tensor([2, 0])), exact[[2, 0]])
         torch.testing.assert_close(form.instantiate(), exact)
-        found = form.row_statistics(weight, scales)
+        found = form.row_statistics(RowMap(weight, scales, scales))
         rows = exact.flatten(2)
         torch.testing.assert_close(found.squares, ((rows * scales[:, None]) ** 2).sum((1, 2)))
         torch.testing.assert_close(found.own, (rows * weight.flatten(1)).sum(2))

@@ -9,6 +9,7 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
+from sfumato.gradients.sites import RowMap
 from sfumato.gradients.sites.embedding import EmbeddingSite, RowsUse
 from sfumato.gradients.sites.uses import Instantiated
 
@@ -206,8 +207,8 @@ def test_rows_equal_a_dense_gradient(rows, dtype):
     some = torch.tensor([2, 0])
     torch.testing.assert_close(use.instantiate(some).double(), dense[some], **close)
     weight, scales = torch.randn(rows, 4, dtype=dtype), torch.randn(rows, dtype=torch.float64)
-    expected = Instantiated(dense).row_statistics(weight.double(), scales)
-    found = use.row_statistics(weight, scales)
+    expected = Instantiated(dense).row_statistics(RowMap(weight.double(), scales, scales))
+    found = use.row_statistics(RowMap(weight, scales, scales))
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, **close)
 

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from sfumato.gradients.sites import RowMap
 from sfumato.gradients.sites.linear import LinearKernel, OuterProduct
 from sfumato.gradients.sites.uses import Held, Instantiated, Kept, together
 
@@ -63,7 +64,7 @@ def test_every_form_has_the_same_norm_and_sum(positions):
         torch.testing.assert_close(form.squared_norms(), exact.square().sum((1, 2)))
         torch.testing.assert_close(form.weighted_sum(factors), torch.einsum("bdp,b->dp", exact, factors))
         torch.testing.assert_close(form.instantiate(torch.tensor([2, 0])), exact[[2, 0]])
-        found = form.row_statistics(weight, scales)
+        found = form.row_statistics(RowMap(weight, scales, scales))
         torch.testing.assert_close(found.squares, ((exact * scales[:, None]) ** 2).sum((1, 2)))
         torch.testing.assert_close(found.own, (exact * weight).sum(2))
         torch.testing.assert_close(found.ones, exact.sum(2))

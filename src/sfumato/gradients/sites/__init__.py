@@ -17,14 +17,28 @@ if TYPE_CHECKING:
     from sfumato.gradients.tuner import Tuner
 
 
-class RowStatistics(NamedTuple):
-    """What the norm of a pulled-back gradient needs, for per-example gradients G of a matrix W with rows w_i.
+class RowMap(NamedTuple):
+    """What a use must know of a tensor V, each row of which is a function of one row of a parameter.
 
     Attributes:
-        squares: (B,) float64, ``sum_i s_i^2 |G_bi|^2`` for given row scales s.
-        own: (B, rows) float64, ``G_bi . w_i``.
+        values: (rows, ...), V itself.
+        scales: (rows,) float64, s of `derived`.
+        sizes: (rows,) float64, at least the norm of the map that pulls a row's gradient back.
+    """
+
+    values: Tensor
+    scales: Tensor
+    sizes: Tensor
+
+
+class RowStatistics(NamedTuple):
+    """What the norm of a pulled-back gradient needs, for per-example gradients G of a tensor with rows v_i (`RowMap`).
+
+    Attributes:
+        squares: (B,) float64, ``sum_i s_i^2 |G_bi|^2``.
+        own: (B, rows) float64, ``G_bi . v_i``.
         ones: (B, rows) float64, ``G_bi . 1``.
-        rounding: (B,) float64, what `weighted_sum` and the dots may be wrong by, in norm.
+        rounding: (B,) float64, what `weighted_sum` and the dots may be wrong by, in norm, once it is pulled back.
     """
 
     squares: Tensor
@@ -48,8 +62,8 @@ class Use(Protocol):
         """(B, *shape), the per-example gradients themselves, or those of the examples `rows` alone."""
         ...
 
-    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
-        """For a weight (rows, ...) that is itself a function of parameters, and scales (rows,) float64."""
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
+        """For a tensor that is itself a function of parameters."""
         ...
 
     def bytes(self) -> int:

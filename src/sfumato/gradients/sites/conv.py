@@ -103,15 +103,16 @@ class ConvKernel:
 
     def _unfolded(self, x: Tensor, g: Tensor, examples: int) -> Tensor:
         groups, width, positions = self.geometry.groups, math.prod(self.shape[1:]), math.prod(g.shape[2:])
-        found = []
+        found = x.new_empty(examples, groups, self.shape[0] // groups, width)
         for images in slices(examples, self.views * groups * width * positions, self.views):
             rows = self._patches(x[images]).reshape(-1, self.views, groups, width, positions)
             gradients = g[images].reshape(-1, self.views, groups, self.shape[0] // groups, positions)
+            part = found[images.start // self.views : images.stop // self.views]
             if self.views == 1:
-                found.append(torch.matmul(gradients[:, 0], rows[:, 0].transpose(-1, -2)))
+                torch.matmul(gradients[:, 0], rows[:, 0].transpose(-1, -2), out=part)
             else:
-                found.append(torch.einsum("bkgit,bkgot->bgoi", rows, gradients))
-        return torch.cat(found).reshape(examples, *self.shape)
+                part.copy_(torch.einsum("bkgit,bkgot->bgoi", rows, gradients))
+        return found.reshape(examples, *self.shape)
 
     def _patches(self, x: Tensor) -> Tensor:
         """(N, in * kernel, T)."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import RowStatistics, Site
+from sfumato.gradients.sites import RowMap, RowStatistics, Site
 from sfumato.gradients.sites.uses import rounding
 
 
@@ -69,19 +69,20 @@ class RowsUse:
         whole = _add_up(values.flatten(0, 1), places.reshape(-1), len(indices) * self._shape[0])
         return whole.reshape(-1, *self._shape)
 
-    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
         values = self._values.double()
-        squares = (clipping.squared_lengths(values) * scales[self._indices].square()).sum(dim=1)
+        squares = clipping.squared_lengths(values)
+        scaled, pulled = ((squares * by[self._indices].square()).sum(dim=1) for by in (rows.scales, rows.sizes))
 
         def by_row(numbers: Tensor) -> Tensor:
             whole = numbers.new_zeros(len(numbers), self._shape[0])
             return whole.scatter_add_(1, self._indices, numbers)
 
         return RowStatistics(
-            squares=squares,
-            own=by_row((values * weight.reshape(self._shape)[self._indices]).sum(dim=2)),
+            squares=scaled,
+            own=by_row((values * rows.values.reshape(self._shape)[self._indices]).sum(dim=2)),
             ones=by_row(values.sum(dim=2)),
-            rounding=rounding(self.squared_norms().sqrt(), self._values, self._indices.shape[1]),
+            rounding=rounding(pulled.sqrt(), self._values, self._indices.shape[1]),
         )
 
     def bytes(self) -> int:

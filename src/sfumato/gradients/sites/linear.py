@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import RowStatistics, Site
+from sfumato.gradients.sites import RowMap, RowStatistics, Site
 from sfumato.gradients.sites.uses import MOST_GRAM_PRODUCTS, Instantiated, rounding, unit_roundoff
 from sfumato.gradients.sites.weights import use_of_weight
 
@@ -52,14 +52,14 @@ class OuterProduct:
         a, g = (a, g) if rows is None else (a[rows], g[rows])
         return g[:, :, None] * a[:, None, :]
 
-    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
         a, g = self._activations.double(), self._output_gradients.double()
         squares = clipping.squared_norms(a)
         return RowStatistics(
-            squares=squares * (g * scales).square().sum(dim=1),
-            own=g * (a @ weight.double().t()),
+            squares=squares * (g * rows.scales).square().sum(dim=1),
+            own=g * (a @ rows.values.double().t()),
             ones=g * a.sum(dim=1, keepdim=True),
-            rounding=rounding((squares * clipping.squared_norms(g)).sqrt(), self._output_gradients, 0),
+            rounding=rounding((squares * clipping.squared_norms(g * rows.sizes)).sqrt(), self._output_gradients, 0),
         )
 
     def bytes(self) -> int:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import RowStatistics, Use
+from sfumato.gradients.sites import RowMap, RowStatistics, Use
 
 # Numbers in one tile of per-example gradients: a few megabytes, which stay in a core's cache.
 TILE = 1 << 20
@@ -83,22 +83,22 @@ class Instantiated:
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
         return self._values if rows is None else self._values[rows]
 
-    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
-        return _row_statistics(self._values, weight, scales)
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
+        return _row_statistics(self._values, rows)
 
     def bytes(self) -> int:
         return self._values.numel() * self._values.element_size()
 
 
-def _row_statistics(values: Tensor, weight: Tensor, scales: Tensor) -> RowStatistics:
+def _row_statistics(gradients: Tensor, rows: RowMap) -> RowStatistics:
     """Of (b, rows, ...) that are summed as they are."""
-    rows = values.flatten(2) if values.dim() > 2 else values.unsqueeze(-1)
-    squares = clipping.squared_lengths(rows)
+    each = gradients.flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(-1)
+    squares = clipping.squared_lengths(each)
     return RowStatistics(
-        squares=(squares * scales.square()).sum(dim=1),
-        own=(rows * weight.reshape(rows.shape[1:])).sum(dim=-1).double(),
-        ones=rows.sum(dim=-1).double(),
-        rounding=rounding(squares.sum(dim=1).sqrt(), rows, 0),
+        squares=squares @ rows.scales.square(),
+        own=(each * rows.values.reshape(each.shape[1:])).sum(dim=-1).double(),
+        ones=each.sum(dim=-1).double(),
+        rounding=rounding((squares @ rows.sizes.square()).sqrt(), each, 0),
     )
 
 
@@ -201,10 +201,10 @@ class Kept:
         kernel: of the map.
         x, g: inputs and output gradients (B*K, ...); not held.
         way: the kernel's way of instantiating.
-        derived: (weight, scales) as in `row_statistics`, where the weight is a function of parameters.
+        derived: as in `row_statistics`, where the weight is a function of parameters.
     """
 
-    def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, way: str, derived: tuple[Tensor, Tensor] | None):
+    def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, way: str, derived: RowMap | None):
         self._tiles, squares, statistics = [], [], []
         for images in slices(x.shape[0] // kernel.views, kernel.gradient_elements(), kernel.views):
             tile = kernel.instantiate(x[images], g[images], way)
@@ -212,7 +212,7 @@ class Kept:
             if derived is None:
                 squares.append(clipping.squared_norms(tile))
             else:
-                statistics.append(_row_statistics(tile, *derived))
+                statistics.append(_row_statistics(tile, derived))
         self._squares = torch.cat(squares) if squares else None
         self._statistics = _of_all(statistics) if statistics else None
 
@@ -234,9 +234,9 @@ class Kept:
         size = self._tiles[0].shape[0]
         return torch.stack([self._tiles[row // size][row % size] for row in rows.tolist()])
 
-    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
         if self._statistics is None:
-            self._statistics = _of_all([_row_statistics(tile, weight, scales) for tile in self._tiles])
+            self._statistics = _of_all([_row_statistics(tile, rows) for tile in self._tiles])
         return self._statistics
 
     def bytes(self) -> int:
@@ -250,7 +250,7 @@ class Held:
         kernel: of the map.
         x, g: inputs and output gradients (B*K, ...).
         way: "gram", or the kernel's way of instantiating tiles that are dropped.
-        derived: (weight, scales) as in `row_statistics`, where the weight is a function of parameters.
+        derived: as in `row_statistics`, where the weight is a function of parameters.
         y: the map's outputs (B*K, ...) with the bias added, if they are at hand, and
         bias: (out,).
         later: whether norms are left until they are asked for, since other uses of the tensor are to be added.
@@ -268,7 +268,7 @@ class Held:
         g: Tensor,
         way: str,
         *,
-        derived: tuple[Tensor, Tensor] | None = None,
+        derived: RowMap | None = None,
         y: Tensor | None = None,
         bias: Tensor | None = None,
         later: bool = False,
@@ -279,7 +279,7 @@ class Held:
         self._hard: tuple[Tensor, Tensor] | None = None
         self._statistics: RowStatistics | None = None
         if not later:
-            _ = self.squared_norms() if derived is None else self.row_statistics(*derived)
+            _ = self.squared_norms() if derived is None else self.row_statistics(derived)
 
     @staticmethod
     def joined(uses: list[Held]) -> Held | None:
@@ -314,6 +314,12 @@ class Held:
         """(B,): at least the sum of the absolute terms of each gradient."""
         return self.kernel.spread() * self._sizes[0] * self._sizes[1]
 
+    @cached_property
+    def _in_range(self) -> Tensor:
+        """(B,): whether products with clip factors neither overflow nor vanish; nothing else is vouched for."""
+        inside = [(size > _PLAIN_RANGE[0]) & (size < _PLAIN_RANGE[1]) for size in self._sizes]
+        return inside[0] & inside[1] | (self._reach == 0)
+
     def _rounding(self, reach: Tensor) -> Tensor:
         return rounding(reach, self.g.new_empty(0, dtype=self._dtype), self.kernel.positions(self.g))
 
@@ -337,10 +343,7 @@ class Held:
         """(B,): certified, with the hard examples instantiated."""
         squares = self._sums_of_squares().clamp_min(0) + _GRAM_ROUNDING * self._reach.square()
         bound = squares.sqrt() + self._rounding(self._reach)
-        plain = bound <= (1 + tolerance(self._dtype)) * squares.sqrt()
-        for size in self._sizes:
-            plain &= (size > _PLAIN_RANGE[0]) & (size < _PLAIN_RANGE[1])
-        plain |= self._reach == 0
+        plain = (bound <= (1 + tolerance(self._dtype)) * squares.sqrt()) & self._in_range
         bound = bound.square()
         if bool(plain.all()):
             return bound
@@ -373,27 +376,30 @@ class Held:
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
         return self._instantiated(torch.arange(self._examples, device=self.x.device) if rows is None else rows)
 
-    def row_statistics(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
         if self._statistics is None:
-            self._statistics = self._measured(weight, scales)
+            self._statistics = self._measured(rows)
         return self._statistics
 
-    def _measured(self, weight: Tensor, scales: Tensor) -> RowStatistics:
+    def _measured(self, rows: RowMap) -> RowStatistics:
         kernel, y, bias = self.kernel, self._y, self._bias
+        x, g = self.x.to(self._dtype), self.g.to(self._dtype)
+        pulled = clipping.squared_norms(kernel.scaled(g, rows.sizes).reshape(self._examples, -1)).sqrt()
+        reach = torch.where(self._in_range, kernel.spread() * self._sizes[0] * pulled, torch.inf)
         if self._way != "gram":
             tiles = (kernel.instantiate(x, g, self._way) for x, g in self._parts(kernel.gradient_elements()))
-            found = _of_all([_row_statistics(tile, weight, scales) for tile in tiles])
-            return found._replace(rounding=self._rounding(self._reach))
-        x, g = self.x.to(self._dtype), self.g.to(self._dtype)
+            found = _of_all([_row_statistics(tile, rows) for tile in tiles])
+            return found._replace(rounding=self._rounding(reach))
+        if y is not None and bias is not None:
+            shares = bias.double().abs() / rows.values.flatten(1).double().norm(dim=1)
+            if bool((shares <= 1).all()):  # what the outputs lost when the bias was added, and the dots since
+                reach = reach + shares.max() * kernel.positions(self.g) ** 0.5 * pulled
+            else:
+                y = None
         if y is None:
-            y, bias = kernel.applied(x, weight.to(self._dtype)), None
+            y, bias = kernel.applied(x, rows.values.to(self._dtype)), None
         own, ones = kernel.output_dots(y.to(self._dtype), g, bias), kernel.input_sums(x, g)
-        squares = self._sums_of_squares(scales).clamp_min(0)
-        reach = self._reach
-        if bias is not None:  # what the outputs lost when the bias was added, and the dots in taking it away
-            rows = weight.reshape(len(weight), -1).double().norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
-            positions = self.g[0].numel() * kernel.views / len(weight)
-            reach = reach + (bias.double().abs() / rows).max() * positions**0.5 * self._sizes[1]
+        squares = self._sums_of_squares(rows.scales).clamp_min(0)
         return RowStatistics(squares=squares, own=own, ones=ones, rounding=self._rounding(reach))
 
     def bytes(self) -> int:
