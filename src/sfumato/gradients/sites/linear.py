@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -32,20 +33,25 @@ class OuterProduct:
         self._activations = activations
         self._output_gradients = output_gradients
 
+    @cached_property
+    def _activation_squares(self) -> Tensor:
+        return clipping.squared_norms(self._activations)
+
     def squared_norms(self) -> Tensor:
-        squares = clipping.squared_norms(self._activations) * clipping.squared_norms(self._output_gradients)
+        squares = self._activation_squares * clipping.squared_norms(self._output_gradients)
         return squares * (1 + 3 * unit_roundoff(self._output_gradients)) ** 2
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        activations = clipping.without_excluded(self._activations, factors)
-        output_gradients = clipping.without_excluded(self._output_gradients, factors)
+        activations, gradients = self._activations, self._output_gradients
+        if clipping.are_plain(factors) and float(self._activation_squares.amax()) <= _LARGEST_PLAIN_NORM**2:
+            return (gradients * factors.to(gradients.dtype)[:, None]).t() @ activations
+        activations, gradients = (clipping.without_excluded(t, factors) for t in (activations, gradients))
         norms = clipping.squared_norms(activations).sqrt()
         if bool((norms > _LARGEST_PLAIN_NORM).any()):
             norms = norms.clamp_min(torch.finfo(torch.float64).tiny)
             activations = (activations.double() / norms[:, None]).to(activations.dtype)
             factors = factors * norms
-        scaled = (output_gradients.double() * factors[:, None]).to(output_gradients.dtype)
-        return scaled.t() @ activations
+        return (gradients.double() * factors[:, None]).to(gradients.dtype).t() @ activations
 
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
         a, g = self._activations, self._output_gradients
