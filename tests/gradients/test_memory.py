@@ -1,8 +1,11 @@
 """The estimate of what one more example costs."""
 
+import gc
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from sfumato.gradients import ClippedGradient, memory
 from sfumato.gradients.sites.dropout import fresh_keys
@@ -21,6 +24,23 @@ def test_it_counts_activations_and_grows_with_width_and_views():
     assert activations < estimate(16) < 20 * activations
     assert 1.7 * estimate(16) < estimate(32) < 2.3 * estimate(16)
     assert 2 * estimate(16) < estimate(16, views=4) < 8 * estimate(16)
+
+
+def test_an_estimate_leaves_nothing_behind():
+    model = net(4)
+    model[0] = parametrizations.weight_norm(model[0])
+    gradient = ClippedGradient(model, F.cross_entropy)
+    gradient(torch.randn(4, 1, 8, 8), torch.arange(4) % 3)
+
+    def tensors():
+        gc.collect()
+        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+    gradient.bytes_per_example((1, 8, 8))
+    before = tensors()
+    for _ in range(3):
+        gradient.bytes_per_example((1, 8, 8))
+    assert tensors() == before
 
 
 def test_a_large_batch_is_cut_into_pieces(monkeypatch):

@@ -54,3 +54,30 @@ def test_oracle_against_finite_differences(name, views):
     clipped, *_ = oracle.clipped_sum(model, F.cross_entropy, x, y, max_norm=norms.item() / 3, views=views)
     for key, value in gradients.items():
         torch.testing.assert_close(clipped[key], value / 3)
+
+
+def test_frozen_norms_of_rows_with_strides():
+    """For these torch's own backward reads numbers that are not the weights'; finite differences know better."""
+
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gains = nn.Parameter(torch.randn(6, 2).double())
+            self.register_buffer("statistics", torch.rand(6, 2).double() + 0.5)
+
+        def forward(self, x):
+            x = (x * self.gains.sum(1)).reshape(-1, 6)
+            mean, variance = self.statistics.unbind(1)
+            return F.batch_norm(x, mean, variance, *self.gains.unbind(1)).sin().unflatten(0, (-1, 4)).sum(1)
+
+    model, x, y = Rows(), torch.randn(3, 4, 6).double(), torch.arange(3)
+    found, _, _ = oracle.clipped_sum(model, F.cross_entropy, x, y, max_norm=1e9)
+    parameter, direction = model.gains, torch.randn(6, 2).double()
+    losses = []
+    for step in (1e-6, -1e-6):
+        with torch.no_grad():
+            parameter += step * direction
+            losses.append(sum(F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]) for i in range(3)))
+            parameter -= step * direction
+    slope = (losses[0] - losses[1]) / 2e-6
+    torch.testing.assert_close((found["gains"] * direction).sum(), slope, rtol=1e-6, atol=1e-8)

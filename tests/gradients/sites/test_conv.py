@@ -117,6 +117,14 @@ def test_all_ways_are_the_gradient(options):
     assert (kernel.spread() * sizes[0] * sizes[1] >= rows.flatten(1).norm(dim=1)).all()
     if x.dim() == 4 and kernel.geometry.groups == 1:
         torch.testing.assert_close(kernel.squares_by_gram(x, g), rows.square().sum((1, 2)))
+        of_patches = products_of_patches(kernel, x)
+        torch.testing.assert_close(kernel._gram_of_pixels(x, g).reshape(of_patches.shape), of_patches)
+
+
+def products_of_patches(kernel, x):
+    """(b, K*T, K*T): inner products of all patches of an example."""
+    patches = kernel._patches(x.double()).unflatten(0, (-1, kernel.views)).transpose(1, 2).flatten(2)
+    return patches.transpose(1, 2) @ patches
 
 
 @geometries
@@ -149,6 +157,23 @@ def test_tiles_change_nothing(monkeypatch):
         torch.testing.assert_close(form.squared_norms(), exact.flatten(1).square().sum(1))
         torch.testing.assert_close(form.weighted_sum(torch.ones(4).double()), exact.sum(0))
         torch.testing.assert_close(form.instantiate(torch.tensor([3, 1])), exact[[3, 1]])
+
+
+@pytest.mark.parametrize("way", ["keep", "grouped", "gram"])
+def test_rounding_counts_by_the_row_it_is_in(way):
+    """A row without a gradient adds nothing, however far the map would stretch it; other rows by their own measure."""
+    kernel, weight, x, g, _ = kernels()
+    g = g.clone()
+    g[:, 1:] = 0
+    ones, sizes = torch.ones(len(weight)).double(), torch.full((len(weight),), 1e6).double()
+
+    def counted(first):
+        sizes[0] = first
+        form = Kept(kernel, x, g, "loop", None) if way == "keep" else Held(kernel, x, g, way)
+        return form.row_statistics(RowMap(weight, ones, sizes)).rounding
+
+    assert (counted(1.0) > 0).all()
+    torch.testing.assert_close(counted(3.0), 3 * counted(1.0))
 
 
 @st.composite
