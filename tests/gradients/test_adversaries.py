@@ -196,6 +196,17 @@ def test_factors_of_very_different_sizes(large, small):
         assert held.weighted_sum(factors).double().norm() <= bound * (1 + 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "gradients", "bound"), [(1e37, 1.0, 1e-6), (1.0, 1e37, 1e-6), (1e11, 1e-40, 1e-33), (1e-40, 1e11, 1e-33)]
+)
+@pytest.mark.parametrize("way", ["gram", "product"])
+def test_one_factor_of_an_extreme_size_is_enough_to_be_careful(inputs, gradients, bound, way):
+    for _ in range(5):
+        x, g = torch.randn(1, 9, 6) * inputs, torch.randn(1, 9, 4) * gradients
+        held = Held(LinearKernel(4, 6), x, g, way)
+        assert held.weighted_sum(bound * held.squared_norms().rsqrt()).double().norm() <= bound * (1 + 1e-6)
+
+
 def test_ways_that_cannot_be_are_refused():
     model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 3))
     gradient = ClippedGradient(model, F.cross_entropy)

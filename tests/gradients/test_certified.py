@@ -128,6 +128,16 @@ def test_hard_examples_are_instantiated_because_the_allowance_would_be_felt(monk
     assert norms[1] > 1.001 * exact[1]
 
 
+@pytest.mark.parametrize("offset", [1e2, 1e4, 5e4, 1e6])
+def test_gram_norms_in_float64_pay_for_their_rounding(offset):
+    for seed in range(10):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(1, 64, 32, generator=generator).double() + offset
+        g = torch.randn(1, 64, 16, generator=generator).double()
+        g -= g.mean(dim=1, keepdim=True)
+        assert clipped(Held(LinearKernel(16, 32), x, g, "gram")) <= 1 + 1e-9
+
+
 def net():
     return nn.Sequential(
         *(nn.Conv2d(3, 6, 3, padding=1), nn.GroupNorm(2, 6), nn.ReLU(inplace=True), nn.Conv2d(6, 8, 3, stride=2)),

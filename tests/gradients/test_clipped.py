@@ -358,6 +358,8 @@ class Elsewhere(nn.Module):
                 return F.linear(x, self.references[0]) + self.linear.bias
             case "function of reference":
                 return F.linear(x, self.references[0] * 2) + self.linear.bias
+            case "function of reference and attribute":
+                return F.linear(x, self.references[0] + self.linear.weight) + self.linear.bias
             case "einsum":
                 return torch.einsum("np,dp->nd", x, self.linear.weight)
             case "matmul":
@@ -370,7 +372,7 @@ class Elsewhere(nn.Module):
                 return F.linear(x[:, :2], self.linear.weight[:, :2]) + F.linear(x[:, 2:], self.linear.weight[:, 2:])
 
 
-@pytest.mark.parametrize("way", ["reference", "function of reference"])
+@pytest.mark.parametrize("way", ["reference", "function of reference", "function of reference and attribute"])
 def test_a_parameter_used_behind_its_module_is_refused(way):
     with pytest.raises(SfumatoError, match=r"'linear\.weight' is used by the loss"):
         ClippedGradient(Elsewhere(way), F.cross_entropy)(torch.randn(2, 4), torch.arange(2))

@@ -1,5 +1,7 @@
 """The bound holds in floating point: over scales, sizes and values that are not finite."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,6 +37,35 @@ def test_norm_of_many_elements_is_not_too_small():
     values = torch.full((1, 40_000_000), 0.1)
     exact = 40_000_000 * float(torch.tensor(0.1)) ** 2
     assert exact <= clipping.squared_norms(values).item() <= exact * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 7, 64, 65, 1000])
+def test_no_norm_is_too_small_by_a_single_digit(dtype, size):
+    values = torch.randn(50, size, dtype=torch.float64).to(dtype)
+    for found, row in zip(clipping.squared_norms(values).tolist(), values.tolist(), strict=True):
+        exact = sum(Fraction(value) ** 2 for value in row)
+        assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 10**5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_no_term_exceeds_the_bound_by_a_single_digit(dtype):
+    """With norms as good as exact, the factors alone must pay for the rounding of the product."""
+    values, bound = torch.randn(200, 3, dtype=dtype), 0.1
+    exact = [float(sum(Fraction(value) ** 2 for value in row)) for row in values.tolist()]
+    squares = torch.tensor(exact, dtype=torch.float64)
+    factors = clipping.clip_factors(squares, torch.zeros(200), max_norm=bound, dtype=dtype)
+    for row, factor in zip(values.split(1), factors.split(1), strict=True):
+        term = clipping.weighted_sum(row, factor)
+        assert sum(Fraction(value) ** 2 for value in term.tolist()) <= Fraction(bound) ** 2
+
+
+@pytest.mark.parametrize("bound", [1e-4, 1e-8, 1e-12])
+def test_a_factor_that_float32_cannot_hold_loses_no_digits(bound):
+    values = torch.randn(20, 1, 5) * 1e36
+    for row in values:
+        total = clipping.weighted_sum(row, factors_of(row, bound)).double().norm()
+        assert bound * (1 - 1e-5) <= total <= bound * (1 + 1e-6)
 
 
 def test_norm_beyond_float32_is_finite():

@@ -13,6 +13,7 @@ from sfumato.gradients import ClippedGradient, derived
 from sfumato.gradients.contributions import OfRows
 from sfumato.gradients.derived import Forms, Operands
 from sfumato.gradients.randomless import WithoutRandomness
+from sfumato.gradients.sites.uses import Instantiated
 
 
 def standardised(weight, gain=None, epsilon=1e-5):
@@ -25,12 +26,19 @@ def rows_normed(weight, gain):
     return gain * weight / weight.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
 
 
+def half_centred(weight, gain):
+    """Both directions are taken away in part, and they overlap: all terms of the closed form are there."""
+    centred = weight - 0.5 * weight.mean((1, 2, 3), keepdim=True)
+    return gain * centred / (weight * centred).sum((1, 2, 3), keepdim=True).sqrt()
+
+
 # Functions of (weight, gain), and whether they are functions of rows.
 FUNCTIONS = {
     "standardised": (lambda w, g: standardised(w), True),
     "standardised with a large epsilon": (lambda w, g: standardised(w, g, epsilon=0.3), True),
     "standardised with a gain": (standardised, True),
     "normed": (rows_normed, True),
+    "half centred and normed": (half_centred, True),
     "scaled": (lambda w, g: 0.5 * w * g, True),
     "centred": (lambda w, g: w - w.mean((1, 2, 3), keepdim=True), True),
     "tanh": (lambda w, g: w.tanh(), False),
@@ -79,6 +87,27 @@ def test_every_function_is_exact_in_every_way(compare, monkeypatch, name, way):
     compare(net(FUNCTIONS[name][0]).double(), torch.randn(3, 2, 2, 8, 8).double(), torch.arange(3), views=2)
 
 
+class Activated(nn.Module):
+    """A convolution whose outputs are written to, or not, before it runs backward."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.conv, self.activation = Conv(standardised, 2, 6), activation
+        self.last = nn.Linear(6 * 36, 3)
+
+    def forward(self, x):
+        return self.last(self.activation(self.conv(x)).flatten(1))
+
+
+@pytest.mark.parametrize("activation", [torch.sigmoid, torch.sigmoid_, lambda y: F.silu(y, inplace=True)])
+@pytest.mark.parametrize("views", [1, 2])
+def test_outputs_that_were_written_to_are_not_taken_for_the_convolution_s(compare, monkeypatch, activation, views):
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, **k: "gram")
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.chosen", lambda *a, **k: "gram")
+    x = torch.randn(3, *([views] if views > 1 else []), 2, 8, 8).double()
+    compare(Activated(activation).double(), x, torch.arange(3), views=views)
+
+
 def test_an_offset_in_the_input_is_taken_away_exactly(compare, monkeypatch):
     """Gradients along equal entries are what standardisation removes: what is left is small beside what cancels."""
     for way in ("keep grouped", "gram"):
@@ -101,6 +130,23 @@ def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
     monkeypatch.setattr(OfRows, "_bound", wrong)
     with pytest.raises(AssertionError):
         compare(net(standardised).double(), torch.randn(3, 2, 8, 8).double(), torch.arange(3))
+
+
+@pytest.mark.parametrize("name", ["standardised with a gain", "normed", "half centred and normed"])
+@pytest.mark.parametrize(("dtype", "wrong"), [(torch.float64, 0.9e-11), (torch.float32, 0.9e-5)])
+def test_a_norm_has_room_for_numbers_that_are_slightly_wrong(name, dtype, wrong):
+    """Without that room the norm would be within 2e-14 or 6e-6 of the exact one."""
+    weight, gain = torch.randn(6, 4, 3, 3, dtype=dtype), torch.rand(6, 1, 1, 1, dtype=dtype) + 0.5
+    shared = {"w": weight.requires_grad_(), "g": gain.requires_grad_()}
+    operands, values = Operands(shared, {}, Forms()), torch.randn(5, 6, 4, 3, 3, dtype=dtype)
+    operand = operands.of(FUNCTIONS[name][0](weight, gain))
+    assert operand.form is not None
+    found = OfRows(operand, Instantiated(values), operands).squared_norms().sqrt()
+    leaves = [t.detach().double().requires_grad_() for t in (weight, gain)]
+    outputs = FUNCTIONS[name][0](*leaves)
+    for norm, value in zip(found, values.double(), strict=True):
+        exact = torch.autograd.grad(outputs, leaves, value, retain_graph=True)
+        assert norm >= (1 + wrong) * sum(t.square().sum() for t in exact).sqrt()
 
 
 def test_the_numbers_of_a_form_follow_the_parameters(compare):
@@ -175,6 +221,29 @@ class Turned(nn.Module):
 def test_the_same_weight_in_other_orders_is_one_parameter(compare):
     compare(Turned().double(), torch.randn(3, 6).double(), torch.arange(3))
     compare(Turned().double(), torch.randn(3, 2, 6).double(), torch.arange(3), views=2)
+
+
+class UsedBeside(nn.Module):
+    """A function of rows of a weight and a gain, and one or both of them used in another way too."""
+
+    def __init__(self, beside):
+        super().__init__()
+        self.conv, self.last, self.beside = Conv(standardised, 2, 6), nn.Linear(6 * 36, 3), beside
+
+    def forward(self, x):
+        y = self.conv(x)
+        if "gain" in self.beside:
+            y = F.group_norm(y, 2, self.conv.gain.flatten())
+        if "weight" in self.beside:
+            y = y + F.conv2d(x, self.conv.weight)
+        return self.last(y.tanh().flatten(1))
+
+
+@pytest.mark.parametrize("beside", [["gain"], ["weight"], ["gain", "weight"]])
+def test_a_part_of_a_function_that_is_used_beside_it_is_added_up_once(compare, beside):
+    x, y = torch.randn(3, 2, 8, 8).double(), torch.arange(3)
+    assert compare(UsedBeside(beside).double(), x, y).unused_parameters == ()
+    compare(UsedBeside(beside).double(), torch.randn(3, 2, 2, 8, 8).double(), y, views=2)
 
 
 def test_a_product_with_a_transposed_weight_is_a_site():

@@ -211,6 +211,7 @@ def test_rows_equal_a_dense_gradient(rows, dtype):
     found = use.row_statistics(RowMap(weight, scales, scales))
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, **close)
+    assert (found.rounding >= 0.99 * expected.rounding).all()
 
 
 def test_joined_rows_add_before_the_norm():
@@ -228,6 +229,13 @@ def test_a_clipped_example_never_exceeds_its_norm(rows, scale):
     use = RowsUse.of(indices, values, (rows, 8))
     norm = use.squared_norms().sqrt()
     assert 1 - 1e-5 <= use.weighted_sum(1 / norm).double().norm() <= 1 + 1e-6
+
+
+def test_a_factor_that_float32_cannot_hold_loses_no_digits():
+    use = RowsUse.of(torch.randint(50, (1, 40)), torch.randn(1, 40, 8) * 1e35, (50, 8))
+    for bound in (1e-4, 1e-7, 1e-10):
+        total = use.weighted_sum(bound * use.squared_norms().rsqrt()).double().norm()
+        assert bound * (1 - 1e-5) <= total <= bound * (1 + 1e-6)
 
 
 def test_an_excluded_example_is_never_multiplied():

@@ -58,7 +58,9 @@ def test_every_form_has_the_same_norm_and_sum(positions):
     factors, scales = torch.tensor([0.5, 0.0, 1.0, 0.25]).double(), torch.rand(3).double() + 0.5
     kernel = LinearKernel(3, 5)
     forms = [Kept(kernel, x, g, "product", None), Held(kernel, x, g, "product"), Held(kernel, x, g, "gram")]
+    bias = torch.randn(3, dtype=torch.float64)
     forms += [Held(kernel, x, g, "gram", y=x @ weight.t()), Instantiated(exact)]
+    forms += [Held(kernel, x, g, "gram", y=x @ weight.t() + bias, bias=bias)]
     forms += [OuterProduct(x[:, 0], g[:, 0])] if positions == 1 else []
     for form in forms:
         torch.testing.assert_close(form.squared_norms(), exact.square().sum((1, 2)))
@@ -69,6 +71,14 @@ def test_every_form_has_the_same_norm_and_sum(positions):
         torch.testing.assert_close(found.own, (exact * weight).sum(2))
         torch.testing.assert_close(found.ones, exact.sum(2))
         assert (found.rounding > 1e-16 * exact.norm(dim=(1, 2))).all()
+
+
+@pytest.mark.parametrize("positions", [1, 2, 7])
+def test_the_absolute_terms_are_within_the_spread(positions):
+    x, g = torch.randn(4, positions, 5), torch.randn(4, positions, 3)
+    terms = (x.norm(dim=2) * g.norm(dim=2)).sum(dim=1)
+    sizes = x.flatten(1).norm(dim=1) * g.flatten(1).norm(dim=1)
+    assert (LinearKernel(3, 5).spread() * sizes >= terms * (1 - 1e-6)).all()
 
 
 def test_several_uses_of_one_weight_are_joined():
@@ -82,12 +92,13 @@ def test_several_uses_of_one_weight_are_joined():
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e10, 1e20, 1e35])
-def test_outer_product_never_exceeds_its_norm(scale):
+@pytest.mark.parametrize("bound", [1.0, 1e-8])
+def test_outer_product_never_exceeds_its_norm(scale, bound):
     use = OuterProduct(torch.randn(1, 7) * scale, torch.randn(1, 5))
     norm = use.squared_norms().sqrt()
-    clipped = use.weighted_sum(1 / norm)
-    assert clipped.double().norm() <= 1 + 1e-6
-    assert clipped.double().norm() >= 1 - 1e-5
+    clipped = use.weighted_sum(bound / norm).double().norm()
+    assert clipped <= bound * (1 + 1e-6)
+    assert clipped >= bound * (1 - 1e-5)
 
 
 def test_views_are_not_the_product_of_means(compare):
