@@ -16,8 +16,8 @@ from sfumato.gradients.vectorised import Memory, run
 _TEMPORARIES = 3
 # Allocators round up and keep freed pieces: processes on CPU were seen to grow by 1.3 to 1.9 times what is counted.
 _SLACK = 2
-# On a CPU a batch is cut into pieces of about this size, but not of fewer images. Larger ones were not faster.
-NEAR, LEAST_IMAGES = 256 << 20, 8
+# On a CPU a batch is cut into pieces of about this size, but not of fewer images. Larger ones were not much faster.
+NEAR, LEAST_IMAGES = 384 << 20, 8
 
 
 def bytes_per_example(

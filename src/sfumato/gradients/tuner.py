@@ -23,8 +23,9 @@ _SMALL = 300_000
 # Numbers in the made-up inputs and output gradients of one trial, and the most examples in it.
 _TRIAL, _MOST_EXAMPLES = 1 << 22, 4
 _REPEATS, _HOPELESS = 2, 2.5
-# A way that keeps gradients larger than the activations must be this much faster than the best one that does not.
-_WORTH_MEMORY = 1.5
+# Kept gradients of up to so many times the activations need not be any faster than a way that keeps none; larger ones
+# in proportion. A trial finds their memory at hand, but a batch has to fetch it.
+_WORTH_MEMORY = 2
 # A way is only left for one that is clearly faster.
 _CLEARLY = 0.95
 
@@ -107,7 +108,7 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
     if kernel.gram_pays(x, g):
         lean["gram"] = _seconds(holding("gram"), x.device)
     leanest = min(lean, key=lambda way: lean[way])
-    worth = 1.0 if kernel.gradient_elements() <= activations else _WORTH_MEMORY
+    worth = max(1.0, kernel.gradient_elements() / (_WORTH_MEMORY * activations))
     return f"keep {best}" if kept[best] * worth <= lean[leanest] else leanest
 
 
