@@ -3,7 +3,8 @@
 What must fit is the growth of the allocator's peak above model and batch (measuring.py), in the first step and in
 a later one. Each batch is tried in a process of its own. As the peak is nearly a straight line in the number of
 examples, the search goes where the line through the last batch that fits and the first that doesn't meets the limit,
-until they are 1% apart. Writes benchmarks/results/largest-batch-MACHINE.json.
+until they are 1% apart; or until `--most` examples fit: a way that cuts its batch into pieces may have no limit, since
+only the examples themselves and their norms grow with it. Writes benchmarks/results/largest-batch-MACHINE.json.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Options:
 
     gibibytes: float = 2.0
     """what the step may take besides model and batch"""
+    most: int = 1024
+    """a batch that is large enough to stop looking"""
     models: tuple[str, ...] = ()
     """rows of clipping.py; where none is given, wrn-16-4, vit-tiny and nf-resnet-26, or their larger kin on cuda"""
     ways: tuple[str, ...] = ("plain", "sfumato", "opacus-hooks")
@@ -69,12 +72,13 @@ def search(name: str, way: str, options: Options) -> dict[str, Any]:
             peaks[size] = max(grown.first, grown.later)
             fits = max(batch for batch, peak in peaks.items() if peak <= limit)
             over = min((batch for batch, peak in peaks.items() if peak > limit), default=None)
-            if over is None:
+            if over is None and fits < options.most:
                 # At most double, so that a curve that isn't straight can't ask for far too much.
-                size = min(2 * fits, max(fits + 1, fits * limit // peaks[fits]))
-            elif over - fits <= max(1, fits // 100):
+                size = min(2 * fits, max(fits + 1, fits * limit // peaks[fits]), options.most)
+            elif over is None or over - fits <= max(1, fits // 100):
                 return {
                     "batch": fits,
+                    "more_fit": over is None,
                     "first_peak_bytes": growths[fits].first,
                     "later_peak_bytes": growths[fits].later,
                 }
@@ -96,7 +100,8 @@ def line(name: str, way: str, answer: dict[str, Any], plain: dict[str, Any] | No
         return f"{name:<16}{way:<18}{answer['reason']}"
     share = f"{answer['batch'] / plain['batch']:.0%}" if plain and plain.get("batch") else "-"
     peaks = f"{answer['first_peak_bytes'] / 2**20:>12.0f}{answer['later_peak_bytes'] / 2**20:>12.0f}"
-    return f"{name:<16}{way:<18}{answer['batch']:>14}{share:>10}{peaks}"
+    batch = f"{answer['batch']}{' or more' if answer['more_fit'] else ''}"
+    return f"{name:<16}{way:<18}{batch:>14}{share:>10}{peaks}"
 
 
 if __name__ == "__main__":

@@ -148,3 +148,38 @@ def test_a_model_that_starts_to_keep_something_later_is_refused():
     model.way = "attribute"
     with pytest.raises(SfumatoError, match="memory"):
         gradient(torch.randn(3, 4), torch.arange(3))
+
+
+class Remembers(nn.Module):
+    """Writes what it read of an example where versions don't tell."""
+
+    def __init__(self, buffer):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        if buffer:
+            self.register_buffer("n", torch.zeros(()))
+        else:
+            self.n = torch.zeros(())
+
+    def forward(self, x):
+        outputs = self.layer(x) + 100 * self.n * torch.arange(3.0)
+        self.n.data.fill_(float(x.mean().item() > 0))
+        return outputs
+
+
+@pytest.mark.filterwarnings("ignore:this model cannot be vectorised")
+def test_a_write_past_the_versions_of_a_buffer_reaches_no_other_example():
+    model, y = Remembers(buffer=True), torch.tensor([2, 0, 1])
+    x = torch.stack([torch.ones(4), -torch.ones(4), torch.ones(4)])
+    gradient = ClippedGradient(model, F.cross_entropy)
+    whole, rest = gradient(x, y), gradient(x[1:], y[1:])
+    assert torch.equal(whole.norms[1:], rest.norms)
+    moved = torch.cat([(whole.gradients[n] - rest.gradients[n]).flatten() for n in whole.gradients])
+    assert moved.double().norm() <= 1 + 1e-6
+    assert model.n == 0
+
+
+@pytest.mark.filterwarnings("ignore:this model cannot be vectorised")
+def test_a_write_past_the_versions_of_an_attribute_is_refused():
+    with pytest.raises(SfumatoError, match=r"new or changed value in 'n'.*parametrizations"):
+        ClippedGradient(Remembers(buffer=False), F.cross_entropy)(torch.ones(3, 4), torch.arange(3))

@@ -70,3 +70,16 @@ def test_unusual_outputs_need_targets():
         gradient.self_check("4")
     with pytest.raises(SfumatoError, match="made-up example"):
         gradient.self_check((5,))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_dropout_between_recurrent_layers_is_switched_off(kind):
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers, self.last = kind(3, 4, num_layers=2, dropout=0.5, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.last(self.layers(x)[0][:, -1])
+
+    ClippedGradient(Words(), F.cross_entropy).self_check((5, 3))

@@ -151,9 +151,12 @@ class ClippedGradient:
                 examples; by default they are drawn from torch's global generator.
         """
         examples = batch_size(inputs, targets, self._views)
-        if keys is not None and (keys.shape != (examples, WORDS) or keys.dtype != torch.int64):
+        if keys is not None and (
+            not isinstance(keys, Tensor) or keys.shape != (examples, WORDS) or keys.dtype != torch.int64
+        ):
+            got = f"{keys.dtype} of shape {tuple(keys.shape)}" if isinstance(keys, Tensor) else type(keys).__name__
             raise SfumatoError(
-                f"keys must be int64 of shape ({examples}, {WORDS}), got {keys.dtype} of shape {tuple(keys.shape)}",
+                f"keys must be a tensor of int64 of shape ({examples}, {WORDS}), got {got}",
                 "give 256 bits for each example",
             )
         if examples == 0:

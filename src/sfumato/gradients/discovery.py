@@ -117,7 +117,7 @@ def discover(
 
 def _slow(model, loss, inputs: Tree, targets: Tree, views: int, reason: Exception) -> Road:
     try:
-        *_, used = sequential.clipped_sum(model, loss, inputs, targets, max_norm=1.0, views=views, own_copies=True)
+        *_, used = sequential.clipped_sum(model, loss, inputs, targets, max_norm=1.0, views=views)
     except SfumatoError:
         raise
     except Exception as error:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -85,7 +86,7 @@ class _Kept:
 
     def _inside(self, path: tuple[str, ...], value: Any, save: bool, depth: int):
         if isinstance(value, Tensor):
-            yield path, _identity(value)
+            yield path, (value, (_identity(value)[1], _contents_of(value))) if self._strict else _identity(value)
         elif isinstance(value, (bool, int, float, complex, str)):
             if self._strict:
                 yield path, (type(value), value)
@@ -132,6 +133,14 @@ def _identity(tensor: Tensor) -> tuple[Tensor, int]:
     return tensor, -1 if tensor.is_inference() else tensor._version
 
 
+def _contents_of(tensor: Tensor) -> bytes | None:
+    """What a tensor holds, since a write through ``.data`` changes no version; None where it can't be read."""
+    try:
+        return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError):
+        return None
+
+
 def _is_plain_object(value: Any) -> bool:
     if isinstance(value, (nn.Module, type, types.ModuleType)) or callable(value):
         return False
@@ -163,7 +172,8 @@ def nothing_kept(model: nn.Module, loss: Any, own: Iterable[tuple[str, Tensor]] 
         place = ".".join(part for part in path if part != "_buffers").lstrip(".")
         raise SfumatoError(
             f"the forward pass leaves a new or changed value in {place!r}, which the next example would meet",
-            "compute it anew in every forward pass, or freeze the module that keeps it with .eval()",
+            "compute it anew in every forward pass, or freeze the module that keeps it with .eval(); in place of the "
+            "hooks of torch.nn.utils.weight_norm and spectral_norm take those of torch.nn.utils.parametrizations",
         ) from failure
     if failure is not None:
         raise failure

@@ -35,6 +35,8 @@ class WithoutRandomness(TorchFunctionMode):
             return torch.full_like(args[0], 0.5)
         if name in ("rand", "randn"):
             return torch.full_like(func(*args, **kwargs), 0.5)
+        if name in _RECURRENT:  # the share to drop is the only argument that is no whole number
+            args = tuple(0.0 if isinstance(value, float) else value for value in args)
         if "dropout_p" in kwargs:
             kwargs["dropout_p"] = 0.0
         if func is F.scaled_dot_product_attention and len(args) > 4:
@@ -42,6 +44,7 @@ class WithoutRandomness(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _DROPOUTS = {
     *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"),
     *("feature_alpha_dropout", "alpha_dropout_", "feature_dropout_"),

@@ -23,9 +23,11 @@ def clipped_sum(
     *,
     max_norm: float,
     views: int,
-    own_copies: bool = False,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor, frozenset[str]]:
     """Sum over examples of the clipped gradient, adding one example at a time.
+
+    Each example meets copies of parameters and buffers of its own, so that nothing written to these, in whatever way,
+    reaches the next one.
 
     Returns:
         gradients by parameter name, norms (B,) float64, losses (B,), names of the parameters that had a gradient.
@@ -34,7 +36,7 @@ def clipped_sum(
     coarsest = max((value.dtype for value in total.values()), key=lambda dtype: torch.finfo(dtype).eps)
     norms, losses, used = [], [], set()
     for index in range(tensors(inputs)[0].shape[0]):
-        leaves = make_leaves(model, 1, (), own_copies=own_copies)
+        leaves = make_leaves(model, 1, (), own_copies=True)
         own = {**leaves.fixed, **leaves.shared}
         with nothing_kept(model, loss, own.items(), strict=True), FrozenNorms():
             example, target = (each(lambda tensor, row=index: tensor[row], tree) for tree in (inputs, targets))

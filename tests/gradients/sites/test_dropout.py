@@ -93,5 +93,5 @@ def test_evaluation_mode_draws_nothing():
 
 @pytest.mark.parametrize("keys", [torch.zeros(3, 4, dtype=torch.int64), torch.zeros(2, 4), torch.zeros(2, 2).long()])
 def test_bad_keys_are_refused(keys):
-    with pytest.raises(SfumatoError, match=r"keys must be int64 of shape \(2, 4\)"):
+    with pytest.raises(SfumatoError, match=r"keys must be a tensor of int64 of shape \(2, 4\)"):
         ClippedGradient(nn.Linear(4, 3), F.cross_entropy)(torch.randn(2, 4), torch.arange(2), keys)
