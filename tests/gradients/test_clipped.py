@@ -443,3 +443,8 @@ def test_bad_models_and_losses_are_refused():
         constant(torch.ones(2, 4), torch.zeros(2).long())
     with pytest.raises(SfumatoError, match="loss has the trainable parameter 'weight'"):
         ClippedGradient(lenet(), nn.Linear(3, 1))
+
+
+def test_a_bound_that_float32_cannot_keep_is_refused():
+    with pytest.raises(SfumatoError, match=r"max_norm must be at least 1e-12, got 1e-26.*multiply the loss"):
+        ClippedGradient(nn.Linear(2, 3), F.cross_entropy, max_norm=1e-26)

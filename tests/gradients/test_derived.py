@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from sfumato.gradients import ClippedGradient, derived
+from sfumato.gradients import ClippedGradient, derived, oracle
 from sfumato.gradients.contributions import OfRows
 from sfumato.gradients.derived import Forms, Operands
 from sfumato.gradients.randomless import WithoutRandomness
@@ -287,3 +287,32 @@ def test_probes_don_t_heed_modes_around_the_model(compare):
     with WithoutRandomness():
         for model in models:
             compare(model, x, y)
+
+
+@pytest.mark.parametrize("scale", [1e-19, 3e-20, 1e-20, 5e-21])
+@pytest.mark.parametrize("way", ["gram", "keep product", "outer product"])
+def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, way):
+    class Tiny(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(1, 16))
+
+        def rows(self):
+            return self.w / self.w.norm(dim=1, keepdim=True)
+
+        def forward(self, x):
+            return 1e10 * F.linear(1e10 * x, scale * self.rows())
+
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, **k: way)
+    model, positions = Tiny(), 1 if way == "outer product" else 3
+    x = model.rows().detach() + 0.025 * torch.randn(1, positions, 16)
+
+    def loss(outputs, _):
+        return outputs.mean()
+
+    _, norms, _ = oracle.clipped_sum(model.double(), loss, x.double(), torch.zeros(1), max_norm=1.0)
+    model.float()
+    bound = 0.3 * float(norms[0])
+    found = ClippedGradient(model, loss, max_norm=bound)(x, torch.zeros(1))
+    assert found.gradients["w"].double().norm() <= bound * (1 + 1e-6)
+    assert found.norms[0] >= norms[0] * (1 - 1e-5)

@@ -22,6 +22,7 @@ from sfumato.gradients.tuner import Tuner
 from sfumato.gradients.vectorised import Memory, Run
 
 # By how many bounds C the clipped sum moves in L2 when one example changes.
+_LEAST_NORM = 1e-12
 _BOUNDS = {"add-or-remove": 1, "zero-out": 1, "replace-one": 2}
 
 
@@ -88,6 +89,11 @@ class ClippedGradient:
             raise SfumatoError(f"loss must be a function, got {loss!r}", "give torch.nn.functional.cross_entropy")
         self._model, self._loss = model, loss
         self._max_norm = positive("max_norm", max_norm)
+        if self._max_norm < _LEAST_NORM:
+            raise SfumatoError(
+                f"max_norm must be at least {_LEAST_NORM}, got {max_norm}: float32 does not hold smaller sums exactly",
+                "multiply the loss, and the bound, by the same number",
+            )
         self._views = positive_integer("views", views)
         self._memory = Memory(tuner=Tuner(ways), forms=Forms())
         self._roads: dict[tuple, Road] = {}

@@ -30,6 +30,11 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def margin(dtype: torch.dtype) -> float:
+    """By how much, relatively, `squared_lengths` adds to a sum of squares for its rounding."""
+    return (_PIECE + 2) * torch.finfo(dtype).eps / 2
+
+
 def squared_norms(values: Tensor) -> Tensor:
     """Squared L2 norm of each example's values: `squared_lengths` over all of their axes.
 
@@ -71,7 +76,7 @@ def squared_lengths(values: Tensor) -> Tensor:
     total = lengths[0] if lengths[0].dim() < values.dim() else lengths[0].sum(dim=-1)
     for more in lengths[1:]:
         total += more
-    total *= 1 + (_PIECE + 2) * limits.eps / 2
+    total *= 1 + margin(values.dtype)
     floor = width * limits.tiny / limits.eps
     low, high = torch.aminmax(total)
     if not bool((low > floor) & (high < math.inf)):

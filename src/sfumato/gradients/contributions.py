@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sfumato.gradients import clipping
 from sfumato.gradients.derived import Operand, Operands
 from sfumato.gradients.sites import RowMap, Use
 from sfumato.gradients.sites.uses import Instantiated, slices, together, tolerance
@@ -77,9 +78,13 @@ class OfRows:
         of_ones, of_own, of_both = form.quadratic
         change = found.ones.square() @ of_ones + found.own.square() @ of_own + (found.ones * found.own) @ of_both
         squares, felt = (found.squares + change).clamp_min(0), found.rounding
-        upper = squares + 4 * felt * (torch.maximum(found.squares, squares).sqrt() + felt)
+        doubt = found.own_rounding
+        slope = (2 * of_own * found.own).abs() + (of_both * found.ones).abs() + of_own.abs() * doubt
+        upper = squares + 4 * felt * (torch.maximum(found.squares, squares).sqrt() + felt) + (slope * doubt).sum(dim=1)
         bound = upper.sqrt() * (1 + _FORM_ROUNDING[tensor.dtype]) + felt
-        hard = ~(bound <= (1 + 1.8 * tolerance(tensor.dtype)) * squares.sqrt()) & (found.rounding != 0)
+        # Without what the norms of rows were given for their rounding, which counts for more where terms cancel.
+        least = (squares - clipping.margin(tensor.dtype) * found.squares).clamp_min(0)
+        hard = ~(bound <= (1 + 1.8 * tolerance(tensor.dtype)) * least.sqrt()) & (found.rounding != 0)
         bound = bound.square()
         if bool(hard.any()):
             rows = hard.nonzero()[:, 0]

@@ -35,6 +35,8 @@ from sfumato.gradients.sites.uses import Instantiated
 _MOVES = ("T", "Transpose", "Permute", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Alias")
 # Rows shorter than this don't determine the three numbers of their form.
 _SHORTEST_ROW = 8
+# Lengths of rows outside of this range have squares that float32 cannot hold.
+_LENGTHS = (1e-15, 1e15)
 # Not a seed that people give: weights drawn from the same numbers would be no test.
 _PROBE_SEED = 0x5F3759DF
 # Relative differences, entry by entry, between a function of rows and its closed form.
@@ -259,8 +261,10 @@ class Operands:
         """One probe ``v = z + 3 e + 3 u``, z across e and u, gives ``J^T v = s v + alpha e + beta u``."""
         own = tensor.detach().flatten(1)
         rows, width = own.shape
-        lengths, overlap = _dots(own, own).sqrt(), _sums(own) / width**0.5
-        if not bool((lengths > 0).all()) or not bool((overlap.abs() < 0.9 * lengths).all()):
+        lengths, overlap = torch.linalg.vector_norm(own.double(), dim=1), _sums(own) / width**0.5
+        if not bool(((lengths > _LENGTHS[0]) & (lengths < _LENGTHS[1])).all()):
+            return None
+        if not bool((overlap.abs() < 0.9 * lengths).all()):
             return None
         overlap = overlap / lengths
         even, along = torch.full_like(own, width**-0.5), own / lengths.to(own.dtype)[:, None]

@@ -39,12 +39,14 @@ class RowStatistics(NamedTuple):
         own: (B, rows) float64, ``G_bi . v_i``.
         ones: (B, rows) float64, ``G_bi . 1``.
         rounding: (B,) float64, what `weighted_sum` and the dots may be wrong by, in norm, once it is pulled back.
+        own_rounding: (B, rows) float64, what `own` may be wrong by besides.
     """
 
     squares: Tensor
     own: Tensor
     ones: Tensor
     rounding: Tensor
+    own_rounding: Tensor
 
 
 class Use(Protocol):

@@ -190,6 +190,9 @@ class ConvKernel:
         assert patches is not None
         return patches
 
+    def row_squares(self, g: Tensor) -> Tensor:
+        return clipping.squared_lengths(g.flatten(2)).unflatten(0, (-1, self.views)).sum(dim=1)
+
     def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
         return g * scales.to(g.dtype).reshape(1, -1, *[1] * (g.dim() - 2))
 

@@ -83,6 +83,7 @@ class RowsUse:
             own=by_row((values * rows.values.reshape(self._shape)[self._indices]).sum(dim=2)),
             ones=by_row(values.sum(dim=2)),
             rounding=rounding(pulled.sqrt(), self._values, self._indices.shape[1]),
+            own_rounding=squares.new_zeros(len(squares), self._shape[0]),
         )
 
     def bytes(self) -> int:

@@ -66,6 +66,7 @@ class OuterProduct:
             own=g * (a @ rows.values.double().t()),
             ones=g * a.sum(dim=1, keepdim=True),
             rounding=rounding((squares * clipping.squared_norms(g * rows.sizes)).sqrt(), self._output_gradients, 0),
+            own_rounding=torch.zeros_like(g),
         )
 
     def bytes(self) -> int:
@@ -120,6 +121,9 @@ class LinearKernel:
     def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
         x, g = x.double(), g.double()
         return (torch.bmm(x, x.transpose(1, 2)) * torch.bmm(g, g.transpose(1, 2))).sum(dim=(1, 2))
+
+    def row_squares(self, g: Tensor) -> Tensor:
+        return clipping.squared_lengths(g.transpose(1, 2))
 
     def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
         return g * scales.to(g.dtype)

@@ -99,6 +99,7 @@ def _row_statistics(gradients: Tensor, rows: RowMap) -> RowStatistics:
         own=(each * rows.values.reshape(each.shape[1:])).sum(dim=-1).double(),
         ones=each.sum(dim=-1).double(),
         rounding=rounding((squares @ rows.sizes.square()).sqrt(), each, 0),
+        own_rounding=torch.zeros_like(squares),
     )
 
 
@@ -163,6 +164,10 @@ class Kernel(Protocol):
 
     def gram_elements(self, x: Tensor, g: Tensor) -> int:
         """Numbers that `squares_by_gram` writes for one example."""
+        ...
+
+    def row_squares(self, g: Tensor) -> Tensor:
+        """(b, out) float64: squared norms of each example's output gradients, by output channel."""
         ...
 
     def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
@@ -384,7 +389,8 @@ class Held:
     def _measured(self, rows: RowMap) -> RowStatistics:
         kernel, y, bias = self.kernel, self._y, self._bias
         x, g = self.x.to(self._dtype), self.g.to(self._dtype)
-        pulled = clipping.squared_norms(kernel.scaled(g, rows.sizes).reshape(self._examples, -1)).sqrt()
+        by_row = kernel.row_squares(g)
+        pulled = (by_row @ rows.sizes.square()).sqrt()
         reach = torch.where(self._in_range, kernel.spread() * self._sizes[0] * pulled, torch.inf)
         if self._way != "gram":
             tiles = (kernel.instantiate(x, g, self._way) for x, g in self._parts(kernel.gradient_elements()))
@@ -400,7 +406,15 @@ class Held:
             y, bias = kernel.applied(x, rows.values.to(self._dtype)), None
         own, ones = kernel.output_dots(y.to(self._dtype), g, bias), kernel.input_sums(x, g)
         squares = self._sums_of_squares(rows.scales).clamp_min(0)
-        return RowStatistics(squares=squares, own=own, ones=ones, rounding=self._rounding(reach))
+        lengths = torch.linalg.vector_norm(rows.values.flatten(1).double(), dim=1)
+        outputs = kernel.spread() * self._sizes[0].unsqueeze(1) * by_row.sqrt() * lengths
+        return RowStatistics(
+            squares=squares,
+            own=own,
+            ones=ones,
+            rounding=self._rounding(reach),
+            own_rounding=rounding(outputs, g[:0], kernel.fan_in()),
+        )
 
     def bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.x, self.g))
