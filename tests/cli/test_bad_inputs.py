@@ -16,9 +16,9 @@ from sfumato.training import directory, loop
 
 REFUSED = {
     # the command itself
-    "": "Expected one of {train, plan, evaluate, predict, report, verify, finish}; see sfumato --help",
-    "frobnicate": "Unrecognized options: frobnicate; there are train, plan, evaluate, predict, report, verify, finish; "
-    "see sfumato --help",
+    "": "Expected one of {train, pretrain, plan, evaluate, predict, report, verify, finish}; see sfumato --help",
+    "frobnicate": "Unrecognized options: frobnicate; there are train, pretrain, plan, evaluate, predict, report, "
+    "verify, finish; see sfumato --help",
     "train": "Missing from sfumato train: SOURCE|RECIPE|RUN Where the images are, a recipe, or a run to resume. "
     "(required); see sfumato train --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
@@ -75,24 +75,40 @@ REFUSED = {
     "imported: No module named 'nopackage'; install it, or start from the folder that holds it; names in the package "
     "need no colon",
     "train digits QUICK --pretrained missing.safetensors": "pretrained file missing.safetensors does not exist; give "
-    "the path of a safetensors file, or the word timm",
+    "the path of a finished run or of a safetensors file, or the word timm",
     "train digits QUICK --pretrained junk.safetensors": "pretrained file junk.safetensors cannot be read as "
     "safetensors: ...; convert the weights with safetensors.torch.save_file; pickled files are not loaded",
     "train digits QUICK --pretrained timm": "pretrained 'timm' needs a model of timm, got model 'linear'; choose "
     "timm:NAME, or give the path of a safetensors file",
     "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
     "choose one of these names",
-    "train digits QUICK --schedule step": "--schedule must be one of constant, cosine, linear; got 'step'; choose one "
-    "of these names",
+    "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
+    "'stepwise'; choose one of these names",
     "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer steps",
     "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
     "train digits QUICK --momentum 1": "--momentum must be below 1, got 1.0; give a number in [0, 1), such as 0.9",
     "train digits QUICK --weight-decay -1": "weight decay must not be negative, got -1.0; give 0 or a number above it",
     "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to keep the last parameters",
-    "train digits QUICK --views 0": "--views must be at least 1, got 0; give the number of views of each example, 1 "
-    "for none but itself",
+    "train digits QUICK --views 0": "--views must be at least 1, got 0; give the number of views of each example, "
+    "such as 1 or 16",
     "train digits QUICK --views 2 --shift 8": "--shift must be smaller than the image, got 8 for 8 pixels; give a "
-    "shift of at most 7, or a single view",
+    "shift of at most 7",
+    "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small pictures, "
+    "zoom for large ones",
+    "train digits QUICK --zoom 9": "--zoom must lie between 1 and 4, got 9.0; give 1.2, or 1 for none",
+    "train digits QUICK --model cnn,norm=none": "model 'cnn' has no option norm; it takes none",
+    "train digits QUICK --head old": "--head must be one of new, pretrained; got 'old'; choose one of these names",
+    "train digits QUICK --head pretrained": "head is pretrained, but no pre-trained weights are given; give them, or "
+    "head new",
+    "train digits QUICK --trainable no.such.layer": "trainable 'no.such.layer' names no parameter of the model; give "
+    "all, classifier, norm, first or a pattern of parameter names, which begin with head.weight, head.bias",
+    # training without privacy
+    "pretrain folder:pictures": "training without privacy needs public data, and this folder source is private; "
+    "declare it public (--public) if it is; train private data with sfumato train",
+    "pretrain digits --batch-size 5000": "--batch-size must not exceed the number of examples, got 5000 of 1438; give "
+    "a smaller one",
+    "pretrain digits --steps 0": "--steps must be at least 1, got 0; give the number of training steps",
+    "pretrain digits --epsilon 3": "Unrecognized options: --epsilon 3; see sfumato pretrain --help",
     "train digits QUICK --shift -1": "--shift must not be negative, got -1; give a number of pixels",
     "train digits QUICK --flip maybe": "invalid choice 'maybe' for argument '--flip'. Expected one of ...; see sfumato "
     "train --help",

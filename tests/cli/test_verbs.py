@@ -293,3 +293,31 @@ def test_verify_says_in_one_line_that_the_statement_follows(call, run):
     verdict = json.loads(call(f"verify {run} --json"))
     assert verdict["holds"] is True
     assert len(verdict["checks"]) >= 6
+
+
+def test_pretrain_and_fine_tune(call, quick):
+    choices = "--steps 20 --learning-rate 0.05 --threads 1 --device cpu"
+    found = json.loads(call(f"pretrain digits --model cnn {choices} --output runs/pre --json"))
+    assert found["epsilon"] is None
+    assert 0.3 < found["accuracy"] < found["top5"] <= 1
+    assert "promises nothing" in found["statement"]
+    assert "promises nothing" in call("report runs/pre --json") or Path("runs/pre/report.html").exists()
+    fine = quick.replace("linear", "cnn") + " --pretrained runs/pre --trainable classifier --output runs/fine --json"
+    assert json.loads(call(f"train digits {fine}"))["accuracy"] > 0.1
+    call("train runs/pre", status=1)
+    call("verify runs/pre", status=1)
+
+
+def test_an_unfinished_pretraining_is_resumed_by_its_directory(call, monkeypatch):
+    from sfumato.training import public
+
+    def stop(*_):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(public, "_descend", stop)
+        with pytest.raises(StopError):
+            main(shlex.split("pretrain digits --model linear --steps 5 --threads 1 --device cpu --output runs/pre"))
+    call("pretrain runs/pre --steps 6", status=1)
+    assert json.loads(call("pretrain runs/pre --json"))["steps"] == 5
+    call("pretrain runs/pre", status=1)

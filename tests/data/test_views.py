@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Views
@@ -20,7 +21,7 @@ def plainly(image, down, right, mirrored, shift):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    count=st.integers(2, 5),
+    count=st.integers(1, 5),
     shift=st.integers(0, 6),
     flip=st.booleans(),
     channels=st.sampled_from([1, 3]),
@@ -31,7 +32,7 @@ def plainly(image, down, right, mirrored, shift):
 def test_views_are_those_of_the_plain_loop_wherever_the_batch_is_cut(count, shift, flip, channels, size, n, cut):
     views = Views(count=count, shift=shift, flip=flip)
     images = np.random.default_rng(1).normal(size=(n, channels, *size)).astype(np.float32)
-    draws = views.draw(np.random.default_rng(2), n)
+    draws = views.draw(np.random.default_rng(2), n, size=min(size))
     whole = views.apply(torch.from_numpy(images), draws)
     assert whole.shape == (n, count, channels, *size)
     for example in range(n):
@@ -44,7 +45,7 @@ def test_views_are_those_of_the_plain_loop_wherever_the_batch_is_cut(count, shif
 
 def test_every_move_is_equally_likely_and_views_are_independent():
     views = Views(count=4, shift=2, flip=True)
-    draws = views.draw(np.random.default_rng(0), 5000)
+    draws = views.draw(np.random.default_rng(0), 5000, size=8)
     for moves in (draws.down, draws.right):
         values, counts = np.unique(moves, return_counts=True)
         assert values.tolist() == [-2, -1, 0, 1, 2]
@@ -53,20 +54,46 @@ def test_every_move_is_equally_likely_and_views_are_independent():
     table = np.stack([*draws.down.T, *draws.right.T, draws.mirrored[:, 0]])
     assert np.abs(np.corrcoef(table) - np.eye(9)).max() < 5 / np.sqrt(5000)
     assert (draws.mirrored[:, 1:] != draws.mirrored[:, :-1]).all(), "half of an example's views are mirrored"
-    assert not Views(count=4, shift=2).draw(np.random.default_rng(0), 100).mirrored.any()
+    assert not Views(count=4, shift=2).draw(np.random.default_rng(0), 100, size=8).mirrored.any()
 
 
-def test_one_view_is_the_picture_itself_and_costs_no_dice():
+@pytest.mark.parametrize("count", [1, 3])
+def test_without_moves_and_mirrors_views_are_the_picture_itself_and_cost_no_dice(count):
     generator = np.random.default_rng(0)
-    views = Views(count=1, shift=30, flip=True)
+    views = Views(count=count)
     images = torch.rand(3, 1, 8, 8)
-    assert torch.equal(views.apply(images, views.draw(generator, 3)), images[:, None])
+    assert torch.equal(
+        views.apply(images, views.draw(generator, 3, size=8)), images[:, None].expand(-1, count, 1, 8, 8)
+    )
     assert generator.random() == np.random.default_rng(0).random()
+
+
+def test_a_single_view_may_be_moved_and_mirrored():
+    views = Views(count=1, shift=2, flip=True)
+    draws = views.draw(np.random.default_rng(0), 4000, size=8)
+    assert set(draws.down.ravel().tolist()) == {-2, -1, 0, 1, 2}
+    assert abs(draws.mirrored.mean() - 0.5) < 5 * 0.5 / np.sqrt(4000)
+
+
+def test_zoom_cuts_windows_out_of_the_enlarged_picture():
+    views = Views(count=4, zoom=1.25, flip=True)
+    images = torch.rand(6, 3, 16, 16)
+    draws = views.draw(np.random.default_rng(3), 6, size=16)
+    assert views.reach(16) == 2
+    larger = functional.interpolate(images, (20, 20), mode="bilinear", align_corners=False)
+    shown = views.apply(images, draws)
+    for example in range(6):
+        for view in range(4):
+            top, left = (2 + int(dice[example, view]) for dice in (draws.down, draws.right))
+            window = larger[example, :, top : top + 16, left : left + 16]
+            mirrored = bool(draws.mirrored[example, view])
+            assert torch.equal(shown[example, view], window.flip(-1) if mirrored else window)
+    assert {int(move) for move in draws.down.ravel()} == {-2, -1, 0, 1, 2}
 
 
 def test_equal_dice_give_equal_views():
     views = Views(count=3, shift=2, flip=True)
-    draws = [views.draw(np.random.default_rng(7), 4) for _ in range(2)]
+    draws = [views.draw(np.random.default_rng(7), 4, size=8) for _ in range(2)]
     images = torch.arange(4 * 64, dtype=torch.uint8).reshape(4, 1, 8, 8)
     assert torch.equal(*(views.apply(images, each) for each in draws))
     assert views.apply(images, draws[0]).dtype == torch.uint8
@@ -77,11 +104,16 @@ def test_what_cannot_be_is_refused():
         SfumatoError, match="shift must be smaller than the image, got 8 for 8 pixels; give a shift of at"
     ):
         Views(count=2, shift=8).check(8)
+    with pytest.raises(SfumatoError, match=r"shift 2 and zoom 1.2 are both given"):
+        Views(shift=2, zoom=1.2)
+    for zoom in (0.5, 5):
+        with pytest.raises(SfumatoError, match="zoom must lie between 1 and 4"):
+            Views(zoom=zoom)
     views = Views(count=2, shift=8)
     with pytest.raises(SfumatoError, match="shift must be smaller"):
-        views.apply(torch.rand(1, 1, 8, 9), views.draw(np.random.default_rng(0), 1))
+        views.apply(torch.rand(1, 1, 8, 9), views.draw(np.random.default_rng(0), 1, size=9))
     with pytest.raises(SfumatoError, match="do not belong together"):
-        views.apply(torch.rand(2, 1, 9, 9), views.draw(np.random.default_rng(0), 1))
+        views.apply(torch.rand(2, 1, 9, 9), views.draw(np.random.default_rng(0), 1, size=9))
     for bad in ({"count": 0}, {"count": 2.0}, {"shift": -1}, {"shift": 1.0}, {"shift": True}):
         with pytest.raises(SfumatoError):
             Views(**bad)

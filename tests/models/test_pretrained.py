@@ -21,18 +21,28 @@ def weights(tmp_path):
     return model.state_dict(), path
 
 
-def test_same_classes_keep_the_head(weights):
+def test_the_head_may_come_from_the_file(weights):
     state, path = weights
-    loaded = model_of(5, pretrained=str(path)).state_dict()
+    loaded = model_of(5, pretrained=str(path), head="pretrained").state_dict()
     assert all(torch.equal(loaded[key], state[key]) for key in state)
+    with pytest.raises(SfumatoError, match=r"head.bias is \(5,\) in the file and \(3,\) in the model"):
+        model_of(3, pretrained=str(path), head="pretrained")
 
 
-def test_other_classes_get_a_head_of_zeros(weights):
+@pytest.mark.parametrize("classes", [3, 5])
+def test_a_new_head_starts_at_zero(weights, classes):
     state, path = weights
-    loaded = model_of(3, pretrained=str(path)).state_dict()
+    loaded = model_of(classes, pretrained=str(path)).state_dict()
     assert all(torch.equal(loaded[key], state[key]) for key in state if not key.startswith("head."))
-    assert loaded["head.weight"].shape[0] == 3
+    assert loaded["head.weight"].shape[0] == classes
     assert loaded["head.weight"].abs().max() == 0
+
+
+def test_weights_may_come_from_a_run_directory(weights, tmp_path):
+    (tmp_path / "run").mkdir()
+    weights[1].rename(tmp_path / "run" / "model.safetensors")
+    loaded = model_of(5, pretrained=str(tmp_path / "run"), head="pretrained").state_dict()
+    assert torch.equal(loaded["head.weight"], weights[0]["head.weight"])
 
 
 def test_file_without_a_head_gives_a_head_of_zeros(weights, tmp_path):

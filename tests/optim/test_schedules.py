@@ -34,8 +34,8 @@ def test_every_step_has_a_multiplier_above_zero_and_at_most_one(name, steps, dat
 
 
 def test_unknown_name_lists_the_names():
-    with pytest.raises(SfumatoError, match=r"constant, cosine, linear.*'step'"):
-        schedule("step", steps=3)
+    with pytest.raises(SfumatoError, match=r"constant, cosine, linear, step.*'stepwise'"):
+        schedule("stepwise", steps=3)
 
 
 @pytest.mark.parametrize("warmup", [-1, 3, 1.0, True])

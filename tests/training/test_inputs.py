@@ -57,7 +57,7 @@ def test_mirrored_views_are_looked_up(spots, plan, flip):
     job = prepare(None, spots, plan, settings)
     assert job.trunk is not None
     ((found, *_),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 2, np.arange(6))
-    draws = job.views.draw(DiceKey.from_seed(0).generator("views", 2), 6)
+    draws = job.views.draw(DiceKey.from_seed(0).generator("views", 2), 6, size=8)
     views = job.views.apply(job.transform(spots.train.images[:6]), draws)
     assert draws.mirrored.any() == flip
     assert torch.allclose(found, job.trunk(views.flatten(0, 1)).unflatten(0, (6, 5)), atol=1e-5)
@@ -117,9 +117,9 @@ def test_an_empty_step_has_no_micro_batches(job):
     assert list(Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.array([], dtype=np.int64))) == []
 
 
-def test_only_models_with_a_trunk_are_split():
-    with pytest.raises(TypeError, match="no fixed trunk"):
-        OnFeatures(models.create("linear", classes=2, channels=1, size=8))
+def test_a_classifier_keeps_its_name_however_deep_it_lies():
+    model = models.create("timm:test_nfnet", classes=2, channels=3, size=32)
+    assert {name for name, _ in OnFeatures(model, "head.fc").named_parameters()} == {"head.fc.weight", "head.fc.bias"}
 
 
 def test_the_noise_of_a_trunk_run_keeps_its_names(job):

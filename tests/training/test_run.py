@@ -155,7 +155,8 @@ def test_runs_on_private_data_are_counted_and_on_public_data_not(spots, plan, op
 def test_private_figures_of_single_examples_are_nowhere(one_run):
     """No loss or norm of a training batch, no realised batch size, is kept."""
     rows = [json.loads(line) for line in (one_run.directory / "metrics.jsonl").read_text().splitlines()]
-    assert set(rows[0]) == {"step", "epsilon", "learning_rate", "accuracy", "loss"}
+    assert set(rows[0]) == {"step", "epsilon", "learning_rate", "accuracy", "top5", "loss"}
+    assert set(rows[-1]) == {*rows[0], "accuracy_of_last_weights"}
     assert [row["step"] for row in rows] == list(range(1, 13))
     assert np.all(np.diff([row["epsilon"] for row in rows]) > 0)
     for line in (one_run.directory / "ledger.jsonl").read_text().splitlines()[1:-1]:

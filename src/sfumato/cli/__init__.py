@@ -79,6 +79,9 @@ def one_line(boxed: str) -> str:
         parts = parts[1:] or parts
     problem, *rest = [re.sub(r"\s+", " ", part).strip() for part in parts]
     problem = re.sub(r" Got errors:.*", "", problem).rstrip(".")
+    if problem.startswith("Unrecognized or misplaced options"):  # options of another verb
+        problem = re.sub(r" or misplaced| \(applied to [^)]*\)| Arguments are applied.*", "", problem)
+        rest = []
     unread = re.fullmatch(
         r"Error parsing (\S+): no type matching (?:\{None\}\|)?(\S+) could be instantiated from \[(.*)\]", problem
     )

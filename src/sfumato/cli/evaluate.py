@@ -71,6 +71,7 @@ class Evaluate:
         shares = {name: right / count for name, right, count in rows if count}
         figures = {
             "accuracy": result.accuracy,
+            "top5": result.top5,
             "loss": result.loss,
             "images": result.examples,
             "part": self.part,
@@ -83,6 +84,7 @@ class Evaluate:
         console.columns(
             [
                 ("accuracy", f"{result.accuracy:.2%} of {result.examples} images ({self.part} part)"),
+                *([] if result.top5 is None else [("top five", f"{result.top5:.2%}")]),
                 ("loss", f"{result.loss:.4f}"),
                 *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
             ]

@@ -24,6 +24,7 @@ def show(run: Run, *, json: bool) -> None:
         console.as_json(
             {
                 "accuracy": run.accuracy,
+                "top5": run.top5,
                 "epsilon": statement.to_dict()["epsilon"],
                 "delta": statement.plan.delta,
                 "steps": run.steps,
@@ -38,7 +39,9 @@ def show(run: Run, *, json: bool) -> None:
     public = statement.circumstances.test_public
     console.result()
     console.result(
-        f"test accuracy  {run.accuracy:.2%}" + ("" if public else "  (measured on private data: keep it to yourself)")
+        f"test accuracy  {run.accuracy:.2%}"
+        + ("" if run.top5 is None else f", top five {run.top5:.2%}")
+        + ("" if public else "  (measured on private data: keep it to yourself)")
     )
     console.result()
     console.result(statement.sentence)

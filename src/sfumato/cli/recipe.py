@@ -10,9 +10,9 @@ from typing import Any
 from sfumato._checks import SfumatoError
 
 ABOUT = "about"
-TEXTS = ("source", "model", "pretrained", "optimizer", "schedule", "root", "output", "device")
+TEXTS = ("source", "model", "pretrained", "head", "optimizer", "schedule", "root", "output", "device")
 SWITCHES = ("flip", "public", "private", "download")
-LISTS = ("classes",)
+LISTS = ("classes", "trainable")
 
 
 def read(path: str, known: Collection[str]) -> dict[str, Any]:

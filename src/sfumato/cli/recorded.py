@@ -8,6 +8,34 @@ if TYPE_CHECKING:
     from sfumato.training.directory import RunDirectory
     from sfumato.training.loop import Job
     from sfumato.training.progress import Progress
+    from sfumato.training.public import PublicJob
+
+
+def public_job(path: str) -> tuple[PublicJob, RunDirectory]:
+    """The same for a run of `sfumato pretrain`."""
+    from sfumato._checks import SfumatoError
+    from sfumato.data import open_source
+    from sfumato.randomness import owner_key
+    from sfumato.training import directory as names
+    from sfumato.training import public
+    from sfumato.training.run import recorded_key, recorded_performance
+
+    run = names.RunDirectory(path)
+    if not public.is_public(run):
+        raise SfumatoError(f"{path} holds a private run", f"resume it with sfumato train {path}")
+    if run.finished:
+        raise SfumatoError(f"the run in {path} is finished", "give a source and another --output to train anew")
+    record = run.read_json(names.SETTINGS)
+    if "source" not in record["request"]:
+        raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
+    job = public.prepare(
+        open_source(**record["request"]["source"], owner_key=owner_key()),
+        public.PublicTraining.from_dict(record),
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request=record["request"],
+    )
+    return job, run
 
 
 def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]:
@@ -17,12 +45,17 @@ def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]
     from sfumato.privacy import PrivacyPlan
     from sfumato.randomness import owner_key
     from sfumato.training import directory as names
+    from sfumato.training import public
     from sfumato.training.prepare import prepare
     from sfumato.training.run import recorded_key, recorded_performance, refuse_finished
     from sfumato.training.settings import Settings
 
     run = names.RunDirectory(path)
     run.require()
+    if public.is_public(run):
+        raise SfumatoError(
+            f"{path} was trained without privacy", f"resume it with sfumato pretrain {path}, if it is not finished"
+        )
     refuse_finished(run)
     record = run.read_json(names.SETTINGS)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))

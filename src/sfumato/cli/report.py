@@ -26,15 +26,18 @@ class Report:
         """Write and name the file."""
         from sfumato.training import directory as names
         from sfumato.training import finish
+        from sfumato.training import public as public_training
 
         run = names.RunDirectory(self.run_directory)
         run.require_finished()
         path = run / ("report-public.html" if self.public else names.REPORT)
-        names.write(path, finish.report(run, public=self.public).encode(), private=not self.public)
+        plain = public_training.is_public(run)
+        text = public_training.report(run) if plain else finish.report(run, public=self.public)
+        names.write(path, text.encode(), private=not (self.public or plain))
         if self.json:
             console.as_json({"report": str(path), "public": self.public})
         else:
             console.result(str(path))
-            if not self.public:
+            if not (self.public or plain):
                 console.talk("note: it may show private images and figures; sfumato report --public leaves them out")
         return 0

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from sfumato.cli import recipe
-from sfumato.cli.options import (
-    BatchSize,
-    Choice,
-    Delta,
-    Device,
-    Epsilon,
-    Examples,
-    Fraction,
-    Momentum,
-    Names,
-    NoDecay,
-    NoiseMultiplier,
-    NumberByRule,
-    One,
-    Path,
-    Schedule,
-    Side,
-    Steps,
-    Text,
-    TextByRule,
-    Whole,
-    WholeByRule,
-    Zero,
-)
+from sfumato.cli.choices import Choices
+from sfumato.cli.options import BatchSize, Delta, Epsilon, Examples, NoiseMultiplier, One, Steps, WholeByRule
 from sfumato.cli.outcome import show, show_dry_run
 
 if TYPE_CHECKING:
@@ -40,14 +17,11 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.training.directory import RunDirectory
     from sfumato.training.loop import Job
-    from sfumato.training.progress import Progress
     from sfumato.training.settings import Settings
-
-SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train:
+class Train(Choices):
     """Train an image classifier privately, and state what was promised.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME; or a recipe (a .toml file), which any option
@@ -71,60 +45,10 @@ class Train:
     max_norm: One = None
     """C, the norm to which each example's gradient is clipped."""
 
-    model: TextByRule = None
-    """scattering, lenet5, cnn, linear, wrn-DEPTH-WIDTH, timm:NAME, or package:function."""
-    pretrained: Path = None
-    """Initial weights, from public data: a safetensors file, or the word timm."""
-    optimizer: TextByRule = None
-    """sgd, momentum, adam, adamw or lamb."""
-    learning_rate: NumberByRule = None
-    """For gradients that are divided by the clipping norm."""
-    momentum: Momentum = None
-    """Heavy-ball coefficient, or the first beta of the Adam family."""
-    weight_decay: NoDecay = None
-    """L2 coefficient."""
-    schedule: Schedule = None
-    """constant, cosine or linear."""
-    warmup: Zero = None
-    """Steps of linear warm-up."""
-    views: WholeByRule = None
-    """K, views of each example whose mean gradient is clipped; 1 is the image itself."""
-    shift: WholeByRule = None
-    """By how many pixels a view is moved."""
-    flip: Choice = None
-    """Whether views are mirrored."""
-    ema: NumberByRule = None
-    """Decay of the weights' moving average; 0 keeps the last weights."""
-
-    source: Text = None
-    """The source, in place of the recipe's."""
     examples: Examples = None
     """N, declared: then the statement need not name it as read from the data."""
-    classes: Names = None
-    """Class names, declared."""
-    size: Side = None
-    """Side of the images, declared; others are resized."""
-    channels: Whole = None
-    """1 for grey, 3 for colour, declared."""
-    test_fraction: Fraction = None
-    """Share of the test part where a source has none of its own."""
-    public: bool = False
-    """The data are public: figures measured on them are no secret (digits and torchvision: unless --private)."""
     private: bool = False
     """The data are private, although the source is a published one."""
-    root: Path = None
-    """Where torchvision's data sets are."""
-    download: bool = False
-    """Let torchvision download the data set."""
-
-    output: Path = None
-    """The run directory. (default: runs/ and the source's name)"""
-    seed: Whole = None
-    """For experiments: the randomness follows from this number, and the promise is void to whoever knows it."""
-    device: Device = None
-    """Where to compute."""
-    threads: Whole = None
-    """CPU threads."""
     micro_batch: WholeByRule = None
     """The most examples in memory at once."""
     dry_run: bool = False
@@ -153,14 +77,12 @@ class Train:
     def _job(self, progress: Any) -> tuple[Job, RunDirectory]:
         from sfumato._checks import SfumatoError
         from sfumato.cli import recorded
-        from sfumato.data import open_source
-        from sfumato.randomness import owner_key
         from sfumato.training import directory as names
         from sfumato.training.prepare import prepare
         from sfumato.training.run import recorded_key, recorded_performance
 
         if (FilePath(self.what) / names.SETTINGS).is_file():
-            given = [name for name, value in self._given().items() if name not in ("what", "dry_run", "json")]
+            given = [name for name, value in self.given.items() if name not in ("what", "dry_run", "json")]
             if given:
                 raise SfumatoError(
                     f"{self.what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
@@ -171,19 +93,12 @@ class Train:
             raise SfumatoError(
                 f"{self.what} is a folder, but neither a run nor the name of a source", f"write folder:{self.what}"
             )
-        asked = self._with_recipe()
-        spec = asked.source or asked.what
-        if asked.output is not None and not names.RunDirectory(asked.output).exists:
-            names.RunDirectory(asked.output).require_free()
-        given = {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name) is not None}
-        if asked.public and asked.private:
-            raise SfumatoError("--public and --private are both given", "say which of the two the data are")
-        if asked.public or asked.private:
-            given["public"] = asked.public
-        progress.begin("reading", 1)
-        source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
-        plan, settings, reasons = _decide(asked, source)
-        run = _directory(asked, spec, progress)
+        asked = self.with_recipe(self.what)
+        if asked.output is not None:
+            asked.directory(progress)  # refuses a place that is taken before anything is read
+        source, request = asked.opened(progress)
+        plan, settings, reasons = decide(asked, source)
+        run = asked.directory(progress)
         job = prepare(
             None,
             source,
@@ -194,43 +109,15 @@ class Train:
             micro_batch=asked.micro_batch,
             recorded=recorded_performance(run),
             key=recorded_key(run),
-            request={"source": {"spec": _absolute(spec), **_plain(given)}},
+            request={"source": request},
         )
         if not run.exists:
             for line in reasons:
                 progress.say(line)
         return job, run
 
-    def _given(self) -> dict[str, Any]:
-        """The options that were given, by name."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name == "what" or getattr(self, field.name) != field.default
-        }
 
-    def _with_recipe(self) -> Train:
-        """These options over those of the recipe, where the source is one."""
-        from sfumato._checks import SfumatoError
-
-        if not self.what.endswith(".toml"):
-            if self.source is not None:
-                raise SfumatoError(
-                    f"--source {self.source} and the source {self.what} are both given",
-                    "leave out --source, which is for recipes",
-                )
-            return self
-        known = {field.name for field in fields(self)} - {"what", "json", "dry_run"}
-        options = recipe.read(self.what, known)
-        merged = replace(self, **{**options, **{key: value for key, value in self._given().items() if key != "what"}})
-        if merged.source is None:
-            raise SfumatoError(
-                f"the recipe {self.what} names no source", 'give --source, or add source = "digits" to it'
-            )
-        return merged
-
-
-def _decide(asked: Train, source: Source) -> tuple[PrivacyPlan, Settings, list[str]]:
+def decide(asked: Train, source: Source) -> tuple[PrivacyPlan, Settings, list[str]]:
     """Plan and settings: what was asked for, the rest by rule."""
     from sfumato._checks import SfumatoError
     from sfumato.privacy import PrivacyPlan
@@ -272,49 +159,3 @@ def _decide(asked: Train, source: Source) -> tuple[PrivacyPlan, Settings, list[s
     if asked.delta is None:
         reasons.append(f"by rule: delta {plan.delta:g} (the largest power of ten below 1/N)")
     return plan, Settings(**values), [*reasons, *defaults.reasons(chosen, given)]
-
-
-def _directory(asked: Train, spec: str, progress: Progress) -> RunDirectory:
-    """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished."""
-    from sfumato.training import directory as names
-
-    if asked.output is not None:
-        return names.RunDirectory(asked.output)
-    kind, _, argument = spec.partition(":")
-    stem = (FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument) or kind
-    number = 1
-    while True:
-        run = names.RunDirectory(FilePath("runs") / (stem if number == 1 else f"{stem}-{number}"))
-        if not run.path.exists():
-            return run
-        if run.exists and not run.finished:
-            return run  # resumed, or refused with the difference named
-        if run.finished:
-            progress.say(f"note: {run.path} holds a finished run; this is another one, and privacy costs add up")
-        number += 1
-
-
-def _absolute(spec: str) -> str:
-    kind, colon, argument = spec.partition(":")
-    if colon and kind != "torchvision":
-        return f"{kind}:{FilePath(argument).expanduser().resolve()}"
-    return spec
-
-
-def _plain(given: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    if "root" in plain:
-        plain["root"] = str(FilePath(plain["root"]).expanduser().resolve())
-    return plain
-
-
-def _reading(progress: Any) -> Any:
-    state = {"total": 0}
-
-    def tell(done: int, total: int) -> None:
-        if state["total"] != total:
-            state["total"] = total
-            progress.begin("reading images", total)
-        progress.advance(done)
-
-    return tell

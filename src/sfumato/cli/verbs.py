@@ -8,12 +8,14 @@ from sfumato.cli.evaluate import Evaluate
 from sfumato.cli.finish import Finish
 from sfumato.cli.plan import Plan
 from sfumato.cli.predict import Predict
+from sfumato.cli.pretrain import Pretrain
 from sfumato.cli.report import Report
 from sfumato.cli.train import Train
 from sfumato.cli.verify import Verify
 
 VERBS = {
     "train": Train,
+    "pretrain": Pretrain,
     "plan": Plan,
     "evaluate": Evaluate,
     "predict": Predict,

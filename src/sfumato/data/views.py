@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
@@ -16,11 +18,11 @@ class Draws:
     """The dice of n examples x K views, apart from the pictures so that a batch can be cut anywhere.
 
     Args:
-        down: int16 (n, K), pixels by which a view's window moves down, -shift..shift.
+        down: int16 (n, K), pixels by which a view's window moves down.
         right: int16 (n, K), pixels by which it moves to the right.
         mirrored: bool (n, K), whether left and right change places.
 
-    >>> draws = Views(count=2, shift=1).draw(np.random.default_rng(0), 3)
+    >>> draws = Views(count=2, shift=1).draw(np.random.default_rng(0), 3, size=8)
     >>> len(draws), len(draws[1:])
     (3, 2)
     """
@@ -40,56 +42,77 @@ class Draws:
 class Views:
     """How many views of an example are shown, and how they differ.
 
-    A view is the picture moved by up to `shift` pixels each way, its edge filled by reflection, and mirrored or not:
-    De et al. 2022, section 3.2 and appendix C.2 (random crops with reflect padding, random flips).
+    A view is a window on the picture, moved by a few pixels each way, and mirrored or not: De et al. 2022, section 3.1
+    and appendix C.2. Small pictures keep their scale, and what the window sees beyond the edge is filled by reflection
+    (`shift`); large ones are enlarged first, so that the window stays inside (`zoom`).
 
     **Guarantee.** A view is a function of its own example and of dice that know no data, so the mean gradient over an
     example's views depends on that example alone and one clipping bounds it (unit: one example; adjacency: any).
 
     Args:
-        count: K, views of each example. 1 shows the picture itself, with no augmentation at all.
-        shift: pixels, at most one less than the picture's side.
+        count: K, views of each example.
+        shift: pixels, at most one less than the picture's side. With neither shift, flip nor zoom a view is the picture
+            itself.
         flip: whether every other view is mirrored left to right, beginning with either by a coin: each view is with
             probability 1/2, and half of an example's views are. Not for digits or letters.
+        zoom: 1 for none, else how much larger the picture is made before a window of the old size is cut out at any
+            place; 1.2 in De et al. 2022.
 
-    >>> Views().apply(torch.zeros(5, 1, 8, 8), Views().draw(np.random.default_rng(0), 5)).shape
-    torch.Size([5, 1, 1, 8, 8])
+    >>> views = Views(count=3, shift=2)
+    >>> views.apply(torch.zeros(5, 1, 8, 8), views.draw(np.random.default_rng(0), 5, size=8)).shape
+    torch.Size([5, 3, 1, 8, 8])
     """
 
     count: int = 1
-    shift: int = 4
+    shift: int = 0
     flip: bool = False
+    zoom: float = 1.0
 
     def __post_init__(self):
         _checks.positive_integer("views", self.count)
         if self.shift != 0 or isinstance(self.shift, (bool, float)):
             _checks.positive_integer("shift", self.shift, remedy="give a whole number of pixels, 0 for none")
+        if not 1 <= _checks.number("zoom", self.zoom) <= 4:
+            raise SfumatoError(f"zoom must lie between 1 and 4, got {self.zoom!r}", "give 1.2, or 1 for none")
+        if self.shift and self.zoom > 1:
+            raise SfumatoError(
+                f"shift {self.shift} and zoom {self.zoom} are both given",
+                "give shift for small pictures, zoom for large ones",
+            )
+
+    @property
+    def moves(self) -> bool:
+        """Whether views see different parts of a picture, which a trunk's features of it would not tell."""
+        return self.shift > 0 or self.zoom > 1
+
+    def reach(self, size: int) -> int:
+        """By how many pixels a window moves each way, on pictures of `size` pixels a side."""
+        return self.shift or round((self.zoom - 1) * size / 2)
 
     def check(self, size: int) -> None:
         """Refuse pictures too small for the shift. `size`: pixels on the shorter side."""
-        if self.count > 1 and self.shift >= size:
+        if self.shift >= size:
             raise SfumatoError(
                 f"shift must be smaller than the image, got {self.shift} for {size} pixels",
-                f"give a shift of at most {size - 1}, or a single view",
+                f"give a shift of at most {size - 1}",
             )
 
-    def draw(self, generator: np.random.Generator, n: int) -> Draws:
-        """Throw the dice for n examples, 0 included. Every move is equally likely."""
+    def draw(self, generator: np.random.Generator, n: int, *, size: int) -> Draws:
+        """Throw the dice for n examples, 0 included, of `size` pixels a side. Every move is equally likely."""
         shape = (n, self.count)
-        if self.count == 1:
-            still = np.zeros(shape, np.int16)
-            return Draws(down=still, right=still, mirrored=np.zeros(shape, bool))
-        reach = {"low": -self.shift, "high": self.shift, "endpoint": True, "dtype": np.int16}
-        down, right = generator.integers(size=shape, **reach), generator.integers(size=shape, **reach)
+        far = self.reach(size)
+        reach = {"low": -far, "high": far, "endpoint": True, "dtype": np.int16}
+        down, right = (generator.integers(size=shape, **reach) if far else np.zeros(shape, np.int16) for _ in range(2))
+        if not self.flip:
+            return Draws(down=down, right=right, mirrored=np.zeros(shape, bool))
         coins = generator.integers(2, size=(n, 1), dtype=np.uint8)
-        mirrored = (np.arange(self.count) + coins) % 2 == 1
-        return Draws(down=down, right=right, mirrored=mirrored & self.flip)
+        return Draws(down=down, right=right, mirrored=(np.arange(self.count) + coins) % 2 == 1)
 
-    def apply(self, images: torch.Tensor, draws: Draws) -> torch.Tensor:
-        """Show each picture K times.
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        """Show each picture K times. Only the dice, a few bytes a view, come from the host.
 
         Args:
-            images: (n, C, H, W), of any dtype, on any device.
+            images: (n, C, H, W), on any device; of any dtype without zoom, else floating-point.
             draws: of the same n examples. Slices of both give the same slices of the result.
 
         Returns:
@@ -100,22 +123,36 @@ class Views:
                 f"images {tuple(images.shape)} and draws {draws.down.shape} do not belong together",
                 f"give images (n, C, H, W) and draws of the same n examples with {self.count} views",
             )
-        if self.count == 1:
-            return images.unsqueeze(1)
         n, channels, height, width = images.shape
         self.check(min(height, width))
-        rows = _moved(draws.down, height)
-        columns = _moved(draws.right, width)
-        columns = np.where(draws.mirrored[..., np.newaxis], columns[..., ::-1], columns)
-        pixels = (rows[..., :, np.newaxis] * width + columns[..., np.newaxis, :]).reshape(
+        if not (self.moves or self.flip):
+            return images.unsqueeze(1).expand(-1, self.count, -1, -1, -1)
+        down, right, mirrored = (torch.from_numpy(dice).to(images.device) for dice in _contiguous(draws))
+        rows, columns = _window(down, height), _window(right, width)
+        columns = torch.where(mirrored.unsqueeze(-1), columns.flip(-1), columns)
+        if self.zoom > 1:
+            margins = self.reach(height), self.reach(width)
+            larger = (height + 2 * margins[0], width + 2 * margins[1])
+            images = functional.interpolate(images, larger, mode="bilinear", align_corners=False)
+            rows, columns = rows + margins[0], columns + margins[1]
+        else:
+            rows, columns = _reflected(rows, height), _reflected(columns, width)
+        pixels = (rows.unsqueeze(-1) * images.shape[3] + columns.unsqueeze(-2)).reshape(
             n, self.count, 1, height * width
         )
-        index = torch.from_numpy(pixels).to(images.device)
-        flat = images.reshape(n, 1, channels, height * width).expand(-1, self.count, -1, -1)
-        return flat.gather(3, index.expand(-1, -1, channels, -1)).reshape(n, self.count, channels, height, width)
+        flat = images.reshape(n, 1, channels, images.shape[2] * images.shape[3]).expand(-1, self.count, -1, -1)
+        return flat.gather(3, pixels.expand(-1, -1, channels, -1)).reshape(n, self.count, channels, height, width)
 
 
-def _moved(offsets: np.ndarray, length: int) -> np.ndarray:
-    """Pixel positions after a move, int64 (n, K, length), reflected at the edge pixels, which are not repeated."""
-    positions = np.abs(np.arange(length) + offsets[..., np.newaxis].astype(np.int64))
-    return (length - 1) - np.abs((length - 1) - positions)
+def _contiguous(draws: Draws) -> tuple[np.ndarray, ...]:
+    return tuple(np.ascontiguousarray(dice) for dice in (draws.down, draws.right, draws.mirrored))
+
+
+def _window(offsets: Tensor, length: int) -> Tensor:
+    """Pixel positions after a move: int64 (n, K, length)."""
+    return torch.arange(length, device=offsets.device) + offsets.long().unsqueeze(-1)
+
+
+def _reflected(positions: Tensor, length: int) -> Tensor:
+    """Positions brought back inside, reflected at the edge pixels, which are not repeated."""
+    return (length - 1) - ((length - 1) - positions.abs()).abs()

@@ -1,6 +1,8 @@
 """Models by name: float images (N, C, H, W) in, logits (N, classes) out."""
 
-from sfumato.models.pretrained import public_constants
-from sfumato.models.registry import NAMES, create, split
+from sfumato.models.pretrained import HEADS, classifier_names, file_of, public_constants
+from sfumato.models.registry import NAMES, create
+from sfumato.models.trainable import select
+from sfumato.models.trunk import Trunk, trunk_of
 
-__all__ = ["NAMES", "create", "public_constants", "split"]
+__all__ = ["HEADS", "NAMES", "Trunk", "classifier_names", "create", "file_of", "public_constants", "select", "trunk_of"]

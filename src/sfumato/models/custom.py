@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError
 
 
-def create(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
     """Import `package` (from the path or the working directory) and call `function(classes=, channels=, size=)`.
 
     Args:
         name: `package:function` or `package.module:function`.
+        options: further keywords of the call.
         classes: number of classes.
         channels: colour channels C.
         size: height and width (H, W) in pixels.
@@ -33,12 +36,13 @@ def create(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> 
             "name a function that builds the model, as in package:function",
         )
     try:
-        model = function(classes=classes, channels=channels, size=size)
+        model = function(classes=classes, channels=channels, size=size, **options)
     except TypeError as error:
+        given = "".join(f", {key}={value!r}" for key, value in options.items())
         raise SfumatoError(
-            f"model {name!r}: the call {function_name}(classes={classes}, channels={channels}, size={size}) "
+            f"model {name!r}: the call {function_name}(classes={classes}, channels={channels}, size={size}{given}) "
             f"failed: {error}",
-            "let the function take these three keywords",
+            f"let the function take these {'keywords' if options else 'three keywords'}",
         ) from error
     if not isinstance(model, nn.Module):
         raise SfumatoError(

@@ -9,44 +9,59 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, one_of
 
 _SHOWN = 4
 
 
-def load(model: nn.Module, path: str | Path) -> None:
+HEADS = ("new", "pretrained")
+
+
+def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
     """Copy the tensors of a safetensors file into the model, by name.
 
-    A classifier that is missing from the file, or has other shapes there (another number of classes), starts at zero;
-    any other difference in names or shapes is refused before anything is copied.
+    Any difference in names or shapes outside the classifier is refused before anything is copied.
 
     Args:
         model: any module; its classifier is what timm's `default_cfg["classifier"]` names, or its attribute `head`.
-        path: a safetensors file whose keys are those of `model.state_dict()`.
+        path: a safetensors file whose keys are those of `model.state_dict()`, or a run directory that holds one.
+        head: "new" for a classifier that starts at zero, whatever the file has; "pretrained" for the file's own.
 
     Raises:
         SfumatoError: no such file, not a safetensors file, or weights that don't fit.
     """
-    stored = _read(Path(path))
+    one_of("head", head, HEADS)
+    stored = _read(file_of(path))
     own = model.state_dict()
-    head = tuple(f"{name}." for name in classifier_names(model))
+    prefixes = tuple(f"{name}." for name in classifier_names(model)) if head == "new" else ()
+
+    def fresh(key: str) -> bool:
+        return bool(prefixes) and key.startswith(prefixes)
 
     def differs(key: str) -> bool:
         return key not in stored or key not in own or stored[key].shape != own[key].shape
 
-    different = [key for key in sorted(own.keys() | stored.keys()) if differs(key)]
-    foreign = [key for key in different if not key.startswith(head)] if head else different
-    if foreign:
-        raise SfumatoError(f"pretrained file {path} does not fit the model: {_explain(foreign, stored, own)}", _REMEDY)
+    different = [key for key in sorted(own.keys() | stored.keys()) if not fresh(key) and differs(key)]
+    if different:
+        raise SfumatoError(
+            f"pretrained file {path} does not fit the model: {_explain(different, stored, own)}", _REMEDY
+        )
     with torch.no_grad():
         for key, tensor in own.items():
-            if not different or not key.startswith(head):
+            if not fresh(key):
                 tensor.copy_(stored[key])
-    if different:
+    if prefixes:
         zero_classifier(model)
 
 
-_REMEDY = "give weights of the same model with the same number of colour channels"
+def file_of(path: str | Path) -> Path:
+    """The weights' file: the path itself, or the model of the run directory that it names."""
+    return Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
+
+
+_REMEDY = (
+    "give weights of the same model with the same number of colour channels (and of classes, with head pretrained)"
+)
 
 
 def classifier_names(model: nn.Module) -> tuple[str, ...]:
@@ -93,7 +108,8 @@ def _read(path: Path) -> dict[str, Tensor]:
 
     if not path.is_file():
         raise SfumatoError(
-            f"pretrained file {path} does not exist", "give the path of a safetensors file, or the word timm"
+            f"pretrained file {path} does not exist",
+            "give the path of a finished run or of a safetensors file, or the word timm",
         )
     try:
         return load_file(path)

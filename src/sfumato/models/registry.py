@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models import custom, zoo
+from sfumato.models import custom, nf_resnet, zoo
 from sfumato.models.cnn import SmallCNN
 from sfumato.models.lenet import LeNet5
 from sfumato.models.linear import Linear
+from sfumato.models.name import parse
 from sfumato.models.pretrained import load
 from sfumato.models.scattering import Scattering
 from sfumato.models.trial import check_shapes
@@ -21,7 +23,9 @@ from sfumato.models.wide_resnet import WideResNet
 _FIXED = MappingProxyType({"scattering": Scattering, "lenet5": LeNet5, "cnn": SmallCNN, "linear": Linear})
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 
-NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "timm:NAME", "package:function")
+_NF_RESNET = re.compile(r"nf-resnet-(\d+)")
+
+NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "nf-resnet-DEPTH", "timm:NAME", "package:function")
 
 
 def create(
@@ -31,6 +35,7 @@ def create(
     channels: int,
     size: int | tuple[int, int],
     pretrained: str | None = None,
+    head: str = "new",
 ) -> nn.Module:
     """A model for float images (N, C, H, W) that gives logits (N, classes).
 
@@ -38,13 +43,16 @@ def create(
 
     Args:
         name: `scattering` (fixed wavelet features and a linear head), `lenet5`, `cnn`, `linear`, `wrn-DEPTH-WIDTH` such
-            as `wrn-16-4`, `timm:NAME` for any model of timm, or `package:function` for one's own (called with the
-            keywords classes, channels and size).
+            as `wrn-16-4`, `nf-resnet-DEPTH` (50, 101 or 200), `timm:NAME` for any model of timm, or `package:function`
+            for one's own (called with the keywords classes, channels and size). Options follow after commas:
+            `wrn-16-4,norm=none`, `nf-resnet-50,skipinit=1`, or whatever timm or the function takes.
         classes: number of classes.
         channels: colour channels C of the images.
         size: side of square images in pixels, or height and width (H, W).
-        pretrained: the path of a safetensors file whose keys are the model's, or the word `timm` for the weights that
-            timm downloads for its model. Weights must come from public data: a run's guarantee does not cover them.
+        pretrained: a run directory, the path of a safetensors file whose keys are the model's, or the word `timm` for
+            the weights that timm downloads for its model. They must come from public data: a run's guarantee does not
+            cover them.
+        head: "new" for a classifier of zeros on top of pre-trained weights, "pretrained" for theirs.
 
     Raises:
         SfumatoError: an unknown name, numbers out of range, or weights that don't fit.
@@ -53,34 +61,38 @@ def create(
     positive_integer("channels", channels)
     height, width = size if isinstance(size, tuple) else (size, size)
     shape = (positive_integer("image height", height), positive_integer("image width", width))
+    base, options = parse(name)
     if pretrained == "timm":
-        model = zoo.create_downloaded(name, classes=classes, channels=channels, size=shape)
+        model = zoo.create_downloaded(base, options, classes=classes, channels=channels, size=shape, head=head)
     else:
-        model = _create(name, classes=classes, channels=channels, size=shape)
+        model = _create(base, options, classes=classes, channels=channels, size=shape)
         if pretrained is not None:
-            load(model, pretrained)
+            load(model, pretrained, head=head)
     check_shapes(name, model, classes=classes, channels=channels, size=shape)
     return model
 
 
-def split(model: nn.Module) -> tuple[Callable[[Tensor], Tensor], nn.Module] | None:
-    """Trunk and head of a model that begins with a fixed public function of single images, else None.
-
-    Such a model is `head(trunk(images))`; the trunk gives (N, D) and has nothing that is trained, so its features of
-    each image may be computed once and kept. The head is the model's own attribute of that name.
-    """
-    return (model.features, model.head) if isinstance(model, Scattering) else None
-
-
-def _create(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+def _create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
     if name in _FIXED:
+        _refuse_others(name, options, ())
         return _FIXED[name](classes=classes, channels=channels, size=size)
     if match := _WIDE_RESNET.fullmatch(name):
+        _refuse_others(name, options, ("norm", "standardise"))
         depth, width = int(match[1]), int(match[2])
-        return WideResNet(depth=depth, width=width, classes=classes, channels=channels)
+        return WideResNet(depth=depth, width=width, classes=classes, channels=channels, **options)
+    if match := _NF_RESNET.fullmatch(name):
+        _refuse_others(name, options, ("skipinit",))
+        return nf_resnet.create(int(match[1]), classes=classes, channels=channels, **options)
     if name.startswith(zoo.PREFIX):
-        return zoo.create(name, classes=classes, channels=channels, size=size)
+        return zoo.create(name, options, classes=classes, channels=channels, size=size)
     if ":" in name:
-        return custom.create(name, classes=classes, channels=channels, size=size)
+        return custom.create(name, options, classes=classes, channels=channels, size=size)
     listing = ", ".join(NAMES)
     raise SfumatoError(f"model must be one of {listing}; got {name!r}", "choose one of these, such as cnn or wrn-16-4")
+
+
+def _refuse_others(name: str, options: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    odd = sorted(set(options) - set(known))
+    if odd:
+        remedy = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise SfumatoError(f"model {name!r} has no option {', '.join(odd)}", remedy)

@@ -29,11 +29,10 @@ def standardise(weight: Tensor) -> Tensor:
     return ((rows - mean) * scale).reshape(weight.shape)
 
 
-class WSConv2d(nn.Conv2d):
-    """`nn.Conv2d` whose weight is standardised at every use, so that gradients flow through the standardisation.
+class FanInConv2d(nn.Conv2d):
+    """`nn.Conv2d` whose parameters start from a Gaussian of variance 1 / fan_in and zero biases.
 
-    Input (N, C, H, W), output (N, D, H', W'), with nn.Conv2d's arguments. Parameters start from a Gaussian of variance
-    1 / fan_in and zero biases (De et al. 2022, appendix C.1).
+    Input (N, C, H, W), output (N, D, H', W'), with nn.Conv2d's arguments. Source: De et al. 2022, appendix C.1.
     """
 
     def reset_parameters(self) -> None:
@@ -41,6 +40,10 @@ class WSConv2d(nn.Conv2d):
         nn.init.normal_(self.weight, std=self.weight[0].numel() ** -0.5)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+
+class WSConv2d(FanInConv2d):
+    """The same with its weight standardised at every use, so that gradients flow through the standardisation."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve (N, C, H, W) with the standardised weight."""

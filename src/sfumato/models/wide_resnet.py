@@ -2,18 +2,38 @@
 
 Pre-activation structure of Zagoruyko and Komodakis 2016 (arXiv 1605.07146): three groups of (depth - 4) / 6 blocks with
 16k, 32k and 64k channels. Batch norm is replaced by group norm of 16 groups on the residual branch; every convolution
-has its weight standardised; no dropout.
+has its weight standardised; no dropout. Either can be left out, as in the paper's ablation (table 2).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models.standardise import WSConv2d
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato.models.standardise import FanInConv2d, WSConv2d
 
 GROUPS = 16
+NORMS = ("group", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """What a network is built from: convolutions with weight standardisation or without, group norm or none."""
+
+    norm: str = "group"
+    standardise: bool = True
+
+    def convolution(self, channels: int, width: int, kernel: int, *, stride: int = 1) -> nn.Conv2d:
+        """A convolution that keeps the size, but for the stride."""
+        kind = WSConv2d if self.standardise else FanInConv2d
+        return kind(channels, width, kernel, stride=stride, padding=kernel // 2)
+
+    def normalisation(self, channels: int) -> nn.Module:
+        """Group norm of 16 groups, or nothing."""
+        return nn.GroupNorm(GROUPS, channels) if self.norm == "group" else nn.Identity()
 
 
 class Block(nn.Module):
@@ -22,14 +42,14 @@ class Block(nn.Module):
     Input (N, C, H, W), output (N, D, H / stride, W / stride).
     """
 
-    def __init__(self, channels: int, width: int, stride: int):
+    def __init__(self, channels: int, width: int, stride: int, layers: Layers):
         super().__init__()
-        self.norm1 = nn.GroupNorm(GROUPS, channels)
-        self.conv1 = WSConv2d(channels, width, 3, stride=stride, padding=1)
-        self.norm2 = nn.GroupNorm(GROUPS, width)
-        self.conv2 = WSConv2d(width, width, 3, padding=1)
+        self.norm1 = layers.normalisation(channels)
+        self.conv1 = layers.convolution(channels, width, 3, stride=stride)
+        self.norm2 = layers.normalisation(width)
+        self.conv2 = layers.convolution(width, width, 3)
         changes = stride != 1 or channels != width
-        self.projection = WSConv2d(channels, width, 1, stride=stride) if changes else None
+        self.projection = layers.convolution(channels, width, 1, stride=stride) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to (N, D, H / stride, W / stride)."""
@@ -46,13 +66,21 @@ class WideResNet(nn.Module):
         width: factor k on the channels 16, 32, 64.
         classes: number of classes.
         channels: colour channels C of the images.
+        norm: "group" for group norm on the residual branch, "none" for no normalisation layers.
+        standardise: whether convolutions standardise their weights.
 
     Raises:
-        SfumatoError: a depth that is not 6n + 4, or a count below 1.
+        SfumatoError: a depth that is not 6n + 4, a count below 1, or an unknown norm.
     """
 
-    def __init__(self, *, depth: int, width: int, classes: int, channels: int):
+    def __init__(
+        self, *, depth: int, width: int, classes: int, channels: int, norm: str = "group", standardise: bool = True
+    ):
         super().__init__()
+        one_of("norm", norm, NORMS)
+        if not isinstance(standardise, bool):
+            raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give one of the two")
+        layers = Layers(norm=norm, standardise=standardise)
         positive_integer("depth", depth)
         positive_integer("width", width)
         if depth < 10 or (depth - 4) % 6:
@@ -60,14 +88,14 @@ class WideResNet(nn.Module):
                 f"the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, got {depth}",
                 "choose 10, 16, 22, 28 or 40, as in wrn-16-4",
             )
-        self.stem = WSConv2d(channels, 16, 3, padding=1)
+        self.stem = layers.convolution(channels, 16, 3)
         blocks, current = [], 16
         for group, base in enumerate((16, 32, 64)):
             for index in range((depth - 4) // 6):
-                blocks.append(Block(current, base * width, 2 if group > 0 and index == 0 else 1))
+                blocks.append(Block(current, base * width, 2 if group > 0 and index == 0 else 1, layers))
                 current = base * width
         self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.GroupNorm(GROUPS, current)
+        self.norm = layers.normalisation(current)
         self.head = nn.Linear(current, classes)
         nn.init.normal_(self.head.weight, std=current**-0.5)
         nn.init.zeros_(self.head.bias)

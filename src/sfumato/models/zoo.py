@@ -3,43 +3,62 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError
+from sfumato.models.nf_resnet import set_skipinit
 from sfumato.models.pretrained import zero_classifier
 
 PREFIX = "timm:"
 
 
-def create(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
     """The model `timm:NAME` with untrained weights; `size` is passed on where the model depends on it (as ViTs do).
+
+    Dropout and stochastic depth are off unless `options` ask for them (De et al. 2022, appendix C.1). The option
+    `skipinit` sets where the gains of a normalizer-free network start; all others go to `timm.create_model`.
 
     Raises:
         SfumatoError: timm has no such model, or cannot build it for this size.
     """
-    return _build(name, classes=classes, channels=channels, size=size, downloaded=False)
+    return _build(name, options, classes=classes, channels=channels, size=size, downloaded=False)
 
 
-def create_downloaded(name: str, *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """The model `timm:NAME` with the weights that timm downloads, and a classifier of zeros if `classes` differs.
+def create_downloaded(
+    name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int], head: str = "new"
+) -> nn.Module:
+    """The model `timm:NAME` with the weights that timm downloads, and a classifier of zeros, or with `head`
+    "pretrained" its own.
 
     Raises:
-        SfumatoError: `name` is no model of timm, it has no weights, or they cannot be fetched.
+        SfumatoError: `name` is no model of timm, it has no weights, they cannot be fetched, or have no such head.
     """
     if not name.startswith(PREFIX):
         raise SfumatoError(
             f"pretrained 'timm' needs a model of timm, got model {name!r}",
             "choose timm:NAME, or give the path of a safetensors file",
         )
-    model = _build(name, classes=classes, channels=channels, size=size, downloaded=True)
-    if getattr(model, "pretrained_cfg", {}).get("num_classes") != classes:
+    model = _build(name, options, classes=classes, channels=channels, size=size, downloaded=True)
+    known = getattr(model, "pretrained_cfg", {}).get("num_classes")
+    if head == "new":
         zero_classifier(model)
+    elif known != classes:
+        raise SfumatoError(f"the weights of {name!r} have a head for {known} classes, not {classes}", "give head new")
     return model
 
 
-def _build(name: str, *, classes: int, channels: int, size: tuple[int, int], downloaded: bool) -> nn.Module:
+def _build(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    classes: int,
+    channels: int,
+    size: tuple[int, int],
+    downloaded: bool,
+) -> nn.Module:
     import timm
 
     short = name.removeprefix(PREFIX)
@@ -49,22 +68,26 @@ def _build(name: str, *, classes: int, channels: int, size: tuple[int, int], dow
             f"model {name!r}: timm {timm.__version__} has no model of that name",
             f"did you mean {', '.join(near)}" if near else "timm.list_models() lists its models",
         )
-    settings: dict[str, Any] = {"pretrained": downloaded, "num_classes": classes, "in_chans": channels}
+    settings: dict[str, Any] = {"pretrained": downloaded, "num_classes": classes, "in_chans": channels, **options}
+    skipinit = settings.pop("skipinit", None)
     try:
         try:
-            return timm.create_model(short, img_size=size, **settings)
+            model = timm.create_model(short, img_size=size, **settings)
         except TypeError as error:
             # A network that takes any size, as most convolutional ones do, has no such argument.
             if "img_size" not in str(error):
                 raise
-            return timm.create_model(short, **settings)
+            model = timm.create_model(short, **settings)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         remedy = (
             "check the network, or pass the path of a safetensors file as pretrained"
             if downloaded
-            else "choose another model or image size"
+            else "choose another model, option or image size"
         )
         raise SfumatoError(
             f"model {name!r} cannot be made for {channels} x {size[0]} x {size[1]} images: {reason}", remedy
         ) from error
+    if skipinit is not None:
+        set_skipinit(model, skipinit, name=name)
+    return model

@@ -3,6 +3,7 @@
 from sfumato.privacy.ledger import Entry, Ledger
 from sfumato.privacy.mechanism import Gaussian, Mechanism
 from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.public import NoPromise
 from sfumato.privacy.sampling import FullBatch, Poisson, SamplingRule
 from sfumato.privacy.statement import Circumstances, Statement
 from sfumato.privacy.theorems import Releases, Theorem, compose, epsilon, theorem_for
@@ -14,6 +15,7 @@ __all__ = [
     "Gaussian",
     "Ledger",
     "Mechanism",
+    "NoPromise",
     "Poisson",
     "PrivacyPlan",
     "Releases",

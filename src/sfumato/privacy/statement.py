@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, one_of
 from sfumato.privacy.plan import PrivacyPlan
 
 FACT_NAMES = {
@@ -15,6 +15,14 @@ FACT_NAMES = {
     "classes": "the list of classes",
     "size": "the image size",
     "channels": "whether the images are grey or in colour",
+}
+
+ORIGINS = {
+    "timm": "from timm), which are taken as public",
+    "file": "from a file of the owner), which are taken as public",
+    "public run": "from training without privacy), which their owner declared public",
+    "private run": "from another private run), for which that run's own statement speaks: where both have used the "
+    "same data, their epsilons add up",
 }
 
 
@@ -29,7 +37,7 @@ class Circumstances:
         seeded: the dice key was derived from a seed that somebody knows.
         key_bits: the width of the secret from which every draw was made.
         noise_sampler: how the noise was made.
-        pretrained: where the initial weights came from: None, "timm" or "file".
+        pretrained: where the initial weights came from: None or one of `ORIGINS`.
         steps_taken: how many of the plan's steps were taken, where the run ended early.
     """
 
@@ -46,6 +54,8 @@ class Circumstances:
         unknown = set(self.read) - set(FACT_NAMES)
         if unknown:
             raise SfumatoError(f"read names unknown facts {sorted(unknown)}", f"use {', '.join(FACT_NAMES)}")
+        if self.pretrained is not None:
+            one_of("pretrained", self.pretrained, tuple(ORIGINS))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -140,8 +150,7 @@ class Statement:
         if facts.steps_taken is not None:
             lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
         if facts.pretrained is not None:
-            where = "timm" if facts.pretrained == "timm" else "a file of the owner"
-            lines.insert(0, f"The data behind the pre-trained weights (from {where}), which are taken as public.")
+            lines.insert(0, f"The data behind the pre-trained weights ({ORIGINS[facts.pretrained]}.")
         return lines
 
     def to_dict(self) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class Evaluation:
         confusion: counts of test images, one row per true class, one column per predicted class, in the order of
             `classes`.
         samples: some test images with their predictions.
+        top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
     4
@@ -49,6 +50,7 @@ class Evaluation:
     classes: Sequence[str]
     confusion: Sequence[Sequence[int]]
     samples: Sequence[Sample | tuple[bytes, str, str, float]] = ()
+    top5: float | None = None
 
     def __post_init__(self) -> None:
         count = len(self.classes)

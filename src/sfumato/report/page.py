@@ -66,10 +66,12 @@ def page(facts: Facts, *, public: bool = False) -> str:
 
 
 def _promise(statement: Mapping[str, Any]) -> dict[str, Any]:
-    figures = [
-        ("epsilon", rounded_up(float(statement["epsilon"]))),
-        ("delta", significant(float(statement["delta"]))),
-    ]
+    figures = [("epsilon", "none")]
+    if statement["epsilon"] is not None:
+        figures = [
+            ("epsilon", rounded_up(float(statement["epsilon"]))),
+            ("delta", significant(float(statement["delta"]))),
+        ]
     figures += [(key, str(statement[key])) for key in ("unit", "adjacency") if statement.get(key)]
     seeded = bool(statement.get("circumstances", {}).get("seeded"))
     plain = [str(line) for line in statement["plain"]]

@@ -91,6 +91,28 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise SfumatoError(f"{path} cannot be read as safetensors ({error})", "restore it from a copy") from None
 
 
+def stored_about(path: Path) -> dict[str, Any] | None:
+    """What a model file of ours says of itself; None for other files of weights."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})[METADATA])
+        return about if "statement" in about else None
+    except (KeyError, ValueError, TypeError, OSError, SafetensorError):
+        return None
+
+
+def stored_statement(path: Path) -> dict[str, Any] | None:
+    """The statement in a model file of ours, else None."""
+    about = stored_about(path)
+    return None if about is None else about["statement"]
+
+
+def stored_constants(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and deviation of the pixels that a model file of ours was trained with, else None."""
+    about = stored_about(path)
+    return None if about is None else (tuple(about["transform"]["mean"]), tuple(about["transform"]["std"]))
+
+
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 

@@ -19,6 +19,8 @@ FULL_BATCH_UP_TO = 20_000
 LARGE_BATCH = 4096
 STEPS_FULL_BATCH = 60
 STEPS_SAMPLED = 500
+PUBLIC_BATCH = 128
+PUBLIC_EPOCHS = 30
 NOISE_ON_A_LOGIT = 3.0
 """By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
 
@@ -74,9 +76,10 @@ def training_rules(plan: PrivacyPlan, *, given: Mapping[str, Any], size: int, ch
         rules["views"] = Rule(value=2, reason="colour photographs and their mirror images")
         rules["flip"] = Rule(value=True, reason="colour photographs may be mirrored, digits and letters not")
     elif (given.get("views") or 1) > 1:
-        rules["shift"] = Rule(
-            value=max(1, size // 8), reason="an eighth of the side, as 4 of 32 pixels in De et al. 2022"
-        )
+        if given.get("zoom") in (None, 1):
+            rules["shift"] = Rule(
+                value=max(1, size // 8), reason="an eighth of the side, as 4 of 32 pixels in De et al. 2022"
+            )
         rules["flip"] = Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not")
     if scattering and given.get("optimizer") in (None, "momentum"):
         rate, reason = _linear_rate(plan, momentum), f"keeps the run's noise on a logit near {NOISE_ON_A_LOGIT:g}"
@@ -86,6 +89,24 @@ def training_rules(plan: PrivacyPlan, *, given: Mapping[str, Any], size: int, ch
         )
         reason = "a middling rate for gradients divided by the clipping norm; worth tuning on public data"
     return rules | {"learning_rate": Rule(value=rate, reason=reason)}
+
+
+def public_rules(
+    examples: int, batch_size: int, *, given: Mapping[str, Any], size: int, channels: int
+) -> dict[str, Rule]:
+    """Choices for training without privacy: De et al. 2022, appendix C.3 (CIFAR-100), for fewer epochs."""
+    still = given.get("zoom") in (None, 1)
+    return {
+        "model": Rule(value="wrn-16-4", reason="the smallest network of De et al. 2022"),
+        "steps": Rule(value=PUBLIC_EPOCHS * -(-examples // batch_size), reason=f"{PUBLIC_EPOCHS} epochs"),
+        "optimizer": Rule(value="momentum", reason="SGD with momentum 0.9"),
+        "learning_rate": Rule(value=0.1 * batch_size / 128, reason="0.1 for 128 examples, in proportion"),
+        "weight_decay": Rule(value=5e-4, reason="as De et al. 2022 on CIFAR-100"),
+        "schedule": Rule(value="step", reason="ten times less at 1/2 and at 3/4 of the way"),
+        "shift": Rule(value=max(1, size // 8) if still else 0, reason="an eighth of the side"),
+        "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
+        "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
+    }
 
 
 def _linear_rate(plan: PrivacyPlan, momentum: float) -> float:

@@ -38,9 +38,11 @@ def logits(module: nn.Module, images: np.ndarray, transform: Transform, device: 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Accuracy (a share) and mean cross-entropy (nats) on some records."""
+    """How often the label is the first choice, how often among the first five (shares; None with five classes or
+    fewer), and the mean cross-entropy (nats), on some records."""
 
     accuracy: float
+    top5: float | None
     loss: float
 
 
@@ -51,8 +53,14 @@ def score(module: nn.Module, records: Records, transform: Transform, device: tor
 
 def score_of(outputs: Tensor, labels: Tensor) -> Score:
     """How logits (N, classes) do against labels (N,), both on the CPU."""
-    accuracy = (outputs.argmax(1) == labels).double().mean().item()
-    return Score(accuracy=accuracy, loss=functional.cross_entropy(outputs.double(), labels).item())
+    top5 = None
+    if outputs.shape[1] > 5:
+        top5 = (outputs.topk(5, dim=1).indices == labels.unsqueeze(1)).any(1).double().mean().item()
+    return Score(
+        accuracy=(outputs.argmax(1) == labels).double().mean().item(),
+        top5=top5,
+        loss=functional.cross_entropy(outputs.double(), labels).item(),
+    )
 
 
 def evaluation(
@@ -74,6 +82,7 @@ def evaluation(
     figures = score_of(outputs, labels)
     return Evaluation(
         accuracy=figures.accuracy,
+        top5=figures.top5,
         loss=figures.loss,
         classes=tuple(classes),
         confusion=confusion.tolist(),
@@ -97,6 +106,7 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
     samples = [[base64.b64encode(png).decode("ascii"), *rest] for png, *rest in result.samples]
     return {
         "accuracy": result.accuracy,
+        "top5": result.top5,
         "loss": result.loss,
         "classes": list(result.classes),
         "confusion": [list(row) for row in result.confusion],

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato.data import Source, Transform
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.report import Evaluation, Facts, page
 from sfumato.training import directory as names
@@ -16,6 +17,7 @@ from sfumato.training import evaluate
 from sfumato.training.checkpoint import METADATA, to_bytes
 from sfumato.training.directory import RunDirectory, file_hash, sweep, write, writing
 from sfumato.training.loop import Job, Outcome
+from sfumato.training.settings import Settings
 
 FORMAT = 1
 
@@ -31,7 +33,8 @@ def conclude(job: Job, run: RunDirectory, ledger: Ledger, outcome: Outcome) -> S
     run.write_json(names.EVALUATION, evaluate.to_dict(result), private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
-    write(run / names.MODEL, to_bytes(outcome.weights, model_metadata(job, statement)))
+    about = model_metadata(job.settings, job.source, job.transform, statement.to_dict())
+    write(run / names.MODEL, to_bytes(outcome.weights, about))
     _close(ledger, run, outcome.step)
     write(run / names.DONE, b"")
     clean(run)
@@ -63,16 +66,18 @@ def clean(run: RunDirectory) -> None:
     sweep(run.path)
 
 
-def model_metadata(job: Job, statement: Statement) -> dict[str, str]:
+def model_metadata(
+    settings: Settings, source: Source, transform: Transform, statement: Mapping[str, Any]
+) -> dict[str, str]:
     """What the model file says of itself: how to build and feed the model, and its statement."""
     about: dict[str, Any] = {
         "format": FORMAT,
-        "model": job.settings.model,
-        "classes": list(job.source.classes),
-        "channels": job.source.channels,
-        "size": job.source.size,
-        "transform": job.transform.to_dict(),
-        "statement": statement.to_dict(),
+        "model": settings.model,
+        "classes": list(source.classes),
+        "channels": source.channels,
+        "size": source.size,
+        "transform": transform.to_dict(),
+        "statement": dict(statement),
     }
     return {METADATA: json.dumps(about, sort_keys=True)}
 
@@ -90,7 +95,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             statement=statement,
             plan=plan_table(plan),
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
-            settings=_presentable(choices),
+            settings=presentable(choices),
             metrics=run.rows(),
             evaluation=_evaluation(run),
             public_test=facts.test_public,
@@ -121,7 +126,7 @@ def plan_table(plan: PrivacyPlan) -> dict[str, Any]:
     }
 
 
-def _presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
+def presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for a page that may be published: no path, no seed."""
     shown = {name: value for name, value in choices.items() if value is not None}
     if shown.get("pretrained") not in (None, "timm"):

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import models
 from sfumato.data import Records, Views
 from sfumato.randomness import DiceKey
 from sfumato.training.progress import Progress, Silence
@@ -21,18 +20,26 @@ BATCH = 256
 
 
 class OnFeatures(nn.Module):
-    """The trainable end of a model that begins with a fixed trunk; its parameters keep the names they have there."""
+    """The classifier of a model that begins with a fixed trunk; its parameters keep the names they have there.
 
-    def __init__(self, model: nn.Module):
+    Args:
+        model: the whole model.
+        head: the classifier's name in it, such as `head` or `head.fc`.
+    """
+
+    def __init__(self, model: nn.Module, head: str):
         super().__init__()
-        found = models.split(model)
-        if found is None:
-            raise TypeError(f"{type(model).__name__} has no fixed trunk")
-        _, self.head = found
+        *outer, last = head.split(".")
+        place: nn.Module = self
+        for name in outer:
+            place.add_module(name, nn.Module())
+            place = place.get_submodule(name)
+        place.add_module(last, model.get_submodule(head))
+        self._head = head
 
     def forward(self, features: Tensor) -> Tensor:
         """Features (N, D) to logits (N, classes)."""
-        return self.head(features)
+        return self.get_submodule(self._head)(features)
 
 
 # The arguments of `ClippedGradient`: inputs, targets, keys.
@@ -62,7 +69,7 @@ class Inputs:
         batch is cut does not matter to them.
         """
         job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
-        draws = job.views.draw(key.generator("views", step), len(participants))
+        draws = job.views.draw(key.generator("views", step), len(participants), size=job.source.size)
         for start in range(0, len(participants), size):
             rows, dice = participants[start : start + size], draws[start : start + size]
             if self._features is not None:
@@ -83,7 +90,7 @@ class Inputs:
 
 def _variants(views: Views) -> tuple[bool, ...]:
     """Which versions of an image its views show: itself, and its mirror image."""
-    return (False, True) if views.count > 1 and views.flip else (False,)
+    return (False, True) if views.flip else (False,)
 
 
 def kept_bytes(views: Views, records: int, width: int) -> int:

@@ -14,7 +14,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Source, Transform, Views
 from sfumato.gradients import ClippedGradient
+from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, Sampler
 from sfumato.training import directory as names
@@ -49,7 +50,7 @@ class Job:
     Args:
         module: the model with its initial weights, on the device. The run trains this object.
         gradient: the clipped gradient of `module`, or of its head where there is a trunk.
-        trunk: the module's beginning where it is a fixed public function, whose features are computed once; else None.
+        trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.
         source, plan, settings, performance: as given.
         transform: from stored images to the model's inputs.
         circumstances: what the statement must say besides the plan.
@@ -70,7 +71,7 @@ class Job:
     key: DiceKey
     input_shape: tuple[int, ...]
     model_digest: str
-    trunk: Callable[[Tensor], Tensor] | None = None
+    trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -209,7 +210,9 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     def measure(step: int) -> None:
         result = examine(_weights(module, average))
         row = {"step": step, "epsilon": plan.epsilon(steps=step), "learning_rate": optimizer.param_groups[0]["lr"]}
-        run.append_row(row | {"accuracy": result.accuracy, "loss": result.loss})
+        if average and step == plan.steps:
+            row["accuracy_of_last_weights"] = examine(_weights(module, {})).accuracy
+        run.append_row(row | asdict(result))
         progress.advance(step, f"epsilon {row['epsilon']:.2f}, test accuracy {result.accuracy:.1%}")
 
     progress.begin("training", plan.steps, checkpoint.step)
@@ -245,12 +248,12 @@ def examiner(job: Job, progress: Progress) -> Callable[[Mapping[str, Tensor]], S
             return score(shown, test, job.transform, job.device)
 
         return on_images
-    known, labels = features(job, test, progress), torch.from_numpy(test.labels)
+    known, labels, head = features(job, test, progress), torch.from_numpy(test.labels), job.trunk.head
 
     def on_features(weights: Mapping[str, Tensor]) -> Score:
         shown.load_state_dict(weights)
         with torch.inference_mode():
-            return score_of(OnFeatures(shown)(known).float().cpu(), labels)
+            return score_of(OnFeatures(shown, head)(known).float().cpu(), labels)
 
     return on_features
 

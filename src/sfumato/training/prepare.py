@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from sfumato import models
@@ -18,7 +18,7 @@ from sfumato.data import Source, Transform
 from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import DiceKey
-from sfumato.training import loop, pins
+from sfumato.training import checkpoint, loop, pins
 from sfumato.training.inputs import OnFeatures, kept_bytes
 from sfumato.training.loop import Job
 from sfumato.training.settings import Performance, Settings
@@ -70,17 +70,12 @@ def prepare(
     if key is None:
         context = json.dumps([plan.fingerprint, source.fingerprint, settings.to_dict()], sort_keys=True)
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, context)
-    module = _build(model, source, settings, key).to(device)
-    module.train()
-    constants = models.public_constants(module, channels=source.channels) if settings.pretrained else None
-    mean, std = constants or ((0.5,), (0.5,))
-    transform = Transform(size=source.size, channels=source.channels, mean=mean, std=std)
+    module = build(model, source, settings, key).to(device)
     shape: tuple[int, ...] = (source.channels, source.size, source.size)
     trunk = _trunk(module, source, settings)
     if trunk is not None:
-        with torch.inference_mode():
-            shape = tuple(trunk(torch.zeros(1, *shape, device=device)).shape[1:])
-    trained = module if trunk is None else OnFeatures(module)
+        shape = (trunk.width,)
+    trained = module if trunk is None else OnFeatures(module, trunk.head)
     gradient = ClippedGradient(
         trained,
         functional.cross_entropy,
@@ -102,7 +97,7 @@ def prepare(
         plan=plan,
         settings=settings,
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
-        transform=transform,
+        transform=transform_for(module, source, settings),
         circumstances=circumstances(source, settings, key),
         key=key,
         input_shape=shape,
@@ -116,7 +111,10 @@ def prepare(
 
 def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumstances:
     """What the statement of such a run must say."""
-    pretrained = settings.pretrained if settings.pretrained in (None, "timm") else "file"
+    pretrained = settings.pretrained
+    if pretrained not in (None, "timm"):
+        statement = checkpoint.stored_statement(models.file_of(pretrained))
+        pretrained = "file" if statement is None else "public run" if statement["epsilon"] is None else "private run"
     return Circumstances(
         read=source.read,
         data_public=source.public,
@@ -158,28 +156,53 @@ def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: 
     return max(1, min(most, MOST_AT_ONCE))
 
 
-def _trunk(module: nn.Module, source: Source, settings: Settings) -> Callable[[Tensor], Tensor] | None:
+def _trunk(module: nn.Module, source: Source, settings: Settings) -> models.Trunk | None:
     """The model's fixed beginning, where its features of all records fit into memory and every step sees the same."""
-    found = models.split(module)
-    if found is None or settings.shift > 0:
+    if settings.view_rule.moves:
         return None
-    trunk, _ = found
-    device = next(module.parameters()).device
-    with torch.inference_mode():
-        width = trunk(torch.zeros(1, source.channels, source.size, source.size, device=device)).numel()
-    return trunk if kept_bytes(settings.view_rule, source.examples, width) <= FEATURE_MEMORY else None
+    trunk = models.trunk_of(module, (source.channels, source.size, source.size))
+    fits = trunk is not None and kept_bytes(settings.view_rule, source.examples, trunk.width) <= FEATURE_MEMORY
+    return trunk if fits else None
 
 
-def _build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:
+def transform_for(module: nn.Module, source: Source, settings: Settings) -> Transform:
+    """From stored images to the model's inputs: by the constants that pre-trained weights expect, else to [-1, 1]."""
+    constants = None
+    if settings.pretrained not in (None, "timm"):
+        constants = checkpoint.stored_constants(models.file_of(settings.pretrained))
+    if settings.pretrained is not None and constants is None:
+        constants = models.public_constants(module, channels=source.channels)
+    mean, std = constants or ((0.5,), (0.5,))
+    return Transform(size=source.size, channels=source.channels, mean=mean, std=std)
+
+
+def build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:
     """The model with its initial weights, which are public: drawn from a generator apart from the dice."""
-    if model is not None:
-        return copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key.seed("initial weights", 0))
-        return models.create(
-            settings.model,
-            classes=len(source.classes),
-            channels=source.channels,
-            size=source.size,
-            pretrained=settings.pretrained,
+    if model is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key.seed("initial weights", 0))
+            module = models.create(
+                settings.model,
+                classes=len(source.classes),
+                channels=source.channels,
+                size=source.size,
+                pretrained=settings.pretrained,
+                head=settings.head,
+            )
+    else:
+        module = copy.deepcopy(model)
+    module.train()
+    if settings.trainable:
+        models.select(module, settings.trainable)
+    if settings.pretrained and settings.head == "new" and not _trains_classifier(module):
+        raise SfumatoError(
+            f"trainable {', '.join(settings.trainable)} leaves the classifier out, which starts at zero",
+            "add classifier to it, or give head pretrained",
         )
+    return module
+
+
+def _trains_classifier(module: nn.Module) -> bool:
+    below = tuple(f"{name}." for name in models.classifier_names(module))
+    named = [value.requires_grad for name, value in module.named_parameters() if below and name.startswith(below)]
+    return not below or any(named)

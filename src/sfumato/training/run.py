@@ -61,7 +61,8 @@ class Run:
     Args:
         directory: where its files are.
         statement: what it promised.
-        accuracy: on the test split; a private figure unless the data are public.
+        accuracy, top5: on the test split; private figures unless the data are public. With five classes or fewer there
+            is no top five.
         seconds: time spent on training in this process.
         steps: how many steps were taken.
         kind: of the source: "digits", "folder", ...
@@ -72,6 +73,7 @@ class Run:
     directory: Path
     statement: Statement
     accuracy: float
+    top5: float | None
     seconds: float
     steps: int = 0
     kind: str = ""
@@ -98,8 +100,11 @@ def train(
     views: int = 1,
     shift: int = 0,
     flip: bool = False,
+    zoom: float = 1.0,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
     pretrained: str | None = None,
+    head: str = "new",
+    trainable: Sequence[str] = (),
     seed: int | None = None,
     device: str | None = None,
     threads: int | None = None,
@@ -113,8 +118,8 @@ def train(
         source: a spelling such as "folder:pictures", or an opened `Source`.
         plan: everything that decides epsilon; its `examples` must be the source's.
         directory: the run directory.
-        learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, pretrained, seed:
-            see `Settings`.
+        learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, zoom, pretrained, head,
+            trainable, seed: see `Settings`.
         averaging: the weights' moving average, or None for the last weights.
         device, threads, micro_batch: performance; they don't change the promise.
         progress: where to report to.
@@ -128,6 +133,8 @@ def train(
     settings = Settings(
         model=model if isinstance(model, str) else "module",
         pretrained=pretrained,
+        head=head,
+        trainable=trainable,  # type: ignore[arg-type]
         optimizer=optimizer,
         learning_rate=learning_rate,
         momentum=momentum,
@@ -137,6 +144,7 @@ def train(
         views=views,
         shift=shift,
         flip=flip,
+        zoom=zoom,
         ema=averaging.decay if averaging else 0.0,
         seed=seed,
     )
@@ -223,10 +231,12 @@ def finish_early(job: Job, run: RunDirectory) -> Run:
 
 def _finished(job: Job, run: RunDirectory, statement: Statement, outcome: loop.Outcome) -> Run:
     used = earlier_plans(job)
+    result = run.read_json(names.EVALUATION)
     return Run(
         directory=run.path,
         statement=statement,
-        accuracy=run.read_json(names.EVALUATION)["accuracy"],
+        accuracy=result["accuracy"],
+        top5=result["top5"],
         seconds=outcome.seconds,
         steps=outcome.step,
         kind=job.source.kind,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from sfumato import models
 from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
 from sfumato.data import Views
 
@@ -17,15 +18,18 @@ class Settings:
     Args:
         model: a name that `models.create` knows, or "module" for an object of the caller's own.
         pretrained: where initial weights come from: None, "timm" or a path.
+        head: "new" for a classifier of zeros on pre-trained weights, "pretrained" for the one that they bring.
+        trainable: which parameters are trained, as `models.select` takes them; none for what the model itself says.
         optimizer: a name that `optim.create` knows.
         learning_rate: for gradients that are divided by the clipping norm (De 2022, equation 3).
         momentum: heavy-ball coefficient, or first beta of the Adam family.
         weight_decay: L2 coefficient.
-        schedule: "constant", "cosine" or "linear".
+        schedule: "constant", "cosine", "linear" or "step".
         warmup: steps of linear warm-up.
-        views: K, augmented copies of an example whose mean gradient is clipped; 1 means the image itself.
+        views: K, augmented copies of an example whose mean gradient is clipped.
         shift: by how many pixels a view may be moved.
         flip: whether a view may be mirrored.
+        zoom: how much larger an image is made before a view is cut out of it; 1 for none.
         ema: decay of the weights' moving average (De 2022, appendix C.3); 0 keeps the last weights.
         seed: None for a secret dice key; a number for experiments, which voids the promise to whoever knows it.
     """
@@ -34,6 +38,8 @@ class Settings:
     optimizer: str
     learning_rate: float
     pretrained: str | None = None
+    head: str = "new"
+    trainable: tuple[str, ...] = ()
     momentum: float = 0.9
     weight_decay: float = 0.0
     schedule: str = "constant"
@@ -41,29 +47,32 @@ class Settings:
     views: int = 1
     shift: int = 0
     flip: bool = False
+    zoom: float = 1.0
     ema: float = 0.9999
     seed: int | None = None
 
     def __post_init__(self) -> None:
         positive("learning_rate", self.learning_rate, remedy="give a number such as 0.5")
-        positive_integer("views", self.views, remedy="give the number of views of each example, 1 for none but itself")
+        one_of("head", self.head, models.HEADS)
+        if self.head == "pretrained" and self.pretrained is None:
+            raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
+        if isinstance(self.trainable, str):
+            raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")
+        object.__setattr__(self, "trainable", tuple(self.trainable))
+        positive_integer("views", self.views, remedy="give the number of views of each example, such as 1 or 16")
         not_negative("shift", self.shift, remedy="give a number of pixels")
-        if self.views == 1 and (self.shift or self.flip):
-            option = "shift" if self.shift else "flip"
-            raise SfumatoError(
-                f"{option} is given with views 1, which shows each image as it is", "give more views, such as 4"
-            )
+        self.view_rule  # noqa: B018 - refuses what the views refuse
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
 
     @property
     def view_rule(self) -> Views:
         """How the views of an example are made."""
-        return Views(count=self.views, shift=self.shift, flip=self.flip)
+        return Views(count=self.views, shift=self.shift, flip=self.flip, zoom=self.zoom)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        return asdict(self)
+        return asdict(self) | {"trainable": list(self.trainable)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Settings:

@@ -62,6 +62,8 @@ def verify(directory: str | Path) -> Verdict:
     run = RunDirectory(directory)
     if run.exists or not (run / names.LEDGER).exists():
         run.require_finished()
+    if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
+        raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
     state: dict[str, Any] = {}
     checks: list[Check] = []
     for what, check in _checks(run, state):

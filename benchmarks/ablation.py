@@ -1,0 +1,148 @@
+"""The ablation of De et al. 2022, table 2, scaled to two cores: python benchmarks/ablation.py DATA PLACE [PROCESSES]
+
+Group norm, a larger batch, weight standardisation, views and averaging are added one after another to a WRN-16-1 on
+10,000 images of CIFAR-10 under (8, 1e-5)-DP; 5,000 other training images validate. Every row takes the same number of
+gradients of examples. The learning rate is chosen for each row on the first seed, then all seeds run with it.
+
+DATA is an npz archive of CIFAR-10 (x_train, y_train, ...); PLACE keeps the runs, so that the command goes on where it
+was cut. Averaged and last weights come from the same runs. Writes benchmarks/results/ablation.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "ablation.json"
+TRAINED, VALIDATED, SEEDS, GRADIENTS, RATES = 10_000, 5_000, 3, 102_400, (0.5, 1.0, 2.0, 4.0)
+PLAIN = "wrn-16-1,norm=none,standardise=False"
+NORMED = "wrn-16-1,standardise=False"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of the table: what it adds, and the options that it adds it by."""
+
+    adds: str
+    model: str
+    batch: int
+    views: int = 1
+    rates: tuple[float, ...] = RATES[1:]
+
+
+ROWS = (
+    Row(adds="baseline: no normalisation, batch 256", model=PLAIN, batch=256, rates=RATES[:3]),
+    Row(adds="group norm (16 groups)", model=NORMED, batch=256, rates=RATES[:3]),
+    Row(adds="larger batch (1024)", model=NORMED, batch=1024),
+    Row(adds="weight standardisation", model="wrn-16-1", batch=1024),
+    Row(adds="4 views", model="wrn-16-1", batch=1024, views=4),
+)
+
+
+def main() -> None:
+    data, place, *processes = sys.argv[1:]
+    archive = subset(Path(data), Path(place))
+    at_once = int(*processes) if processes else 2
+
+    def train(row: Row, rate: float, seed: int) -> dict[str, float]:
+        return outcome(row, rate, seed, archive, Path(place))
+
+    with ThreadPoolExecutor(at_once) as pool:
+        tried = [(row, rate, pool.submit(train, row, rate, 0)) for row in ROWS for rate in row.rates]
+        best = {}
+        for row in ROWS:
+            scored = [(job.result()["validation"], rate) for other, rate, job in tried if other is row]
+            best[row] = max(scored)[1]
+            print(row.adds, {rate: f"{score:.2%}" for score, rate in scored}, flush=True)
+        seeds = {row: [pool.submit(train, row, best[row], seed) for seed in range(SEEDS)] for row in ROWS}
+        found = {row: [job.result() for job in jobs] for row, jobs in seeds.items()}
+    table = [line(row, best[row], found[row], "last") for row in ROWS]
+    table.append(line(ROWS[-1], best[ROWS[-1]], found[ROWS[-1]], "averaged") | {"adds": "averaged weights"})
+    for before, after in pairwise(table):
+        after["sign"] = sign(before, after)
+    RESULTS.write_text(
+        json.dumps({"rows": table, "tried": {row.adds: list(row.rates) for row in ROWS}}, indent=1) + "\n"
+    )
+    for row in table:
+        print(f"{row['adds']:<40} {row['validation']:.1%} ({row['spread']:.1%})  {row.get('sign', '')}")
+
+
+def subset(data: Path, place: Path) -> Path:
+    """10,000 images to train on and 5,000 to validate with, all of the official training part."""
+    path = place / "subset.npz"
+    if not path.exists():
+        place.mkdir(parents=True, exist_ok=True)
+        arrays = np.load(data)
+        ends = (0, TRAINED, TRAINED + VALIDATED)
+        parts = [{name: arrays[f"{name}_train"][start:end] for name in "xy"} for start, end in pairwise(ends)]
+        np.savez(
+            path,
+            **{
+                f"{name}_{kind}": part[name]
+                for kind, part in zip(("train", "test"), parts, strict=True)
+                for name in "xy"
+            },
+        )
+    return path
+
+
+def outcome(row: Row, rate: float, seed: int, archive: Path, place: Path) -> dict[str, float]:
+    """Accuracies of one run, which goes on where an earlier call was cut, or is only read."""
+    run = place / f"{ROWS.index(row)}-rate{rate:g}-seed{seed}"
+    if not (run / "done").exists():
+        moved = ["--shift", "4", "--flip", "True"] if row.views > 1 else []
+        command = [sys.executable, "-m", "sfumato", "train", f"npz:{archive}", "--public", "--output", str(run)]
+        command += ["--examples", str(TRAINED), "--delta", "1e-5", "--epsilon", "8", "--model", row.model]
+        command += ["--batch-size", str(row.batch), "--steps", str(GRADIENTS // row.batch), "--optimizer", "sgd"]
+        command += ["--learning-rate", str(rate), "--views", str(row.views), *moved, "--seed", str(seed)]
+        command += ["--threads", "1", "--device", "cpu", "--json"]
+        subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    trained = json.loads((run / "trained.json").read_text()) if (run / "trained.json").exists() else None
+    if trained is None:
+        command = [sys.executable, "-m", "sfumato", "evaluate", str(run), f"npz:{archive}", "--part", "train", "--json"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        trained = json.loads(done.stdout)
+        (run / "trained.json").write_text(done.stdout)
+    return {
+        "averaged": last["accuracy"],
+        "last": last["accuracy_of_last_weights"],
+        "validation": last["accuracy_of_last_weights"],
+        "training": trained["accuracy"],
+    }
+
+
+def line(row: Row, rate: float, runs: list[dict[str, float]], weights: str) -> dict[str, object]:
+    """Median and spread over the seeds."""
+    values = [run[weights] for run in runs]
+    training = statistics.median(run["training"] for run in runs) if weights == "averaged" else None
+    return {
+        "adds": row.adds,
+        "rate": rate,
+        "validation": statistics.median(values),
+        "spread": statistics.stdev(values),
+        "runs": values,
+        "training": training,
+    }
+
+
+def sign(before: dict[str, object], after: dict[str, object]) -> str:
+    """Whether a step helped, harmed, or stayed within the spread of the two rows."""
+    change = float(after["validation"]) - float(before["validation"])  # type: ignore[arg-type]
+    spread = max(float(before["spread"]), float(after["spread"]))  # type: ignore[arg-type]
+    if abs(change) <= spread:
+        return f"unresolved ({change:+.1%})"
+    return f"{'helps' if change > 0 else 'harms'} ({change:+.1%})"
+
+
+if __name__ == "__main__":
+    main()

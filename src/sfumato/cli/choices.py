@@ -1,0 +1,209 @@
+"""Options that several verbs share: what shapes the model, where the images are, where and how to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Self
+
+from sfumato.cli import recipe
+from sfumato.cli.options import (
+    Choice,
+    Device,
+    Fraction,
+    Head,
+    Momentum,
+    Names,
+    NoDecay,
+    NumberByRule,
+    One,
+    Path,
+    Patterns,
+    Schedule,
+    Side,
+    Text,
+    TextByRule,
+    Whole,
+    WholeByRule,
+    Zero,
+)
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
+    from sfumato.training.directory import RunDirectory
+    from sfumato.training.progress import Progress
+
+SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction")
+NOT_IN_RECIPES = ("what", "json", "dry_run", "seeds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelChoices:
+    """What shapes the model."""
+
+    model: TextByRule = None
+    """scattering, lenet5, cnn, linear, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or package:function; options follow
+    after commas, as in wrn-16-4,norm=none."""
+    pretrained: Path = None
+    """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
+    head: Head = None
+    """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
+    trainable: Patterns = None
+    """What is trained: all, classifier, norm, first, or patterns of parameter names."""
+    optimizer: TextByRule = None
+    """sgd, momentum, adam, adamw or lamb."""
+    learning_rate: NumberByRule = None
+    """Step size; in private training gradients are divided by the clipping norm."""
+    momentum: Momentum = None
+    """Heavy-ball coefficient, or the first beta of the Adam family."""
+    weight_decay: NoDecay = None
+    """L2 coefficient."""
+    schedule: Schedule = None
+    """constant, cosine, linear or step."""
+    warmup: Zero = None
+    """Steps of linear warm-up."""
+    views: WholeByRule = None
+    """K, views of each example whose mean gradient is clipped."""
+    shift: WholeByRule = None
+    """By how many pixels a view is moved."""
+    flip: Choice = None
+    """Whether views are mirrored."""
+    zoom: One = None
+    """How much larger an image is made before a view is cut out of it; for large images, in place of shift."""
+    ema: NumberByRule = None
+    """Decay of the weights' moving average; 0 keeps the last weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceChoices:
+    """Where the images are, and what is declared of them."""
+
+    source: Text = None
+    """The source, in place of the recipe's."""
+    classes: Names = None
+    """Class names, declared."""
+    size: Side = None
+    """Side of the images, declared; others are resized."""
+    channels: Whole = None
+    """1 for grey, 3 for colour, declared."""
+    test_fraction: Fraction = None
+    """Share of the test part where a source has none of its own."""
+    public: bool = False
+    """The data are public: figures measured on them are no secret. Published ones (digits, torchvision) are anyway."""
+    root: Path = None
+    """Where torchvision's data sets are."""
+    download: bool = False
+    """Let torchvision download the data set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunChoices:
+    """Where the run is kept, and how it is computed."""
+
+    output: Path = None
+    """The run directory. (default: runs/ and the source's name)"""
+    seed: Whole = None
+    """For experiments: the randomness follows from this number, and a promise is void to whoever knows it."""
+    device: Device = None
+    """Where to compute."""
+    threads: Whole = None
+    """CPU threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices(RunChoices, SourceChoices, ModelChoices):
+    """Options of a verb that trains, from the command line and from a recipe."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name == "what" or getattr(self, field.name) != field.default
+        }
+
+    def with_recipe(self, what: str) -> Self:
+        """These options over those of the recipe, where `what` is one."""
+        from sfumato._checks import SfumatoError
+
+        if not what.endswith(".toml"):
+            if self.source is not None:
+                raise SfumatoError(
+                    f"--source {self.source} and the source {what} are both given",
+                    "leave out --source, which is for recipes",
+                )
+            return replace(self, source=what)
+        known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
+        options = recipe.read(what, known)
+        merged = replace(self, **{**options, **{key: value for key, value in self.given.items() if key != "what"}})
+        if merged.source is None:
+            raise SfumatoError(f"the recipe {what} names no source", 'give --source, or add source = "digits" to it')
+        return merged
+
+    def opened(self, progress: Any) -> tuple[Source, dict[str, Any]]:
+        """The source, read; and how it was asked for, as plain data."""
+        from sfumato._checks import SfumatoError
+        from sfumato.data import open_source
+        from sfumato.randomness import owner_key
+
+        spec = self.source or ""
+        given = {name: getattr(self, name) for name in SOURCE_OPTIONS if getattr(self, name, None) is not None}
+        private = getattr(self, "private", False)
+        if self.public and private:
+            raise SfumatoError("--public and --private are both given", "say which of the two the data are")
+        if self.public or private:
+            given["public"] = self.public
+        progress.begin("reading", 1)
+        source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
+        return source, {"spec": _absolute(spec), **_plain(given)}
+
+    def directory(self, progress: Progress) -> RunDirectory:
+        """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished."""
+        from sfumato.training import directory as names
+
+        if self.output is not None:
+            run = names.RunDirectory(self.output)
+            if not run.exists:
+                run.require_free()
+            return run
+        kind, _, argument = (self.source or "").partition(":")
+        stem = (
+            FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument
+        ) or kind
+        number = 1
+        while True:
+            run = names.RunDirectory(FilePath("runs") / (stem if number == 1 else f"{stem}-{number}"))
+            if not run.path.exists():
+                return run
+            if run.exists and not run.finished:
+                return run  # resumed, or refused with the difference named
+            if run.finished:
+                progress.say(f"note: {run.path} holds a finished run; this is another one, and privacy costs add up")
+            number += 1
+
+
+def _absolute(spec: str) -> str:
+    kind, colon, argument = spec.partition(":")
+    if colon and kind != "torchvision":
+        return f"{kind}:{FilePath(argument).expanduser().resolve()}"
+    return spec
+
+
+def _plain(given: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    if "root" in plain:
+        plain["root"] = str(FilePath(plain["root"]).expanduser().resolve())
+    return plain
+
+
+def _reading(progress: Any) -> Any:
+    state = {"total": 0}
+
+    def tell(done: int, total: int) -> None:
+        if state["total"] != total:
+            state["total"] = total
+            progress.begin("reading images", total)
+        progress.advance(done)
+
+    return tell

@@ -1,0 +1,122 @@
+"""sfumato pretrain: training without privacy, on public data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato.cli import console
+from sfumato.cli.choices import Choices
+from sfumato.cli.options import BatchSize, Steps
+
+if TYPE_CHECKING:
+    from sfumato.training.directory import RunDirectory
+    from sfumato.training.public import PublicJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrain(Choices):
+    """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
+
+    SOURCE is as in sfumato train, and must be public; or a recipe (a .toml file); or an unfinished run directory, which
+    is resumed. The model promises nothing, and says so. Fine-tune it with sfumato train --pretrained RUN.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
+    """Where the images are, a recipe, or a run to resume."""
+
+    batch_size: BatchSize = None
+    """Number of examples in a step."""
+    steps: Steps = None
+    """Number of training steps."""
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+    def run(self) -> int:
+        """Train, and say how well the model does."""
+        from sfumato.training import public
+        from sfumato.training.progress import Bars
+
+        with Bars() as progress:
+            job, run = self._job(progress)
+            done = public.execute(job, run.path, progress=progress)
+        if self.json:
+            console.as_json(
+                {
+                    "accuracy": done.accuracy,
+                    "top5": done.top5,
+                    "epsilon": None,
+                    "steps": done.steps,
+                    "seconds": round(done.seconds, 3),
+                    "run": str(done.directory),
+                    "statement": done.statement.sentence,
+                }
+            )
+            return 0
+        console.result()
+        top5 = "" if done.top5 is None else f", top five {done.top5:.2%}"
+        console.result(f"test accuracy  {done.accuracy:.2%}{top5}")
+        console.result()
+        console.result(done.statement.sentence)
+        console.result()
+        console.talk(f"sfumato train SOURCE --pretrained {done.directory} --model {job.training.settings.model}")
+        console.talk("   fine-tunes it privately, with a classifier that starts at zero")
+        return 0
+
+    def _job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
+        from sfumato._checks import SfumatoError
+        from sfumato.cli import recorded
+        from sfumato.training import directory as names
+        from sfumato.training import public
+        from sfumato.training.run import recorded_key, recorded_performance
+
+        if (FilePath(self.what) / names.SETTINGS).is_file():
+            given = [name for name in self.given if name not in ("what", "json")]
+            if given:
+                raise SfumatoError(
+                    f"{self.what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
+                    "leave them out, or give the source instead of the run",
+                )
+            return recorded.public_job(self.what)
+        asked = self.with_recipe(self.what)
+        if asked.output is not None:
+            asked.directory(progress)
+        source, request = asked.opened(progress)
+        run = asked.directory(progress)
+        training, reasons = decide(asked, len(source.train), source.size, source.channels)
+        job = public.prepare(
+            source,
+            training,
+            device=asked.device,
+            threads=asked.threads,
+            recorded=recorded_performance(run),
+            key=recorded_key(run),
+            request={"source": request},
+        )
+        if not run.exists:
+            for line in reasons:
+                progress.say(line)
+        return job, run
+
+
+def decide(asked: Pretrain, examples: int, size: int, channels: int) -> tuple[Any, list[str]]:
+    """How to train: what was asked for, the rest by rule."""
+    from sfumato.training import defaults
+    from sfumato.training.public import PublicTraining
+    from sfumato.training.settings import Settings
+
+    given = {field.name: getattr(asked, field.name) for field in fields(asked)}
+    batch_size = min(defaults.PUBLIC_BATCH, examples) if asked.batch_size is None else asked.batch_size
+    rules = defaults.public_rules(examples, batch_size, given=given, size=size, channels=channels)
+    values = {name: rule.value for name, rule in rules.items()}
+    values |= {name: value for name, value in given.items() if value is not None}
+    names = {field.name for field in fields(Settings)}
+    training = PublicTraining(
+        settings=Settings(**{name: value for name, value in values.items() if name in names}),
+        steps=values["steps"],
+        batch_size=batch_size,
+    )
+    return training, defaults.reasons(rules, given)

@@ -1,0 +1,35 @@
+"""How a model is spelt: its name, and options after commas. The spelling alone rebuilds the model, so it is what a run
+records."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from sfumato._checks import SfumatoError
+
+
+def parse(spelling: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of a model's spelling. Values are Python's numbers, True, False, None and tuples, else text.
+
+    >>> parse("wrn-16-4"), parse("wrn-16-1,norm=none,standardise=False")
+    (('wrn-16-4', {}), ('wrn-16-1', {'norm': 'none', 'standardise': False}))
+    >>> parse("timm:dm_nfnet_f0,skipinit=1,depths=(1,2,6,3)")
+    ('timm:dm_nfnet_f0', {'skipinit': 1, 'depths': (1, 2, 6, 3)})
+    """
+    name, *parts = re.split(r",(?![^(]*\))", spelling)  # not at the commas inside a tuple
+    options: dict[str, Any] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals or not key.isidentifier():
+            raise SfumatoError(
+                f"model {spelling!r}: {part!r} is no option", "write options as in wrn-16-4,norm=none, without spaces"
+            )
+        if key in options:
+            raise SfumatoError(f"model {spelling!r}: the option {key} is given twice", "give it once")
+        try:
+            options[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[key] = value
+    return name, options

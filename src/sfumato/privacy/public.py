@@ -1,0 +1,45 @@
+"""Training without privacy: a type of its own, so that no switch of a private run could lead there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPromise:
+    """The statement of a model that was trained without any privacy, on data declared public.
+
+    **Guarantee.** None, for any unit and adjacency, and it says so.
+
+    Args:
+        published: whether the data are a published collection; otherwise their owner declared them public.
+
+    >>> NoPromise(published=True).sentence.split(":")[0]
+    'This model promises nothing'
+    """
+
+    published: bool
+
+    @property
+    def sentence(self) -> str:
+        """That nothing is promised."""
+        data = "a published collection" if self.published else "data that their owner declared public"
+        return (
+            f"This model promises nothing: it was trained without privacy on {data}, and may reveal any example of "
+            "them. It may be the start of private training on other data."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon is null."""
+        return {
+            "sentence": self.sentence,
+            "plain": [
+                "There is no privacy here: whoever sees the model may learn of any training example that it was used, "
+                "and perhaps what it shows."
+            ],
+            "not_covered": ["Everything. Private data must not be trained on in this way."],
+            "epsilon": None,
+            "delta": None,
+            "published": self.published,
+        }

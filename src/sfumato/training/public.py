@@ -1,0 +1,329 @@
+"""Training without privacy, on public data: the start of private fine-tuning, and the figure to compare it with.
+
+A type of its own with a loop of its own: nothing here takes a plan, writes a ledger or adds noise, and what comes of it
+says that it promises nothing. Source: De et al. 2022, appendix C.3 (pre-training).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sfumato import optim
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.averaging import EMA
+from sfumato.data import Source, Transform
+from sfumato.privacy import NoPromise
+from sfumato.randomness import DiceKey
+from sfumato.report import Facts, page
+from sfumato.training import directory as names
+from sfumato.training import evaluate, finish, pins
+from sfumato.training.checkpoint import Checkpoint, to_bytes
+from sfumato.training.directory import RunDirectory, sweep, write
+from sfumato.training.loop import CHECKPOINT_SECONDS, EVALUATIONS
+from sfumato.training.prepare import build, choose_device, default_threads, transform_for
+from sfumato.training.progress import Progress, Silence
+from sfumato.training.settings import Performance, Settings
+
+KIND = "public training"
+MICRO_BATCH = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicTraining:
+    """How a model is trained without privacy.
+
+    Args:
+        settings: the same choices as for private training.
+        steps: number of steps.
+        batch_size: examples in a step: epochs are shuffled and cut into batches of this size.
+    """
+
+    settings: Settings
+    steps: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        positive_integer("steps", self.steps, remedy="give the number of training steps")
+        positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return {"settings": self.settings.to_dict(), "steps": self.steps, "batch_size": self.batch_size}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PublicTraining:
+        """The training that `to_dict` wrote."""
+        return cls(settings=Settings.from_dict(data["settings"]), steps=data["steps"], batch_size=data["batch_size"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicJob:
+    """A public training that is to be: everything decided and checked."""
+
+    module: nn.Module
+    source: Source
+    training: PublicTraining
+    performance: Performance
+    transform: Transform
+    key: DiceKey
+    model_digest: str
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return torch.device(self.performance.device)
+
+    @property
+    def statement(self) -> NoPromise:
+        """That nothing is promised."""
+        return NoPromise(published=not self.source.read and self.source.kind in ("digits", "torchvision"))
+
+    def record(self, run: str) -> dict[str, Any]:
+        """What settings.json holds."""
+        return {
+            "run": run,
+            "kind": KIND,
+            "request": dict(self.request),
+            **self.training.to_dict(),
+            "performance": self.performance.to_dict(),
+            "environment": pins.environment(),
+            "data": {"kind": self.source.kind, "fingerprint": self.source.fingerprint},
+            "transform": self.transform.to_dict(),
+            "model": {"function": self.model_digest},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicRun:
+    """A finished public training: where its files are, and how well it does on the test split."""
+
+    directory: Path
+    statement: NoPromise
+    accuracy: float
+    top5: float | None
+    seconds: float
+    steps: int
+
+
+def prepare(
+    source: Source,
+    training: PublicTraining,
+    *,
+    model: nn.Module | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    recorded: Performance | None = None,
+    key: DiceKey | None = None,
+    request: Mapping[str, Any] | None = None,
+) -> PublicJob:
+    """Everything up to the first step. Refuses data that are not declared public."""
+    if not source.public:
+        raise SfumatoError(
+            f"training without privacy needs public data, and this {source.kind} source is private",
+            "declare it public (--public) if it is; train private data with sfumato train",
+        )
+    if training.batch_size > len(source.train):
+        raise SfumatoError(
+            f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
+            "give a smaller one",
+        )
+    device = choose_device(device or (recorded.device if recorded else None))
+    threads = threads or (recorded.threads if recorded else default_threads())
+    torch.set_num_threads(positive_integer("threads", threads))
+    settings = training.settings
+    if key is None:
+        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, KIND)
+    module = build(model, source, settings, key).to(device)
+    settings.view_rule.check(source.size)
+    optim.schedule(settings.schedule, steps=training.steps, warmup=settings.warmup)
+    job = PublicJob(
+        module=module,
+        source=source,
+        training=training,
+        performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
+        transform=transform_for(module, source, settings),
+        key=key,
+        model_digest=pins.model_digest(module, (source.channels, source.size, source.size)),
+        request=request or {},
+    )
+    _optimizer(job)
+    EMA(settings.ema)
+    return job
+
+
+def execute(job: PublicJob, directory: str | os.PathLike[str], *, progress: Progress | None = None) -> PublicRun:
+    """Begin or resume a public training in this directory, take its steps, and write what comes of it."""
+    progress, run = progress or Silence(), RunDirectory(directory)
+    if run.finished:
+        raise SfumatoError(f"the run in {run.path} is finished", "give another --output to train anew")
+    if run.exists:
+        compare(job, run)
+        progress.say(f"resuming the unfinished run in {run.path}")
+    else:
+        with run.creating() as fresh:
+            fresh.write_json(names.SETTINGS, job.record(secrets.token_hex(32)), private=True)
+            job.key.save(fresh / names.DICE_KEY)
+            Checkpoint.of(0, job.module, _trained(job.module), _optimizer(job)).save(fresh / names.CHECKPOINT)
+    sweep(run.path)
+    began = time.monotonic()
+    average = _take_steps(job, run, progress)
+    return _conclude(job, run, average, time.monotonic() - began)
+
+
+def compare(job: PublicJob, run: RunDirectory) -> None:
+    """Refuse to go on with a run as anything but what it was, naming the difference."""
+    recorded = run.read_json(names.SETTINGS)
+    present = job.record(recorded.get("run", ""))
+    if recorded.get("kind") != KIND:
+        raise SfumatoError(f"{run.path} holds a private run", "resume it with sfumato train, or give another --output")
+    for part in ("data", "transform", "performance", "model", "environment"):
+        pins.compare(part, recorded[part], present[part], remedy="give what the run began with, or another --output")
+    pins.compare(
+        "settings",
+        {**recorded["settings"], "steps": recorded["steps"], "batch size": recorded["batch_size"]},
+        {**present["settings"], "steps": present["steps"], "batch size": present["batch_size"]},
+        remedy="give the options that the run began with, or another --output",
+    )
+
+
+def _take_steps(job: PublicJob, run: RunDirectory, progress: Progress) -> dict[str, Tensor]:
+    """All steps that are still to be taken; returns the weights to keep."""
+    training, settings, module = job.training, job.training.settings, job.module
+    key = DiceKey.load(run / names.DICE_KEY)
+    optimizer = _optimizer(job)
+    checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+    average = checkpoint.restore(module, optimizer, job.device)
+    run.write_rows([row for row in run.rows() if row["step"] <= checkpoint.step])
+    averaging = EMA(settings.ema)
+    rate = optim.schedule(settings.schedule, steps=training.steps, warmup=settings.warmup)
+    due = set(np.linspace(0, training.steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
+    progress.begin("training without privacy", training.steps, checkpoint.step)
+    saved_at = time.monotonic()
+    with torch.random.fork_rng(devices=[job.device] if job.device.type == "cuda" else []):
+        for step in range(checkpoint.step, training.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * rate(step)
+            torch.manual_seed(key.seed("model", step))
+            loss = _descend(job, optimizer, key, step)
+            average = averaging.update(average, _trained(module), step)
+            if step + 1 in due:
+                result = evaluate.score(_with(module, average), job.source.test, job.transform, job.device)
+                row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"]}
+                run.append_row(row | {"training_loss": loss} | asdict(result))
+                progress.advance(step + 1, f"test accuracy {result.accuracy:.1%}")
+            progress.advance(step + 1)
+            if time.monotonic() - saved_at > CHECKPOINT_SECONDS or step + 1 == training.steps:
+                Checkpoint.of(step + 1, module, average, optimizer).save(run / names.CHECKPOINT)
+                saved_at = time.monotonic()
+    return {**{name: value.detach() for name, value in module.state_dict().items()}, **average}
+
+
+def _descend(job: PublicJob, optimizer: torch.optim.Optimizer, key: DiceKey, step: int) -> float:
+    """One step of the optimizer along the mean gradient of a batch; returns the batch's mean loss."""
+    records, rule = job.source.train, job.training.settings.view_rule
+    chosen = _batch(job, key, step)
+    dice = rule.draw(key.generator("views", step), len(chosen), size=job.source.size)
+    total = 0.0
+    optimizer.zero_grad(set_to_none=True)
+    for start in range(0, len(chosen), MICRO_BATCH):
+        rows = chosen[start : start + MICRO_BATCH]
+        images = job.transform(torch.from_numpy(records.images[rows]).to(job.device))
+        views = rule.apply(images, dice[start : start + MICRO_BATCH]).flatten(0, 1)
+        targets = torch.from_numpy(records.labels[rows]).to(job.device).repeat_interleave(rule.count)
+        loss = functional.cross_entropy(job.module(views), targets) * (len(rows) / len(chosen))
+        loss.backward()
+        total += loss.item()
+    if not np.isfinite(total):
+        raise SfumatoError(
+            f"the loss is {total} at step {step}: training has diverged",
+            "give a smaller learning rate, or some warm-up, and another --output",
+        )
+    optimizer.step()
+    return total
+
+
+def _batch(job: PublicJob, key: DiceKey, step: int) -> np.ndarray:
+    """The step's piece of its epoch, which is shuffled by a function of (key, epoch)."""
+    size, examples = job.training.batch_size, len(job.source.train)
+    epoch, place = divmod(step, examples // size)
+    return key.generator("epoch", epoch).permutation(examples)[place * size : (place + 1) * size]
+
+
+def _conclude(job: PublicJob, run: RunDirectory, weights: dict[str, Tensor], seconds: float) -> PublicRun:
+    statement = job.statement
+    module = _with(job.module, weights)
+    result = evaluate.evaluation(module, job.source.test, job.transform, job.device, job.source.classes)
+    run.write_json(names.EVALUATION, evaluate.to_dict(result))
+    run.write_json(names.STATEMENT, statement.to_dict())
+    write(run / names.REPORT, report(run).encode())
+    about = finish.model_metadata(job.training.settings, job.source, job.transform, statement.to_dict())
+    write(run / names.MODEL, to_bytes(weights, about))
+    write(run / names.DONE, b"")
+    finish.clean(run)
+    return PublicRun(
+        directory=run.path,
+        statement=statement,
+        accuracy=result.accuracy,
+        top5=result.top5,
+        seconds=seconds,
+        steps=job.training.steps,
+    )
+
+
+def is_public(run: RunDirectory) -> bool:
+    """Whether a run directory holds public training."""
+    return run.exists and run.read_json(names.SETTINGS).get("kind") == KIND
+
+
+def report(run: RunDirectory) -> str:
+    """The run's page, from its files."""
+    record = run.read_json(names.SETTINGS)
+    training = PublicTraining.from_dict(record)
+    return page(
+        Facts(
+            title=f"{record['data']['kind']}, {training.settings.model}: without privacy",
+            statement=run.read_json(names.STATEMENT),
+            plan={"privacy": "none", "steps": training.steps, "batch size": training.batch_size},
+            environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
+            settings=finish.presentable(record["settings"]),
+            metrics=run.rows(),
+            evaluation=evaluate.from_dict(json.loads((run / names.EVALUATION).read_text("utf-8"))),
+            public_test=True,
+        )
+    )
+
+
+def _trained(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
+
+
+def _with(module: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the module that has these weights in place of its own."""
+    copied = copy.deepcopy(module)
+    copied.load_state_dict({**module.state_dict(), **weights})
+    return copied
+
+
+def _optimizer(job: PublicJob) -> torch.optim.Optimizer:
+    choice = job.training.settings
+    return optim.create(
+        choice.optimizer,
+        [parameter for parameter in job.module.parameters() if parameter.requires_grad],
+        learning_rate=choice.learning_rate,
+        momentum=choice.momentum,
+        weight_decay=choice.weight_decay,
+    )

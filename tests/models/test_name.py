@@ -1,0 +1,42 @@
+"""How models are spelt."""
+
+import pytest
+
+from sfumato._checks import SfumatoError
+from sfumato.models import create
+from sfumato.models.name import parse
+
+
+def test_options_follow_after_commas():
+    assert parse("timm:vit_tiny_patch16_224,qkv_bias=False,depth=2,act_layer=gelu") == (
+        "timm:vit_tiny_patch16_224",
+        {"qkv_bias": False, "depth": 2, "act_layer": "gelu"},
+    )
+
+
+@pytest.mark.parametrize("spelling", ["cnn,", "cnn,norm", "cnn,=3", "cnn,a b=3"])
+def test_what_is_no_option_is_refused(spelling):
+    with pytest.raises(SfumatoError, match="is no option; write options as in wrn-16-4,norm=none"):
+        parse(spelling)
+
+
+def test_an_option_given_twice_is_refused():
+    with pytest.raises(SfumatoError, match="given twice"):
+        parse("wrn-16-1,norm=none,norm=group")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cnn,norm=none", "model 'cnn' has no option norm; it takes none"),
+        ("wrn-16-1,groups=8", "has no option groups; it takes norm, standardise"),
+        ("wrn-16-1,norm=batch", "norm must be one of group, none; got 'batch'"),
+        ("wrn-16-1,standardise=0", "standardise must be True or False, got 0"),
+        ("nf-resnet-34", "must be one of 50, 101, 200, got 34"),
+        ("timm:resnet10t,skipinit=1", "model 'timm:resnet10t' has no gains to start at skipinit=1"),
+        ("timm:resnet10t,no_such_option=1", "cannot be made"),
+    ],
+)
+def test_an_option_that_a_model_lacks_is_refused(name, words):
+    with pytest.raises(SfumatoError, match=words):
+        create(name, classes=3, channels=3, size=32)

@@ -1,0 +1,61 @@
+"""The trunk: what a model computes before its classifier, where nothing else is trained."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato import ClippedGradient
+from sfumato.models import create, select, trunk_of
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("wrn-10-1", 16), ("cnn", 8), ("timm:resnet10t", 32), ("timm:test_nfnet", 32), ("timm:vit_tiny_patch16_224", 32)],
+)
+def test_the_classifier_on_the_features_is_the_model(name, size):
+    model = create(name, classes=7, channels=3, size=size)
+    model.train()
+    select(model, ["classifier"])
+    modes = {path: module.training for path, module in model.named_modules()}
+    trunk = trunk_of(model, (3, size, size))
+    assert trunk is not None
+    images = torch.randn(4, 3, size, size)
+    features = trunk(images)
+    assert features.shape == (4, trunk.width)
+    assert not features.requires_grad
+    assert {path: module.training for path, module in model.named_modules()} == modes
+    assert torch.equal(model.get_submodule(trunk.head)(features), model.eval()(images))
+    torch.testing.assert_close(trunk(images[:1]), features[:1], atol=1e-5, rtol=1e-5)
+
+
+def test_the_clipped_gradient_on_features_is_that_of_the_whole_model():
+    model = create("wrn-10-1", classes=3, channels=1, size=16)
+    select(model, ["classifier"])
+    trunk = trunk_of(model, (1, 16, 16))
+    images, targets = torch.randn(5, 1, 16, 16), torch.arange(5) % 3
+    whole = ClippedGradient(model, functional.cross_entropy, max_norm=0.1)(images, targets)
+    part = ClippedGradient(model.head, functional.cross_entropy, max_norm=0.1)(trunk(images), targets)
+    assert set(whole.gradients) == {"head.weight", "head.bias"}
+    for name, value in part.gradients.items():
+        torch.testing.assert_close(whole.gradients[f"head.{name}"], value, atol=1e-5, rtol=1e-4)
+
+
+class Rescaled(nn.Module):
+    """Something happens after the head."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, images):
+        return 2 * self.head(images.flatten(1))
+
+
+def test_there_is_none_where_more_is_trained_or_something_follows_the_classifier():
+    model = create("wrn-10-1", classes=3, channels=1, size=16)
+    assert trunk_of(model, (1, 16, 16)) is None
+    select(model, ["classifier", "norm"])
+    assert trunk_of(model, (1, 16, 16)) is None
+    assert trunk_of(Rescaled(), (1, 8, 8)) is None
+    assert trunk_of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), (1, 8, 8)) is None
