@@ -11,9 +11,7 @@ was cut. Averaged and last weights come from the same runs. Writes benchmarks/re
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+
+from runs import accuracy_on, last_row
 
 RESULTS = Path(__file__).parent / "results" / "ablation.json"
 TRAINED, VALIDATED, SEEDS, GRADIENTS, RATES = 10_000, 5_000, 3, 102_400, (0.5, 1.0, 2.0, 4.0)
@@ -98,26 +98,18 @@ def subset(data: Path, place: Path) -> Path:
 def outcome(row: Row, rate: float, seed: int, archive: Path, place: Path) -> dict[str, float]:
     """Accuracies of one run, which goes on where an earlier call was cut, or is only read."""
     run = place / f"{ROWS.index(row)}-rate{rate:g}-seed{seed}"
-    if not (run / "done").exists():
-        moved = ["--shift", "4", "--flip", "True"] if row.views > 1 else []
-        command = [sys.executable, "-m", "sfumato", "train", f"npz:{archive}", "--public", "--output", str(run)]
-        command += ["--examples", str(TRAINED), "--delta", "1e-5", "--epsilon", "8", "--model", row.model]
-        command += ["--batch-size", str(row.batch), "--steps", str(GRADIENTS // row.batch), "--optimizer", "sgd"]
-        command += ["--learning-rate", str(rate), "--views", str(row.views), *moved, "--seed", str(seed)]
-        command += ["--threads", "1", "--device", "cpu", "--json"]
-        subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    trained = json.loads((run / "trained.json").read_text()) if (run / "trained.json").exists() else None
-    if trained is None:
-        command = [sys.executable, "-m", "sfumato", "evaluate", str(run), f"npz:{archive}", "--part", "train", "--json"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        trained = json.loads(done.stdout)
-        (run / "trained.json").write_text(done.stdout)
+    moved = ("--shift", "4", "--flip", "True") if row.views > 1 else ()
+    last = last_row(
+        run,
+        *("train", f"npz:{archive}", "--public", "--examples", str(TRAINED), "--delta", "1e-5", "--epsilon", "8"),
+        *("--model", row.model, "--batch-size", str(row.batch), "--steps", str(GRADIENTS // row.batch)),
+        *("--optimizer", "sgd", "--learning-rate", str(rate), "--views", str(row.views), *moved, "--seed", str(seed)),
+    )
     return {
         "averaged": last["accuracy"],
         "last": last["accuracy_of_last_weights"],
         "validation": last["accuracy_of_last_weights"],
-        "training": trained["accuracy"],
+        "training": accuracy_on(run, f"npz:{archive}", "train"),
     }
 
 

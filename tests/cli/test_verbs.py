@@ -303,7 +303,9 @@ def test_pretrain_and_fine_tune(call, quick):
     assert "promises nothing" in found["statement"]
     assert "promises nothing" in call("report runs/pre --json") or Path("runs/pre/report.html").exists()
     fine = quick.replace("linear", "cnn") + " --pretrained runs/pre --trainable classifier --output runs/fine --json"
-    assert json.loads(call(f"train digits {fine}"))["accuracy"] > 0.1
+    call(f"train digits {fine}")
+    written = json.loads(Path("runs/fine/statement.json").read_text())
+    assert written["circumstances"]["pretrained"] == "public run"
     call("train runs/pre", status=1)
     call("verify runs/pre", status=1)
 
@@ -321,3 +323,22 @@ def test_an_unfinished_pretraining_is_resumed_by_its_directory(call, monkeypatch
     call("pretrain runs/pre --steps 6", status=1)
     assert json.loads(call("pretrain runs/pre --json"))["steps"] == 5
     call("pretrain runs/pre", status=1)
+
+
+def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick):
+    command = f"train digits {quick} --seeds 3 --output runs/many --json"
+    found = json.loads(call(command))
+    assert len(set(found["accuracies"])) > 1
+    assert found["accuracy"] == sorted(found["accuracies"])[1]
+    assert found["runs"] == [f"runs/many/{number}" for number in (1, 2, 3)]
+    plan = PrivacyPlan.from_dict(json.loads(Path("runs/many/1/plan.json").read_text()))
+    from sfumato.privacy import compose
+
+    assert found["epsilon_of_all"] == pytest.approx(compose([plan.releases] * 3, plan.delta), rel=1e-3)
+    assert found["epsilon_of_all"] > 1.4 * found["epsilon"]
+    assert json.loads(call(command)) == found, "finished runs are read, not trained again"
+    shutil.rmtree("runs/many/2")
+    again = json.loads(call(command))
+    assert again["accuracies"][::2] == found["accuracies"][::2]
+    assert "All 3 runs together are (" in call(command.removesuffix(" --json"))
+    call(command.replace("--steps 3", "--steps 4"), status=1)

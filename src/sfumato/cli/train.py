@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli.choices import Choices
-from sfumato.cli.options import BatchSize, Delta, Epsilon, Examples, NoiseMultiplier, One, Steps, WholeByRule
+from sfumato.cli.options import BatchSize, Delta, Epsilon, Examples, NoiseMultiplier, One, Steps, Whole, WholeByRule
 from sfumato.cli.outcome import show, show_dry_run
+from sfumato.cli.repeat import repeat
 
 if TYPE_CHECKING:
     from sfumato.data import Source
@@ -51,6 +52,8 @@ class Train(Choices):
     """The data are private, although the source is a published one."""
     micro_batch: WholeByRule = None
     """The most examples in memory at once."""
+    seeds: Whole = None
+    """Train this often, with a key of its own each time, and print the median and the spread."""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
     json: bool = False
@@ -62,8 +65,10 @@ class Train(Choices):
         from sfumato.training.progress import Bars
         from sfumato.training.run import earlier_plans, execute
 
+        if self.seeds is not None:
+            return repeat(self)
         with Bars() as progress:
-            job, run = self._job(progress)
+            job, run = self.job(progress)
             if self.dry_run:
                 earlier = earlier_plans(job)
                 if earlier and not run.exists:
@@ -74,7 +79,8 @@ class Train(Choices):
         show(finished, json=self.json)
         return 0
 
-    def _job(self, progress: Any) -> tuple[Job, RunDirectory]:
+    def job(self, progress: Any) -> tuple[Job, RunDirectory]:
+        """Everything up to the first step, and where the run is to be."""
         from sfumato._checks import SfumatoError
         from sfumato.cli import recorded
         from sfumato.training import directory as names

@@ -16,7 +16,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Source, Transform, open_source
-from sfumato.privacy import Ledger, PrivacyPlan, Statement
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.training import directory as names
 from sfumato.training import finish, loop, uses
@@ -242,6 +242,22 @@ def _finished(job: Job, run: RunDirectory, statement: Statement, outcome: loop.O
         kind=job.source.kind,
         uses=len(used),
         together=uses.together(used) if len(used) > 1 else None,
+    )
+
+
+def read(run: RunDirectory) -> Run:
+    """A finished run, from its files."""
+    run.require_finished()
+    written, result = run.read_json(names.STATEMENT), run.read_json(names.EVALUATION)
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    return Run(
+        directory=run.path,
+        statement=Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"])),
+        accuracy=result["accuracy"],
+        top5=result["top5"],
+        seconds=0.0,
+        steps=written["steps_taken"],
+        kind=run.read_json(names.SETTINGS)["data"]["kind"],
     )
 
 

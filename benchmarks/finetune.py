@@ -1,0 +1,69 @@
+"""CIFAR-100 -> CIFAR-10 of De et al. 2022, table 11, scaled to two cores: python benchmarks/finetune.py DATA PLACE
+
+A WRN-16-2 is trained without privacy on 20,000 images of CIFAR-100, then fine-tuned on CIFAR-10 at several epsilons:
+all layers, and the classifier alone. One run without privacy stands beside. DATA is a folder with cifar10.npz and
+cifar100.npz; PLACE keeps the runs, so that the command goes on where it was cut. Writes results/finetune.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from runs import last_row
+
+RESULTS = Path(__file__).parent / "results" / "finetune.json"
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+MODEL = "wrn-16-2"
+ALL = ("--batch-size", "1024", "--steps", "100", "--learning-rate", "1", "--flip", "True", "--shift", "4")
+CLASSIFIER = ("--trainable", "classifier", "--batch-size", "4096", "--steps", "250", "--learning-rate", "4")
+
+
+def main() -> None:
+    data, place = (Path(word) for word in sys.argv[1:])
+    public = last_row(
+        place / "cifar100",
+        *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", MODEL, "--seed", "0"),
+        *("--steps", "3120", "--batch-size", "128", "--flip", "True", "--shift", "4"),
+    )
+    start = ("--public", "--model", MODEL, "--pretrained", str(place / "cifar100"), "--seed", "0")
+    source = f"npz:{data / 'cifar10.npz'}"
+
+    def private(epsilon: float, what: str) -> float:
+        options = ALL if what == "all" else CLASSIFIER
+        return last_row(
+            place / f"{what}-eps{epsilon:g}",
+            *("train", source, *start, *options, "--optimizer", "sgd", "--views", "1"),
+            *("--examples", "50000", "--delta", "1e-5", "--epsilon", str(epsilon)),
+        )["accuracy"]
+
+    def plain() -> float:
+        return last_row(
+            place / "without-privacy",
+            *("pretrain", source, *start, "--batch-size", "128", "--steps", "1560", "--learning-rate", "0.05"),
+            *("--flip", "True", "--shift", "4"),
+        )["accuracy"]
+
+    with ThreadPoolExecutor(2) as pool:
+        jobs = {
+            (what, epsilon): pool.submit(private, epsilon, what)
+            for what in ("classifier", "all")
+            for epsilon in EPSILONS
+        }
+        without = pool.submit(plain)
+        rows = [
+            {"epsilon": epsilon, **{what: jobs[what, epsilon].result() for what in ("classifier", "all")}}
+            for epsilon in EPSILONS
+        ]
+    table = {"pretraining": public["accuracy"], "rows": rows, "without_privacy": without.result()}
+    RESULTS.write_text(json.dumps(table, indent=1) + "\n")
+    print(f"CIFAR-100 without privacy {public['accuracy']:.1%}")
+    for row in rows:
+        print(f"epsilon {row['epsilon']:g}: all layers {row['all']:.1%}, classifier {row['classifier']:.1%}")
+    print(f"without privacy {table['without_privacy']:.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""sfumato train --seeds N: one run N times, each with dice of its own; median, spread, and what all of them cost."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sfumato.cli import console
+
+if TYPE_CHECKING:
+    from sfumato.cli.train import Train
+    from sfumato.training.run import Run
+
+
+def repeat(asked: Train) -> int:
+    """Train, resume or read the runs OUTPUT/1 to OUTPUT/N, and print what came of them."""
+    from sfumato._checks import SfumatoError, positive_integer
+    from sfumato.training import loop, uses
+    from sfumato.training import run as runs
+    from sfumato.training.progress import Bars
+
+    count = positive_integer("seeds", asked.seeds, remedy="give the number of runs, such as 5")
+    if asked.dry_run:
+        raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
+    base = _place(asked)
+    found: list[Run] = []
+    with Bars() as progress:
+        for number in range(1, count + 1):
+            seed = None if asked.seed is None else asked.seed + number - 1
+            job, run = replace(asked, seeds=None, seed=seed, output=str(base / str(number))).job(progress)
+            if run.finished:
+                loop.compare(job, run, going_on=False)
+                found.append(runs.read(run))
+            else:
+                found.append(runs.execute(job, run, progress=progress))
+            progress.say(f"run {number} of {count}: test accuracy {found[-1].accuracy:.2%}")
+    plan = found[0].statement.plan
+    epsilon, delta = uses.together([plan] * count)
+    _show(found, epsilon, delta, json=asked.json)
+    return 0
+
+
+def _place(asked: Train) -> Path:
+    """The directory that holds the runs: the one asked for, else runs/NAME-seeds."""
+    if asked.output is not None:
+        return Path(asked.output)
+    stem = Path((asked.what.partition(":")[2] or asked.what).rstrip("/")).stem
+    return Path("runs") / f"{stem}-seeds"
+
+
+def _show(found: list[Run], epsilon: float, delta: float, *, json: bool) -> None:
+    from sfumato.privacy.statement import rounded_up
+
+    accuracies = [run.accuracy for run in found]
+    top5 = [run.top5 for run in found if run.top5 is not None]
+    spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+    statement = found[0].statement
+    if json:
+        console.as_json(
+            {
+                "accuracy": statistics.median(accuracies),
+                "spread": spread,
+                "accuracies": accuracies,
+                "top5": statistics.median(top5) if top5 else None,
+                "runs": [str(run.directory) for run in found],
+                "epsilon": statement.to_dict()["epsilon"],
+                "epsilon_of_all": epsilon,
+                "delta": delta,
+                "statement": statement.sentence,
+            }
+        )
+        return
+    console.result()
+    console.result(
+        f"test accuracy  median {statistics.median(accuracies):.2%}, standard deviation {spread:.2%} "
+        f"over {len(found)} runs ({min(accuracies):.2%} to {max(accuracies):.2%})"
+    )
+    if top5:
+        console.result(f"top five       median {statistics.median(top5):.2%}")
+    if not statement.circumstances.test_public:
+        console.talk("note: measured on private data; keep these figures to yourself")
+    console.result()
+    console.result(f"One run: {statement.sentence}")
+    console.result()
+    console.result(
+        f"All {len(found)} runs together are ({rounded_up(epsilon)}, {delta!r})-differentially private for an example "
+        "that is in each of them: whoever sees all the models, or the best of them, has this promise and no better one."
+    )
