@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
-from sfumato.privacy import Circumstances
+from sfumato.privacy import Circumstances, Draws, PrivateSelection, Search
 from sfumato.privacy.statement import rounded_up
 
 PLAN = PrivacyPlan(
@@ -19,8 +19,16 @@ PLAN = PrivacyPlan(
 )
 
 
+EARLIER = "Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."
+
+
 def statement(**facts) -> Statement:
     return Statement(plan=PLAN, circumstances=Circumstances(**facts))
+
+
+def selected(score_noise: float | None = None, shape: float = 0.0, **facts) -> Statement:
+    selection = PrivateSelection(plan=PLAN, draws=Draws(mean=10, shape=shape), score_noise=score_noise)
+    return Statement(plan=PLAN, circumstances=Circumstances(**facts), selection=selection)
 
 
 def test_the_sentence_can_be_checked_from_its_own_words():
@@ -131,4 +139,123 @@ def test_unknown_facts_are_refused():
     with pytest.raises(SfumatoError, match="unknown facts"):
         Circumstances(read=("weather",))
     with pytest.raises(SfumatoError, match="missing or unknown"):
-        Circumstances.from_dict({"read": [], "colour": "blue"})
+        Circumstances.from_dict({**Circumstances().to_dict(), "colour": "blue"})
+    without = Circumstances().to_dict()
+    del without["search"]
+    with pytest.raises(SfumatoError, match="missing or unknown"):
+        Circumstances.from_dict(without)
+
+
+# -- a model that won a search -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, math.inf])
+def test_a_selected_model_s_epsilon_is_the_whole_search_s(shape):
+    won = selected(shape=shape)
+    data = won.to_dict()
+    assert data["epsilon"] >= won.epsilon == won.selection.epsilon() > PLAN.epsilon()
+    assert data["epsilon_rdp"] == data["epsilon"]
+    assert data["accountant"] == "Renyi differential privacy (RDP)"
+    assert "Papernot and Steinke 2021" in data["citation"]
+    assert data["theorem"] == "private selection over the Poisson-subsampled Gaussian mechanism"
+    assert data["selection"]["plan"] == data["plan"]
+    for text in (won.sentence, *won.plain):
+        assert rounded_up(PLAN.epsilon()) not in text
+    assert rounded_up(won.epsilon) in won.sentence
+    assert f"(epsilon {rounded_up(won.epsilon)})" in won.plain[1]
+
+
+def test_a_selected_model_s_sentence_can_be_checked_from_its_own_words():
+    for part in (
+        "each single training example under add-or-remove adjacency, its selection included: the best of K candidates",
+        "K secret and drawn by the logarithmic law of mean 10, each trained by 50 steps of the Poisson-subsampled",
+        "noise multiplier 2, and scored on public data, accounted by Renyi differential privacy (RDP) with N = 1000",
+        f"plan {PLAN.fingerprint[:16]}, selection {selected().selection.fingerprint[:16]}.",
+    ):
+        assert part in selected().sentence
+    assert "drawn by the geometric law" in selected(shape=1).sentence
+    assert "drawn by the Poisson law" in selected(shape=math.inf).sentence
+    assert "drawn by the truncated negative binomial (shape 0.5) law" in selected(shape=0.5).sentence
+
+
+def test_noisy_scores_are_named_and_their_data_are_covered():
+    noisy = selected(score_noise=20.0)
+    assert "each single example of the training and validation parts" in noisy.sentence
+    assert (
+        "scored by its right answers on a private validation part plus noise of standard deviation 20" in noisy.sentence
+    )
+    assert noisy.plain[0].startswith("For every single example of the training and validation parts:")
+    assert "Exact figures measured on the validation part" in "\n".join(noisy.not_covered)
+    assert "validation part" not in "\n".join([selected().sentence, *selected().plain, *selected().not_covered])
+    assert "scored on, which are taken as public" in "\n".join(selected().not_covered)
+    assert "taken as public" not in "\n".join(noisy.not_covered)
+
+
+def test_the_search_that_is_covered_is_not_called_uncovered():
+    assert EARLIER in statement().not_covered
+    lines = selected().not_covered
+    assert EARLIER not in lines
+    assert any("runs outside the search that this model won" in line for line in lines)
+    assert any("The other candidates of the search" in line and "how many they were" in line for line in lines)
+    assert "as long as nobody learns anything of the others" in selected().plain[-1]
+
+
+def test_a_seed_voids_the_promise_of_a_selection_too():
+    assert selected(seeded=True).sentence.endswith("To whoever knows the seed of this run it promises nothing.")
+
+
+def test_a_selection_among_runs_of_another_plan_is_refused():
+    other = PrivateSelection(plan=replace(PLAN, steps=49), draws=Draws(mean=10), score_noise=None)
+    with pytest.raises(SfumatoError, match="selection was made among runs of plan"):
+        Statement(plan=PLAN, circumstances=Circumstances(), selection=other)
+
+
+def test_without_a_selection_nothing_speaks_of_one():
+    assert "selection" not in statement().to_dict()
+    assert "search" not in "\n".join([statement().sentence, *statement().plain, *statement().not_covered])
+
+
+@pytest.mark.parametrize("score_noise", [None, 20.0])
+@pytest.mark.parametrize("shape", [0.0, math.inf])
+def test_a_selected_model_s_statement_survives_json_and_can_be_derived_again(score_noise, shape):
+    data = json.loads(json.dumps(selected(score_noise, shape).to_dict(), allow_nan=False))
+    again = Statement(
+        plan=PrivacyPlan.from_dict(data["plan"]),
+        circumstances=Circumstances.from_dict(data["circumstances"]),
+        selection=PrivateSelection.from_dict(data["selection"]),
+    )
+    assert json.loads(json.dumps(again.to_dict())) == data
+
+
+# -- a search that is not covered --------------------------------------------------------------------------------------
+
+
+def test_a_search_that_is_not_covered_comes_first_and_in_figures():
+    found = statement(search=Search(runs=12, epsilon=3.39991, delta=1e-5), pretrained="timm", steps_taken=3)
+    assert found.not_covered[0] == (
+        "The search for these settings: 12 runs on the same data, of which the promise speaks of one. Together, had "
+        "they been planned in advance, they come to epsilon 3.400 at delta 1e-05."
+    )
+    assert found.not_covered[1:] == statement(pretrained="timm", steps_taken=3).not_covered
+    assert found.epsilon == statement().epsilon
+    assert "1 run on the same data" in statement(search=Search(runs=1, epsilon=1.0, delta=1e-5)).not_covered[0]
+    assert "epsilon inf" in statement(search=Search(runs=2, epsilon=math.inf, delta=1e-5)).not_covered[0]
+
+
+def test_a_search_survives_json():
+    facts = Circumstances(search=Search(runs=12, epsilon=3.4, delta=1e-5))
+    assert Circumstances.from_dict(json.loads(json.dumps(facts.to_dict()))) == facts
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"runs": 0, "epsilon": 1.0, "delta": 1e-5}, "runs must be at least 1"),
+        ({"runs": 2, "epsilon": -1.0, "delta": 1e-5}, "epsilon must not be negative"),
+        ({"runs": 2, "epsilon": math.nan, "delta": 1e-5}, "epsilon must be a finite number"),
+        ({"runs": 2, "epsilon": 1.0, "delta": 0.0}, "delta must lie"),
+    ],
+)
+def test_a_search_in_other_figures_is_refused(fields, words):
+    with pytest.raises(SfumatoError, match=words):
+        Search(**fields)

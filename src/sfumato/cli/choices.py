@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from sfumato.training.progress import Progress
 
 SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction")
-NOT_IN_RECIPES = ("what", "json", "dry_run", "seeds")
+NOT_IN_RECIPES = (
+    *("what", "json", "dry_run", "seeds"),
+    *("vary", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 
-ABOUT = "about"
+NOT_OPTIONS = ("about", "sweep")
 TEXTS = ("source", "model", "pretrained", "head", "optimizer", "schedule", "root", "output", "device")
 SWITCHES = ("flip", "public", "private", "download")
 LISTS = ("classes", "trainable")
 
 
 def read(path: str, known: Collection[str]) -> dict[str, Any]:
-    """The options of a recipe, by their Python names. The table [about] is for readers: source, hardware, figures."""
+    """The options of a recipe, by their Python names. The table [about] is for readers, [sweep] for sfumato sweep."""
     try:
         data = tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
@@ -25,13 +25,14 @@ def read(path: str, known: Collection[str]) -> dict[str, Any]:
         raise SfumatoError(f"the recipe {path} cannot be read ({error.strerror})", "check its permissions") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SfumatoError(f"the recipe {path} is not valid TOML ({error})", "correct that place") from None
-    data.pop(ABOUT, None)
+    for table in NOT_OPTIONS:
+        data.pop(table, None)
     options = {name.replace("-", "_"): value for name, value in data.items()}
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise SfumatoError(
             f"the recipe {path} has unknown options: {', '.join(unknown)}",
-            f"use only {', '.join(sorted(known))}, and the table [{ABOUT}]",
+            f"use only {', '.join(sorted(known))}, and the tables [about] and [sweep]",
         )
     for names, right, what in (
         (TEXTS, lambda value: isinstance(value, str), "text in quotation marks"),

@@ -61,6 +61,8 @@ def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     settings = Settings.from_dict(record["settings"])
     request = record["request"]
+    if set(request) - {"source"}:
+        raise SfumatoError(f"the run in {path} is part of a search", "give the command of the search again: it goes on")
     if "source" not in request or settings.model == "module":
         raise SfumatoError(
             f"the run in {path} was begun from Python with objects that only its own code can build",

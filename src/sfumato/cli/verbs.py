@@ -10,12 +10,14 @@ from sfumato.cli.plan import Plan
 from sfumato.cli.predict import Predict
 from sfumato.cli.pretrain import Pretrain
 from sfumato.cli.report import Report
+from sfumato.cli.sweep import Sweep
 from sfumato.cli.train import Train
 from sfumato.cli.verify import Verify
 
 VERBS = {
     "train": Train,
     "pretrain": Pretrain,
+    "sweep": Sweep,
     "plan": Plan,
     "evaluate": Evaluate,
     "predict": Predict,

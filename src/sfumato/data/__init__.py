@@ -9,6 +9,7 @@ read, split, resized, normalised and augmented by itself.
 from sfumato.data.normalise import Transform
 from sfumato.data.records import Records
 from sfumato.data.source import FACTS, KINDS, Source, open_source
+from sfumato.data.validation import put_aside
 from sfumato.data.views import Draws, Views
 
-__all__ = ["FACTS", "KINDS", "Draws", "Records", "Source", "Transform", "Views", "open_source"]
+__all__ = ["FACTS", "KINDS", "Draws", "Records", "Source", "Transform", "Views", "open_source", "put_aside"]

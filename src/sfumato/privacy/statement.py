@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from sfumato._checks import SfumatoError, one_of
+from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
 from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.selection import PrivateSelection
+from sfumato.privacy.theorems import Theorem
 
 FACT_NAMES = {
     "examples": "the number of training examples",
@@ -27,6 +29,27 @@ ORIGINS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Search:
+    """A search for settings on the same data that no theorem here covers.
+
+    Args:
+        runs: how many runs it made, the one that the statement is about included.
+        epsilon: what all of them cost together by composition, had they been planned in advance.
+        delta: the delta of that figure.
+    """
+
+    runs: int
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        positive_integer("runs", self.runs, remedy="give the number of runs of the search")
+        if self.epsilon != math.inf:
+            not_negative("epsilon", self.epsilon, remedy="give what the runs cost together")
+        fraction("delta", self.delta, remedy="give the delta of the runs' common epsilon")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Circumstances:
     """What a statement must say about a run beyond its plan. Nothing here may depend on the private data's content.
 
@@ -39,6 +62,8 @@ class Circumstances:
         noise_sampler: how the noise was made.
         pretrained: where the initial weights came from: None or one of `ORIGINS`.
         steps_taken: how many of the plan's steps were taken, where the run ended early.
+        search: the search that the run's settings came from, where it is not covered: in no private selection, and not
+            on public data.
     """
 
     read: tuple[str, ...] = ()
@@ -49,6 +74,7 @@ class Circumstances:
     noise_sampler: str = "float64 Gaussian (Philox counter generator, ziggurat), rounded to float32"
     pretrained: str | None = None
     steps_taken: int | None = None
+    search: Search | None = None
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -65,7 +91,8 @@ class Circumstances:
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
         """The circumstances that `to_dict` wrote."""
         try:
-            fields: dict[str, Any] = {**data, "read": tuple(data["read"])}
+            search = None if data["search"] is None else Search(**data["search"])
+            fields: dict[str, Any] = {**data, "read": tuple(data["read"]), "search": search}
             return cls(**fields)
         except (TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None
@@ -73,19 +100,39 @@ class Circumstances:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What a run promised. Everything in it follows from the plan and the circumstances, so anyone can derive it again.
+    """What a run promised. Everything in it follows from its three fields, so anyone can derive it again.
 
-    **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, rounded up. The statement names the
-    plan and its steps, and never a time, a path, a ledger's head or anything else that depends on the private data.
+    Args:
+        plan: what the run's training released.
+        circumstances: what else the statement must say.
+        selection: the search that the run won, where it is one that a theorem covers; its plan is this plan.
+
+    **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, or the whole selection's where
+    there is one, rounded up. The statement names the plan and its steps, and never a time, a path, a ledger's head or
+    anything else that depends on the private data.
     """
 
     plan: PrivacyPlan
     circumstances: Circumstances
+    selection: PrivateSelection | None = None
+
+    def __post_init__(self) -> None:
+        if self.selection is not None and self.selection.plan != self.plan:
+            raise SfumatoError(
+                f"selection was made among runs of plan {self.selection.plan.fingerprint[:16]}, "
+                f"but this run has plan {self.plan.fingerprint[:16]}",
+                "give the selection whose candidates were trained by this very plan",
+            )
 
     @property
     def epsilon(self) -> float:
-        """The plan's epsilon at its delta."""
-        return self.plan.epsilon()
+        """Epsilon at the plan's delta: of the selection, where there was one, else of the plan."""
+        return self.plan.epsilon() if self.selection is None else self.selection.epsilon()
+
+    @property
+    def theorem(self) -> Theorem:
+        """What the promise rests on."""
+        return self.plan.theorem if self.selection is None else self.selection.theorem
 
     @property
     def sentence(self) -> str:
@@ -96,20 +143,32 @@ class Statement:
             if plan.sampling_probability < 1
             else "every example in every step"
         )
+        told = (
+            f"{plan.steps} steps of the {plan.theorem.name}, {sampling}, clipping norm {plan.max_norm:g}, "
+            f"noise multiplier {plan.noise_multiplier:g}"
+        )
+        included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
+        if self.selection is not None:
+            told, included = _best_of(self.selection, told), ", its selection included"
+            fingerprint += f", selection {self.selection.fingerprint[:16]}"
         exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
-            f"training example under {plan.adjacency} adjacency: {plan.steps} steps of the {plan.theorem.name}, "
-            f"{sampling}, clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}, "
-            f"accounted by {plan.theorem.tight} with N = {plan.examples}; plan {plan.fingerprint[:16]}.{exception}"
+            f"{self._covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
+            f"with N = {plan.examples}; {fingerprint}.{exception}"
         )
+
+    @property
+    def _covered(self) -> str:
+        noisy = self.selection is not None and self.selection.score_noise is not None
+        return "example of the training and validation parts" if noisy else "training example"
 
     @property
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
         epsilon = self.epsilon
         lines = [
-            "For every single training example: whoever sees the finished model, and whatever else they know, all the "
+            f"For every single {self._covered}: whoever sees the finished model, and whatever else they know, all the "
             "other examples included, learns almost the same as if that example had never been used.",
             f"In figures: one example's presence raises or lowers the probability of any set of outcomes by at most a "
             f"factor of {_factor(epsilon)}, and beyond that by at most {self.plan.delta!r} "
@@ -119,6 +178,11 @@ class Statement:
             "The promise is per example: a person with several images in the data is protected more weakly; epsilon "
             "grows by more than their number.",
         ]
+        if self.selection is not None:
+            lines.append(
+                "This model was chosen as the best of several, a random number of them. The promise covers that choice "
+                "and the training of all of them, as long as nobody learns anything of the others."
+            )
         if self.circumstances.data_public:
             lines.append("The owner declared the training data public: then there was no secret here to keep.")
         if self.circumstances.seeded:
@@ -139,7 +203,7 @@ class Statement:
                 "Accuracy, losses and pictures measured on the test split, wherever they are shown: they are not noisy."
             )
         lines += [
-            "Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up.",
+            *_earlier_runs(self.selection),
             "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
             "Two records of one person, or copies of one image: each record counts as one example.",
             f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
@@ -151,29 +215,68 @@ class Statement:
             lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
         if facts.pretrained is not None:
             lines.insert(0, f"The data behind the pre-trained weights ({ORIGINS[facts.pretrained]}.")
+        if facts.search is not None:
+            lines.insert(0, _uncovered(facts.search))
         return lines
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon rounded up to six decimals."""
-        plan, facts = self.plan, self.circumstances
-        return {
+        plan, facts, selection = self.plan, self.circumstances, self.selection
+        by_rdp = plan.epsilon(accountant="rdp") if selection is None else self.epsilon
+        data = {
             "sentence": self.sentence,
             "plain": self.plain,
             "not_covered": self.not_covered,
             "unit": plan.unit,
             "adjacency": plan.adjacency,
             "epsilon": _ceil(self.epsilon, 6),
-            "epsilon_rdp": _ceil(plan.epsilon(accountant="rdp"), 6),
+            "epsilon_rdp": _ceil(by_rdp, 6),
             "delta": plan.delta,
-            "accountant": plan.theorem.tight,
-            "theorem": plan.theorem.name,
-            "citation": plan.theorem.citation,
+            "accountant": self.theorem.tight,
+            "theorem": self.theorem.name,
+            "citation": self.theorem.citation,
             "steps_planned": plan.steps,
             "steps_taken": plan.steps if facts.steps_taken is None else facts.steps_taken,
             "plan": plan.to_dict(),
             "plan_fingerprint": plan.fingerprint,
             "circumstances": facts.to_dict(),
         }
+        if selection is not None:
+            data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
+        return data
+
+
+def _best_of(selection: PrivateSelection, told: str) -> str:
+    draws, noise = selection.draws, selection.score_noise
+    scored = "on public data"
+    if noise is not None:
+        scored = f"by its right answers on a private validation part plus noise of standard deviation {noise:g}"
+    return (
+        f"the best of K candidates, K secret and drawn by the {draws.law} law of mean {draws.mean:g}, each trained by "
+        f"{told}, and scored {scored}"
+    )
+
+
+def _earlier_runs(selection: PrivateSelection | None) -> list[str]:
+    if selection is None:
+        return ["Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."]
+    lines = [
+        "Choices made by looking at runs outside the search that this model won, and those runs themselves: epsilons "
+        "add up.",
+        "The other candidates of the search, their settings and scores, how many they were, how long they took and "
+        "which of them won: the promise holds as long as none of it is shown.",
+    ]
+    if selection.score_noise is None:
+        return [*lines, "The data that the candidates were scored on, which are taken as public."]
+    return [*lines, "Exact figures measured on the validation part: only the winner's noisy score is covered."]
+
+
+def _uncovered(search: Search) -> str:
+    return (
+        f"The search for these settings: {search.runs} run{'s' if search.runs > 1 else ''} on the same data, of which "
+        f"the promise speaks of one. Together, had they been planned in advance, they come to epsilon "
+        f"{rounded_up(search.epsilon)} at delta {search.delta!r}."
+    )
 
 
 def rounded_up(value: float, digits: int = 3) -> str:

@@ -3,6 +3,8 @@
 One table. A combination that has no row is refused, and the refusal lists the rows that exist. dp-accounting's
 accountants differ in their conventions (only its PLD doubles the sensitivity under replace-one, for instance), so
 every row names its adjacency, its event and its accountants explicitly.
+
+Private selection stands on top of a row: the best of a random number of runs, each of which the row speaks for.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive_integer
+from sfumato.privacy.draws import Draws
 from sfumato.privacy.mechanism import Gaussian, Mechanism
 from sfumato.privacy.sampling import FullBatch, Poisson, SamplingRule
 
@@ -24,6 +27,13 @@ Accountant = Literal["pld", "rdp"]
 FINE_GRID = 1e-4
 COARSE_GRID = 1e-3
 ACCOUNTANTS = ("pld", "rdp")
+
+# Renyi orders of a selection: dp-accounting's own, and eight to the octave from 64 to 1024, where small epsilons lie.
+SELECTION_ORDERS = (
+    *(1 + tenth / 10 for tenth in range(1, 100)),
+    *range(11, 64),
+    *(round(64 * 2 ** (eighth / 8)) for eighth in range(33)),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +92,17 @@ def theorem_for(adjacency: str, sampling: SamplingRule, mechanism: Mechanism) ->
     )
 
 
+def of_selection(row: Theorem, draws: Draws) -> Theorem:
+    """What speaks for the best of K runs, where `row` speaks for each."""
+    number = "6 (Poisson)" if draws.is_poisson else "2 (truncated negative binomial)"
+    return replace(
+        row,
+        name=f"private selection over the {row.name}",
+        citation=f"Papernot and Steinke 2021 (arXiv 2110.03620), theorem {number}; for each candidate: {row.citation}",
+        tight="Renyi differential privacy (RDP)",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Releases:
     """`steps` releases of one mechanism under one sampling rule: what an accountant needs to know of a plan."""
@@ -124,6 +145,51 @@ def compose(many: Sequence[Releases], delta: float, *, accountant: str = "pld", 
     if not many:
         raise SfumatoError("there is nothing to compose: no releases given", "give at least one")
     return _composed(tuple(many), delta, accountant, grid)
+
+
+def best_of(releases: Releases, draws: Draws, delta: float) -> float:
+    """The epsilon of the best of K independent runs, each making these releases, when nothing else is released.
+
+    With (lambda, eps(lambda)) the Renyi curve of one run, the best of K satisfies eps' at lambda > 1, where
+
+        truncated negative binomial (theorem 2):
+            eps' = eps(lambda) + log E[K] / (lambda - 1)
+                   + (1 + eta) min over l >= 1 of ((1 - 1 / l) eps(l) + log(1 / gamma) / l)
+        Poisson (theorem 6):
+            eps' = eps(lambda) + log E[K] / (lambda - 1) + E[K] d, where one run is (log(1 + 1 / (lambda - 1)), d)-DP.
+
+    **Guarantee.** An upper bound for the row's adjacency, if K is drawn by `draws` independently of everything, the
+    runs are independent given the data and all of one law, and they are compared by a total order on what a run gives
+    out (Papernot and Steinke 2021). Runs that are equal in it may be told apart by anything but the data, such as their
+    number. It holds for each pair of neighbouring data sets by itself. The Poisson law needs E[K] >= 1, which `Draws`
+    sees to: below, log E[K] would promise a divergence under zero.
+    """
+    fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+    return _best_of(releases, draws, delta)
+
+
+@functools.lru_cache(maxsize=256)
+def _best_of(releases: Releases, draws: Draws, delta: float) -> float:
+    import dp_accounting
+    import numpy as np
+    from dp_accounting import rdp
+
+    run = dp_accounting.SelfComposedDpEvent(_event(releases), releases.steps)
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = rdp.RdpAccountant(SELECTION_ORDERS, neighboring_relation=relation)
+    with _quiet_absl():
+        if draws.shape >= 0:
+            accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(run, draws.mean, draws.shape))
+            return float(accountant.get_epsilon(delta))
+        curve = accountant.compose(run)._rdp  # dp-accounting's own theorem 2 begins at shape 0
+        selected = _theorem_2(np.asarray(SELECTION_ORDERS), curve, draws)
+        return float(rdp.compute_epsilon(SELECTION_ORDERS, selected, delta)[0])
+
+
+def _theorem_2(orders: Any, curve: Any, draws: Draws) -> Any:
+    """The Renyi curve of the best of K, K truncated negative binomial; `orders` and `curve` of shape (orders,)."""
+    choice = ((1 - 1 / orders) * curve + draws.log_inverse_gamma / orders).min()
+    return curve + math.log(draws.mean) / (orders - 1) + (1 + draws.shape) * choice
 
 
 @functools.lru_cache(maxsize=256)

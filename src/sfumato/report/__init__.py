@@ -6,5 +6,6 @@ everything that was measured on private data has been taken first.
 
 from sfumato.report.facts import Evaluation, Facts, Sample
 from sfumato.report.page import page
+from sfumato.report.swept import swept
 
-__all__ = ["Evaluation", "Facts", "Sample", "page"]
+__all__ = ["Evaluation", "Facts", "Sample", "page", "swept"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, Transform
-from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.report import Evaluation, Facts, page
 from sfumato.training import directory as names
 from sfumato.training import evaluate
@@ -22,11 +22,17 @@ from sfumato.training.settings import Settings
 FORMAT = 1
 
 
-def conclude(job: Job, run: RunDirectory, ledger: Ledger, outcome: Outcome) -> Statement:
-    """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again."""
+def conclude(
+    job: Job, run: RunDirectory, ledger: Ledger, outcome: Outcome, *, selection: PrivateSelection | None = None
+) -> Statement:
+    """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again.
+
+    Args:
+        selection: the private selection that the run has won, which its statement then speaks for.
+    """
     early = outcome.step < job.plan.steps
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None)
-    statement = Statement(plan=job.plan, circumstances=facts)
+    statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     module = copy.deepcopy(job.module)
     module.load_state_dict(outcome.weights)
     result = evaluate.evaluation(module, job.source.test, job.transform, job.device, job.source.classes)

@@ -58,6 +58,8 @@ class Job:
         input_shape: of one view of one example, as `gradient` takes it.
         model_digest: of the function that the model computes, so that a run is resumed with that one only.
         request: what the user asked for, as plain data (source and its options).
+        candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
+            owner's list of uses counts the search instead of it.
     """
 
     module: nn.Module
@@ -73,6 +75,7 @@ class Job:
     model_digest: str
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    candidate: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -150,7 +153,7 @@ def begin(job: Job, run: RunDirectory) -> None:
             ledger.sync()
         optimizer = _optimizer(job)
         Checkpoint.of(0, job.module, _start_of_average(job), optimizer).save(fresh / names.CHECKPOINT)
-        if not job.source.public:
+        if not (job.source.public or job.candidate):
             uses.record(job.source.fingerprint, identity, job.plan, place=job.place)
 
 
@@ -205,9 +208,11 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
     private_step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
     due = set(np.linspace(0, plan.steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
-    inputs, examine = Inputs(job, progress), examiner(job, progress)
+    inputs, examine = Inputs(job, progress), None if job.candidate else examiner(job, progress)
 
     def measure(step: int) -> None:
+        if examine is None:
+            return
         result = examine(_weights(module, average))
         row = {"step": step, "epsilon": plan.epsilon(steps=step), "learning_rate": optimizer.param_groups[0]["lr"]}
         if average and step == plan.steps:

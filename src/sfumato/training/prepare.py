@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source, Transform
 from sfumato.gradients import ClippedGradient
-from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.privacy import Circumstances, PrivacyPlan, Search
 from sfumato.randomness import DiceKey
 from sfumato.training import checkpoint, loop, pins
 from sfumato.training.inputs import OnFeatures, kept_bytes
@@ -43,6 +44,8 @@ def prepare(
     recorded: Performance | None = None,
     key: DiceKey | None = None,
     request: Mapping[str, Any] | None = None,
+    search: Search | None = None,
+    candidate: bool = False,
 ) -> Job:
     """Everything up to the first step.
 
@@ -53,6 +56,8 @@ def prepare(
         recorded: what an unfinished run has pinned.
         key: the dice key of an unfinished run; None draws one, or derives it from seed, plan, data and settings.
         request: what the user asked for, for the record.
+        search: the search that the run is part of, where no promise covers it.
+        candidate: whether the run is a candidate of a private selection.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
@@ -98,12 +103,13 @@ def prepare(
         settings=settings,
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
         transform=transform_for(module, source, settings),
-        circumstances=circumstances(source, settings, key),
+        circumstances=replace(circumstances(source, settings, key), search=search),
         key=key,
         input_shape=shape,
         trunk=trunk,
         model_digest=pins.model_digest(module, (source.channels, source.size, source.size)),
         request=request or {},
+        candidate=candidate,
     )
     loop.check(job)
     return job

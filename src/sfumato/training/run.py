@@ -16,7 +16,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Source, Transform, open_source
-from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.training import directory as names
 from sfumato.training import finish, loop, uses
@@ -201,7 +201,7 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
     return _finished(job, run, statement, outcome)
 
 
-def earlier_plans(job: Job) -> list[PrivacyPlan]:
+def earlier_plans(job: Job) -> list[uses.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
     return [] if job.source.public else uses.plans(job.source.fingerprint, place=job.place)
 
@@ -250,9 +250,12 @@ def read(run: RunDirectory) -> Run:
     run.require_finished()
     written, result = run.read_json(names.STATEMENT), run.read_json(names.EVALUATION)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
     return Run(
         directory=run.path,
-        statement=Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"])),
+        statement=Statement(
+            plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]), selection=selection
+        ),
         accuracy=result["accuracy"],
         top5=result["top5"],
         seconds=0.0,

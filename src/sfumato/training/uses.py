@@ -9,23 +9,26 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import PrivacyPlan, compose
+from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
 from sfumato.privacy.statement import rounded_up
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
 
 
-def record(
-    fingerprint: str, run: str, plan: PrivacyPlan, directory: Path | None = None, *, place: str | None = None
-) -> None:
-    """Note that a run on these data, read from this place, is about to take its first step."""
+Use = PrivacyPlan | PrivateSelection
+
+
+def record(fingerprint: str, run: str, use: Use, directory: Path | None = None, *, place: str | None = None) -> None:
+    """Note that a run, or a private selection, on these data, read from this place, is about to take its first step."""
     path = (directory or keys.home()) / FILE
-    entry = json.dumps({"data": fingerprint, "place": place, "run": run, "plan": plan.to_dict()})
+    kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
+    entry = json.dumps({"data": fingerprint, "place": place, "run": run, kind: use.to_dict()})
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -39,31 +42,47 @@ def record(
         ) from None
 
 
-def plans(fingerprint: str, directory: Path | None = None, *, place: str | None = None) -> list[PrivacyPlan]:
-    """The plans of all runs so far on these data, or on what was then at the same place, one for each run.
+def plans(fingerprint: str, directory: Path | None = None, *, place: str | None = None) -> list[Use]:
+    """The plans of all runs so far on these data, or on what was then at the same place, one for each run; and of each
+    private selection.
 
     The same pictures at another size have another fingerprint, but the same place.
     """
     path = (directory or keys.home()) / FILE
-    found: dict[str, PrivacyPlan] = {}
+    found: dict[str, Use] = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             entry = json.loads(line)
             if entry["data"] == fingerprint or (place is not None and entry.get("place") == place):
-                found[entry["run"]] = PrivacyPlan.from_dict(entry["plan"])
+                selected = "selection" in entry
+                found[entry["run"]] = (
+                    PrivateSelection.from_dict(entry["selection"]) if selected else PrivacyPlan.from_dict(entry["plan"])
+                )
         except (ValueError, KeyError, TypeError):
             continue  # a line that a kill or a full disk cut short: its run had not begun
     return list(found.values())
 
 
-def together(many: list[PrivacyPlan]) -> tuple[float, float]:
+def together(many: Sequence[Use]) -> tuple[float, float]:
     """(epsilon, delta) of all runs together, at the largest of their deltas.
 
     **Guarantee.** Composition of the plans' releases for one example that is in the data of every run, provided that
-    the plans were fixed before the first of them (`theorems.compose`). Data that were changed and moved are not known
-    to be the same, so the count of runs is a lower bound.
+    the plans were fixed before the first of them (`theorems.compose`). Private selections are added by basic
+    composition, each at an equal share of delta. Data that were changed and moved are not known to be the same, so the
+    count of runs is a lower bound.
     """
-    delta = max(plan.delta for plan in many)
+    selections = [use for use in many if isinstance(use, PrivateSelection)]
+    runs = [use for use in many if isinstance(use, PrivacyPlan)]
+    delta = max(plan.delta for plan in (*runs, *(selection.plan for selection in selections)))
+    if not selections:
+        return _composed(runs, delta), delta
+    share = delta / (len(selections) + bool(runs))
+    epsilon = math.fsum(selection.epsilon(share) for selection in selections)
+    return epsilon + (_composed(runs, share) if runs else 0.0), delta
+
+
+def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
+    """Epsilon of all plans together at this delta."""
     counted: dict[str, tuple[PrivacyPlan, int]] = {}
     for plan in many:
         key = json.dumps([plan.to_dict()[name] for name in ("sampling", "examples", "batch_size", "noise_multiplier")])
@@ -74,11 +93,11 @@ def together(many: list[PrivacyPlan]) -> tuple[float, float]:
         len(merged) > 8
     ):  # many different grids: sum what each costs, at a share of delta, instead of one long convolution
         share = delta / len(merged)
-        return math.fsum(compose([one], share) for one in merged), delta
-    return compose(merged, delta), delta
+        return math.fsum(compose([one], share) for one in merged)
+    return compose(merged, delta)
 
 
-def told(earlier: list[PrivacyPlan], plan: PrivacyPlan) -> str:
+def told(earlier: Sequence[Use], plan: PrivacyPlan) -> str:
     """What the owner should know before another run on the same data is paid for."""
     epsilon, delta = together([*earlier, plan])
     return (

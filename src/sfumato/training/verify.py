@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import Circumstances, Entry, PrivacyPlan, Statement, ledger
+from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.training import directory as names
 from sfumato.training.checkpoint import METADATA, read_safetensors
 from sfumato.training.directory import RunDirectory, file_hash
@@ -97,7 +97,13 @@ def _checks(run: RunDirectory, state: dict[str, Any]) -> Iterator[tuple[str, Cal
         facts = Circumstances.from_dict(written["circumstances"])
         steps = state["entries"][-1].body["steps_taken"]
         facts = replace(facts, steps_taken=steps if steps < state["plan"].steps else None)
-        derived = json.loads(json.dumps(Statement(plan=state["plan"], circumstances=facts).to_dict()))
+        selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
+        _require(
+            selection is None or selection.plan == state["plan"],
+            f"its selection was made among runs of another plan than {names.PLAN}",
+        )
+        promised = Statement(plan=state["plan"], circumstances=facts, selection=selection)
+        derived = json.loads(json.dumps(promised.to_dict()))
         odd = [name for name in derived if written.get(name) != derived[name]] + sorted(set(written) - set(derived))
         _require(not odd, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(odd)}")
         state["statement"] = written

@@ -1,0 +1,83 @@
+"""What the verbs that train privately share: the budget, and how whatever was not given follows by rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from sfumato.cli.choices import Choices
+from sfumato.cli.options import BatchSize, Delta, Epsilon, Examples, NoiseMultiplier, One, Steps, WholeByRule
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.training.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateChoices(Choices):
+    """Options of a verb that trains privately."""
+
+    epsilon: Epsilon = None
+    """The privacy budget."""
+    delta: Delta = None
+    """The chance at which the bound may fail."""
+    noise_multiplier: NoiseMultiplier = None
+    """Standard deviation of the noise over the clipping norm."""
+    batch_size: BatchSize = None
+    """Expected number of examples in a step; as many as N means full-batch steps."""
+    steps: Steps = None
+    """Number of training steps."""
+    max_norm: One = None
+    """C, the norm to which each example's gradient is clipped."""
+
+    examples: Examples = None
+    """N, declared: then the statement need not name it as read from the data."""
+    private: bool = False
+    """The data are private, although the source is a published one."""
+    micro_batch: WholeByRule = None
+    """The most examples in memory at once."""
+
+
+def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings, list[str]]:
+    """Plan and settings: what was asked for, the rest by rule."""
+    from sfumato._checks import SfumatoError
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy.plan import default_delta
+    from sfumato.training import defaults
+    from sfumato.training.settings import Settings
+
+    epsilon, noise, steps, batch_size = asked.epsilon, asked.noise_multiplier, asked.steps, asked.batch_size
+    if epsilon is None and noise is None:
+        epsilon = defaults.EPSILON
+    if None not in (epsilon, noise, steps, batch_size):
+        raise SfumatoError(
+            "--epsilon, --noise-multiplier, --steps and --batch-size are all given",
+            "leave one out: it follows from the others",
+        )
+    sizes = defaults.plan_rules(source.examples)
+    solve_steps = epsilon is not None and noise is not None and steps is None
+    solve_batch = epsilon is not None and noise is not None and steps is not None
+    if batch_size is None and not solve_batch:
+        batch_size = sizes["batch_size"].value
+    if steps is None and not solve_steps:
+        steps = sizes["steps"].value
+    plan = PrivacyPlan.calibrate(
+        examples=source.examples,
+        delta=default_delta(source.examples) if asked.delta is None else asked.delta,
+        batch_size=batch_size,
+        steps=steps,
+        noise_multiplier=noise,
+        epsilon=epsilon,
+        max_norm=1.0 if asked.max_norm is None else asked.max_norm,
+    )
+    given = {field.name: getattr(asked, field.name) for field in fields(asked)}
+    chosen = defaults.training_rules(plan, given=given, size=source.size, channels=source.channels)
+    names = {field.name for field in fields(Settings)}
+    values = {name: rule.value for name, rule in chosen.items()}
+    values |= {name: given[name] for name in names if given[name] is not None}
+    solved = {"batch_size": solve_batch or given["batch_size"], "steps": solve_steps or given["steps"]}
+    reasons = defaults.reasons(sizes, {**given, **{name: value or None for name, value in solved.items()}})
+    if asked.delta is None:
+        reasons.append(f"by rule: delta {plan.delta:g} (the largest power of ten below 1/N)")
+    return plan, Settings(**values), [*reasons, *defaults.reasons(chosen, given)]

@@ -1,0 +1,242 @@
+"""A private selection: candidates that nobody sees, and one winner with one promise for all of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sfumato.cli import console
+from sfumato.cli.search_open import line_of, plain
+from sfumato.cli.trials import Opened, Setting, carried_out, job_for, opened, plan_for, setting_of
+
+if TYPE_CHECKING:
+    from sfumato.cli.sweep import Sweep
+    from sfumato.privacy import Draws, PrivateSelection
+    from sfumato.randomness import DiceKey, Dimension
+    from sfumato.training.progress import Bars
+
+MEAN, SHAPE = 10, 1.0
+KEY, FILE, CHOSEN = "search.key", "search.json", "chosen.json"
+
+
+def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
+    """Draw the number of candidates and their settings, train and score all of them, and release the best alone.
+
+    **Guarantee.** The conditions of `PrivateSelection`, in its order: (1) K comes from the search's own key by the law
+    of the selection, a search that was cut has the same K, and all K are trained before any is chosen; (2) settings
+    come from the key alone, every candidate is trained by the selection's plan and has dice of its own; (3) scores are
+    on public data, or counts with noise from the key; (4) the validation part is put aside by `data.put_aside`; (5) all
+    candidates but the winner, the key and the scores are deleted, and nothing of them is printed.
+    """
+    from sfumato._checks import SfumatoError
+    from sfumato.randomness import number_of_candidates, settings_of
+    from sfumato.training.directory import RunDirectory
+
+    run = RunDirectory(asked.output or f"runs/{_stem(asked)}-selected")
+    place = run.path.with_name(f".{run.path.name}.search")
+    if run.finished:
+        shutil.rmtree(place, ignore_errors=True)
+        raise SfumatoError(f"the search of {run.path} has its winner", "give another --output to search anew")
+    run.require_free()
+    if asked.noise_multiplier is not None and asked.epsilon is not None:
+        raise SfumatoError(
+            "--epsilon and --noise-multiplier are both given", "leave one out: the noise follows from epsilon"
+        )
+    setting = setting_of(asked)
+    data = opened(setting)
+    selection = _selection(asked, setting, data)
+    setting = replace(setting, selection=selection)
+    if asked.dry_run:
+        return _foretell(asked, selection)
+    key = _begun(place, _record(rules, selection, data), asked, data)
+    count = number_of_candidates(selection.draws, key)
+    changes = [settings_of(number, rules, key) for number in range(count)]
+    for change in changes:
+        plan_for(setting, data, change)  # refuses settings that cannot be before any is trained
+    progress.say("searching; how many candidates there are is a secret of the search, and so are their scores")
+    progress.begin("searching", 1)
+    places = [place / str(number) for number in range(count)]
+    if not (place / CHOSEN).exists():
+        right = dict(carried_out(setting, changes, places, processes=asked.processes or 1))
+        _choose(place, {number: found["right"] for number, found in right.items()}, selection, key)
+    return _release(asked, setting, data, changes, places, place, run)
+
+
+def _selection(asked: Sweep, setting: Setting, data: Opened) -> PrivateSelection:
+    """What the search promises: the least noise that meets epsilon for all of it, or the noise that was asked for."""
+    from sfumato.privacy import Draws, PrivateSelection, least_score_noise
+    from sfumato.training import defaults
+
+    draws = Draws(mean=asked.candidates or MEAN, shape=SHAPE if asked.shape is None else asked.shape)
+    # The epsilon of one run decides nothing here but what is left out: batch size, steps and delta by their rules.
+    plan = plan_for(setting, data, {} if asked.noise_multiplier else {"noise_multiplier": 8.0, "epsilon": None})
+    noise, score_noise = asked.noise_multiplier, asked.score_noise
+    if noise is not None:
+        trained = PrivateSelection(plan=plan, draws=draws, score_noise=None)
+        return replace(trained, score_noise=_scores(asked, draws, trained.epsilon(), plan.delta))
+    epsilon = defaults.EPSILON if asked.epsilon is None else asked.epsilon
+    if setting.scored_on is None and score_noise is None:
+        score_noise = least_score_noise(draws, epsilon=epsilon, delta=plan.delta)
+    return PrivateSelection.calibrate(
+        examples=plan.examples,
+        batch_size=plan.expected_batch_size,
+        steps=plan.steps,
+        delta=plan.delta,
+        epsilon=epsilon,
+        draws=draws,
+        score_noise=None if setting.scored_on else score_noise,
+        max_norm=plan.max_norm,
+    )
+
+
+def _scores(asked: Sweep, draws: Draws, epsilon: float, delta: float) -> float | None:
+    from sfumato.privacy import least_score_noise
+
+    if asked.score_on is not None:
+        return None
+    return asked.score_noise or least_score_noise(draws, epsilon=epsilon, delta=delta)
+
+
+def _record(rules: Mapping[str, Dimension], selection: PrivateSelection, data: Opened) -> dict[str, Any]:
+    return {
+        "selection": selection.to_dict(),
+        "space": {name: repr(rule) for name, rule in rules.items()},
+        "data": data.source.fingerprint,
+    }
+
+
+def _begun(place: Path, record: Mapping[str, Any], asked: Sweep, data: Opened) -> DiceKey:
+    """The search's key: kept from the first moment on, so that a search that was cut has the same dice."""
+    from sfumato.privacy import PrivateSelection
+    from sfumato.randomness import DiceKey
+    from sfumato.training import pins, uses
+    from sfumato.training.directory import RunDirectory, writing
+
+    run = RunDirectory(place)
+    if (place / FILE).exists():
+        pins.compare("search", run.read_json(FILE), record, remedy="give the options that the search began with")
+        return DiceKey.load(place / KEY)
+    shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
+    with writing(place):
+        place.mkdir(parents=True, mode=0o700)
+    key = DiceKey.fresh() if asked.seed is None else DiceKey.from_seed(asked.seed, f"{record}")
+    key.save(place / KEY)
+    if not data.source.public:
+        selection = PrivateSelection.from_dict(record["selection"])
+        where = data.request["source"]["spec"]
+        uses.record(data.source.fingerprint, f"{key.seed('search', 0):x}", selection, place=where)
+    run.write_json(FILE, dict(record), private=True)
+    return key
+
+
+def _choose(place: Path, right: Mapping[int, int], selection: PrivateSelection, key: DiceKey) -> None:
+    """Write down which candidate has won, and its score: noisy, unless the validation data are public."""
+    from sfumato.randomness import noisy_score
+    from sfumato.training.directory import RunDirectory
+
+    noise = selection.score_noise
+    scores = {n: count if noise is None else noisy_score(count, noise, n, key) for n, count in right.items()}
+    best = max(scores, key=lambda number: (scores[number], -number), default=None)
+    chosen = {"candidate": best, "score": None if best is None else scores[best]}
+    RunDirectory(place).write_json(CHOSEN, chosen, private=True)
+
+
+def _release(
+    asked: Sweep,
+    setting: Setting,
+    data: Opened,
+    changes: list[dict[str, Any]],
+    places: list[Path],
+    place: Path,
+    run: Any,
+) -> int:
+    """Conclude the winner, move it to its place, and delete everything else."""
+    from sfumato.training import search as candidates
+    from sfumato.training.directory import RunDirectory, writing
+    from sfumato.training.run import read
+
+    chosen = RunDirectory(place).read_json(CHOSEN)
+    number = chosen["candidate"]
+    if number is None:
+        shutil.rmtree(place)
+        console.result("No candidate was drawn: nothing is released. That it can happen is part of the promise.")
+        return 0
+    winner = RunDirectory(places[number])
+    if not winner.finished:
+        job, _ = job_for(setting, data, changes[number], winner)
+        outcome = candidates.train_candidate(job, winner)
+        assert setting.selection is not None
+        candidates.conclude_winner(job, winner, outcome, setting.selection)
+    with writing(run.path):
+        if run.path.is_dir():
+            run.path.rmdir()
+        os.rename(winner.path, run.path)
+        shutil.rmtree(place)
+    return _show(asked, changes[number], chosen["score"], len(data.validation), read(run))
+
+
+def _show(asked: Sweep, change: Mapping[str, Any], score: int, of: int, run: Any) -> int:
+    if asked.json:
+        console.as_json(
+            {
+                "search": "private",
+                "settings": plain(change),
+                "score": score,
+                "accuracy": run.accuracy,
+                "epsilon": run.statement.to_dict()["epsilon"],
+                "delta": run.statement.plan.delta,
+                "run": str(run.directory),
+                "statement": run.statement.sentence,
+            }
+        )
+        return 0
+    console.result()
+    console.result(f"the winner     {line_of(change)}")
+    noisy = "" if run.statement.selection.score_noise is None else ", noise included"
+    console.result(f"its score      about {score} right answers of {of}{noisy}")
+    console.result()
+    console.result(run.statement.sentence)
+    console.result()
+    console.talk(f"sfumato verify {run.directory}   checks that the statement follows from the record")
+    console.talk("how many candidates there were is nobody's business now: the promise rests on it")
+    return 0
+
+
+def _foretell(asked: Sweep, selection: PrivateSelection) -> int:
+    draws, plan = selection.draws, selection.plan
+    figures = {
+        "epsilon": selection.epsilon(),
+        "delta": plan.delta,
+        "epsilon_of_one_run": plan.epsilon(),
+        "epsilon_of_as_many_released": selection.epsilon_of_all(math.ceil(draws.mean)),
+        "noise_multiplier": plan.noise_multiplier,
+        "steps": plan.steps,
+        "batch_size": plan.expected_batch_size,
+        "score_noise": selection.score_noise,
+        "law": draws.law,
+        "mean": draws.mean,
+        "candidates_in_95_of_100_searches": draws.quantile(0.95),
+    }
+    if asked.json:
+        console.as_json(figures)
+        return 0
+    console.columns(
+        (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+        for name, value in figures.items()
+    )
+    if figures["epsilon_of_as_many_released"] <= figures["epsilon"]:
+        console.talk(
+            "note: so few runs cost less when all of them are released: a grid of as many, planned in advance, would do "
+            "better (--search uncovered tells its cost)"
+        )
+    console.talk("nothing was spent; without --dry-run this would search")
+    return 0
+
+
+def _stem(asked: Sweep) -> str:
+    return Path((asked.what.partition(":")[2] or asked.what).rstrip("/")).stem

@@ -1,0 +1,102 @@
+"""What a search varies: rules for options, from `--vary NAME=VALUES` and from a recipe's table [sweep]."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sfumato.randomness import Dimension
+
+TABLE = "sweep"
+LISTS = ("trainable",)
+
+
+def read(given: Iterable[str], what: str, known: Iterable[str]) -> dict[str, Dimension]:
+    """The space: {option: rule}, from the recipe's table (where `what` is one), then from the command line.
+
+    `NAME=A,B,C` lists values; `NAME=LOW..HIGH` is any number between, `NAME=log:LOW..HIGH` one whose logarithm is
+    uniform.
+    """
+    from sfumato._checks import SfumatoError
+
+    space: dict[str, Dimension] = {}
+    if what.endswith(".toml"):
+        table = tomllib.loads(Path(what).read_text("utf-8")).get(TABLE, {})
+        space |= {name.replace("-", "_"): _from_table(name, value) for name, value in table.items()}
+    for text in given:
+        name, equals, rule = text.partition("=")
+        if not equals or not rule:
+            raise SfumatoError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
+        space[name.strip("-").replace("-", "_")] = _from_text(name, rule)
+    odd = sorted(set(space) - set(known))
+    if odd:
+        raise SfumatoError(f"a search cannot vary {', '.join(odd)}", f"vary {', '.join(sorted(known))}")
+    if not space:
+        raise SfumatoError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
+    return {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
+
+
+def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
+    """Every combination of the listed values."""
+    from sfumato._checks import SfumatoError
+    from sfumato.randomness import Choice
+
+    for name, rule in space.items():
+        if not isinstance(rule, Choice):
+            raise SfumatoError(
+                f"{name} varies over a range, of which there is no grid", "list its values, or give --candidates"
+            )
+    values = [rule.values for rule in space.values() if isinstance(rule, Choice)]
+    return [dict(zip(space, combination, strict=True)) for combination in itertools.product(*values)]
+
+
+def _from_text(name: str, rule: str) -> Dimension:
+    from sfumato._checks import SfumatoError
+    from sfumato.randomness import Choice, LogUniform, Uniform
+
+    low, dots, high = rule.removeprefix("log:").partition("..")
+    if not dots:
+        return Choice(values=tuple(_value(part) for part in rule.split(",")))
+    kind = LogUniform if rule.startswith("log:") else Uniform
+    try:
+        return kind(low=float(low), high=float(high))
+    except SfumatoError as error:
+        raise SfumatoError(f"--vary {name}: {error.problem}", error.remedy) from None
+    except ValueError:
+        raise SfumatoError(
+            f"--vary {name}={rule}: {low!r} and {high!r} are no two numbers", "write a range as in log:0.1..10"
+        ) from None
+
+
+def _from_table(name: str, rule: Any) -> Dimension:
+    from sfumato._checks import SfumatoError
+    from sfumato.randomness import Choice, LogUniform, Uniform
+
+    if isinstance(rule, list) and rule:
+        return Choice(values=tuple(tuple(item) if isinstance(item, list) else item for item in rule))
+    if isinstance(rule, dict) and set(rule) in ({"low", "high"}, {"low", "high", "log"}):
+        return (LogUniform if rule.get("log") else Uniform)(low=rule["low"], high=rule["high"])
+    raise SfumatoError(
+        f"{name} in the table [{TABLE}] is {rule!r}", "write a list of values, or {low = 0.1, high = 10, log = true}"
+    )
+
+
+def _listed(rule: Dimension) -> Dimension:
+    """Values of an option that is itself a list: `norm+classifier` is both."""
+    from sfumato.randomness import Choice
+
+    if not isinstance(rule, Choice):
+        return rule
+    return Choice(values=tuple(tuple(one.split("+")) if isinstance(one, str) else one for one in rule.values))
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

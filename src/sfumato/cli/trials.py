@@ -1,0 +1,198 @@
+"""The runs of a search, in processes of their own. Each opens the source once and then trains what it is told."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+VALIDATION = 0.1
+
+if TYPE_CHECKING:
+    from sfumato.cli.private import PrivateChoices
+    from sfumato.cli.sweep import Sweep
+    from sfumato.data import Records, Source
+    from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
+    from sfumato.training.directory import RunDirectory
+    from sfumato.training.loop import Job
+    from sfumato.training.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all runs of a search share.
+
+    Args:
+        asked: the options, source included, before any is varied.
+        validation: share of the training part that is put aside, to score on.
+        scored_on: a public source whose test part is scored on in its place; None for the part put aside.
+        search: what a run's statement says of a search that no promise covers.
+        selection: the private selection that the runs are candidates of.
+        threads: CPU threads of each process.
+    """
+
+    asked: PrivateChoices
+    validation: float
+    scored_on: str | None = None
+    search: Search | None = None
+    selection: PrivateSelection | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """The source of a search, read: the part to train on, and the records to score on."""
+
+    source: Source
+    validation: Records
+    request: dict[str, Any]
+
+
+def setting_of(asked: Sweep) -> Setting:
+    """What all runs of a search share, from its options."""
+    from sfumato.training.prepare import default_threads
+
+    threads = asked.threads or max(1, default_threads() // (asked.processes or 1))
+    share = VALIDATION if asked.validation is None else asked.validation
+    return Setting(asked=asked, validation=share, scored_on=asked.score_on, threads=threads)
+
+
+def opened(setting: Setting) -> Opened:
+    """Read the source, and put the validation part aside."""
+    from sfumato._checks import SfumatoError
+    from sfumato.data import open_source, put_aside
+    from sfumato.randomness import owner_key
+    from sfumato.training.progress import Silence
+
+    source, request = setting.asked.opened(Silence())
+    if setting.scored_on is None:
+        source, validation = put_aside(source, owner_key(), setting.validation)
+        return Opened(
+            source=source, validation=validation, request={"source": request, "validation": setting.validation}
+        )
+    other = open_source(
+        setting.scored_on, owner_key=owner_key(), classes=source.classes, size=source.size, channels=source.channels
+    )
+    if not other.public:
+        raise SfumatoError(
+            f"--score-on {setting.scored_on} is private", "leave it out, and scores are taken with noise instead"
+        )
+    return Opened(source=source, validation=other.test, request={"source": request, "scored on": setting.scored_on})
+
+
+def carried_out(
+    setting: Setting, changes: Sequence[Mapping[str, Any]], places: Sequence[Path], *, processes: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Train every run that is not finished yet; gives (its number, its figures) as each is done."""
+    if processes == 1:
+        _begin(setting)
+        for number, (change, place) in enumerate(zip(changes, places, strict=True)):
+            yield number, _trial(change, place)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(setting,)) as pool:
+        from concurrent.futures import as_completed
+
+        jobs = {
+            pool.submit(_trial, change, place): number
+            for number, (change, place) in enumerate(zip(changes, places, strict=True))
+        }
+        try:
+            for job in as_completed(jobs):
+                yield jobs[job], job.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+_STATE: dict[str, Any] = {}
+
+
+def _begin(setting: Setting) -> None:
+    _STATE.update(setting=setting, opened=opened(setting))
+
+
+def _trial(change: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Train, resume or read one run; figures as plain data."""
+    from sfumato.training import loop, search
+    from sfumato.training import run as runs
+    from sfumato.training.directory import RunDirectory
+
+    setting, data = _STATE["setting"], _STATE["opened"]
+    job, run = job_for(setting, data, change, RunDirectory(place))
+    if setting.selection is not None:
+        outcome = search.train_candidate(job, run)
+        return {"right": search.right_answers(job, outcome, data.validation)}
+    if run.finished:
+        loop.compare(job, run, going_on=False)
+    else:
+        runs.execute(job, run)
+    return figures(run)
+
+
+def job_for(setting: Setting, data: Opened, change: Mapping[str, Any], run: RunDirectory) -> tuple[Job, RunDirectory]:
+    """One run of the search, ready to begin or to go on."""
+    from sfumato.training.prepare import prepare
+    from sfumato.training.run import recorded_key, recorded_performance
+
+    asked = replace(setting.asked, **change)
+    source = data.source
+    if setting.selection is None:
+        source = replace(source, test=data.validation)
+    plan, settings = decided(setting, data, change)
+    job = prepare(
+        None,
+        source,
+        plan,
+        settings,
+        device=asked.device,
+        threads=setting.threads,
+        micro_batch=asked.micro_batch,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request=data.request,
+        search=setting.search,
+        candidate=setting.selection is not None,
+    )
+    return job, run
+
+
+def decided(setting: Setting, data: Opened, change: Mapping[str, Any]) -> tuple[PrivacyPlan, Settings]:
+    """The plan and the settings of one run; in a private selection all have the selection's plan."""
+    from sfumato.cli.private import decide
+
+    asked = replace(setting.asked, **change)
+    if setting.selection is not None:  # what follows from the budget follows from that of the whole search
+        plan = setting.selection.plan
+        asked = replace(asked, epsilon=None, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
+        _, settings, _ = decide(replace(asked, batch_size=plan.expected_batch_size), data.source)
+        return plan, settings
+    plan, settings, _ = decide(asked, data.source)
+    return plan, settings
+
+
+def plan_for(setting: Setting, data: Opened, change: Mapping[str, Any]) -> PrivacyPlan:
+    """The plan of one run."""
+    return decided(setting, data, change)[0]
+
+
+def figures(run: RunDirectory) -> dict[str, Any]:
+    """What a table shows of a finished run."""
+    from sfumato.training import directory as names
+
+    result = run.read_json(names.EVALUATION)
+    statement = run.read_json(names.STATEMENT)
+    last = run.rows()[-1]
+    return {
+        "accuracy": result["accuracy"],
+        "top5": result["top5"],
+        "loss": result["loss"],
+        "accuracy_of_last_weights": last.get("accuracy_of_last_weights"),
+        "epsilon": statement["epsilon"],
+        "noise_multiplier": statement["plan"]["noise_multiplier"],
+        "steps": statement["plan"]["steps"],
+        "batch_size": statement["plan"]["batch_size"],
+    }

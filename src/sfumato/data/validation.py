@@ -1,0 +1,48 @@
+"""A validation part, put aside from the training part for choosing settings, so that the test part stays untouched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sfumato._checks import SfumatoError, fraction
+from sfumato.data.fingerprint import fingerprint
+from sfumato.data.records import Records
+from sfumato.data.source import Source
+from sfumato.data.split import in_test
+
+
+def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, Records]:
+    """The source with a smaller training part, and the validation part.
+
+    **Guarantee.** Each training record goes to one side or the other by a keyed hash of its own pixels, so adding or
+    removing one record moves no other, and copies of a picture go the same way (unit: one record; adjacency: any). The
+    number of examples that a promise is computed for is the declared one times 1 - share, rounded: a public constant.
+
+    Args:
+        source: an opened source.
+        owner_key: the owner's secret, 32 bytes.
+        share: expected share of the training part that is put aside, such as 0.1.
+    """
+    fraction("validation", share, remedy="give the share of the training part to put aside, such as 0.1")
+    train = source.train
+    aside = np.array([in_test(owner_key, b"validation" + image.tobytes(), share) for image in train.images], dtype=bool)
+    if aside.all() or not aside.any():
+        raise SfumatoError(
+            f"validation {share:g} of {len(train)} training examples puts {aside.sum()} of them aside",
+            "give a share that leaves some on either side",
+        )
+    rest, validation = _chosen(train, ~aside), _chosen(train, aside)
+    smaller = replace(
+        source,
+        train=rest,
+        examples=max(1, round(source.examples * (1 - share))),
+        fingerprint=fingerprint(owner_key, rest, validation, source.classes),
+    )
+    return smaller, validation
+
+
+def _chosen(records: Records, which: np.ndarray) -> Records:
+    users = None if records.users is None else records.users[which]
+    return Records(images=records.images[which], labels=records.labels[which], users=users)

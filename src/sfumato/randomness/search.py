@@ -1,0 +1,68 @@
+"""The dice of a search: how many candidates there are, which settings each has, and the noise of its score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sfumato._checks import SfumatoError, positive
+from sfumato.privacy.draws import Draws
+from sfumato.randomness.keys import DiceKey
+from sfumato.randomness.space import Choice, LogUniform, Space, Uniform
+
+
+def number_of_candidates(draws: Draws, key: DiceKey) -> int:
+    """K, drawn by its law: the law's inverse at a uniform number. Always the same for one key.
+
+    **Guarantee.** K has the law of `draws` to within 1e-12 in total variation (float64 sums, a uniform number of 53
+    bits), independently of the data and of every other draw. A search that goes on after a kill has the same K. K is a
+    secret of the search, like the key: see `PrivateSelection`.
+
+    >>> number_of_candidates(Draws(mean=10), DiceKey.from_seed(0))
+    1
+    """
+    return draws.quantile(key.generator("number of candidates", 0).random())
+
+
+def settings_of(candidate: int, space: Space, key: DiceKey) -> dict[str, Any]:
+    """The settings of one candidate, counted from 0: {name: value}, one value from each dimension of the space.
+
+    **Guarantee.** Each value is drawn by its dimension alone, independently of the data, of the other names and of the
+    other candidates (with replacement), so no candidate's settings depend on how another one did. The draw is a
+    function of (key, candidate, name): another dimension in the space moves no value.
+
+    >>> space = {"learning_rate": LogUniform(low=0.1, high=10), "views": Choice(values=(1, 4, 16))}
+    >>> settings_of(3, space, DiceKey.from_seed(0)) == settings_of(3, space, DiceKey.from_seed(0))
+    True
+    """
+    _counted(candidate)
+    for name, dimension in space.items():
+        if not isinstance(dimension, (Choice, Uniform, LogUniform)):
+            raise SfumatoError(
+                f"the space of {name!r} is no rule to draw by: {dimension!r}", "use Choice, Uniform or LogUniform"
+            )
+    return {name: rule.value(key.generator("candidate's settings", candidate, name)) for name, rule in space.items()}
+
+
+def noisy_score(right: int, noise: float, candidate: int, key: DiceKey) -> int:
+    """A candidate's number of right answers plus Gaussian noise, rounded to a whole number.
+
+    Args:
+        right: how many records of the validation part the candidate labels rightly. Private.
+        noise: the selection's `score_noise`, in right answers.
+        candidate: its number, counted from 0.
+        key: the search's dice key.
+
+    **Guarantee.** `right + N(0, noise^2)`, drawn in float64, independent across candidates, then rounded, which is
+    post-processing. One record moves `right` by at most 1 (add-or-remove). A candidate has the same noise whenever it
+    is asked for.
+    """
+    _counted(candidate)
+    positive("noise", noise, remedy="give the score_noise of the selection")
+    if isinstance(right, bool) or not isinstance(right, int) or right < 0:
+        raise SfumatoError(f"right must be a number of right answers, got {right!r}", "count them; a mean is no count")
+    return round(right + noise * float(key.generator("score", candidate).standard_normal()))
+
+
+def _counted(candidate: int) -> None:
+    if isinstance(candidate, bool) or not isinstance(candidate, int) or candidate < 0:
+        raise SfumatoError(f"candidate must be a number from 0, got {candidate!r}", "count the candidates from 0")

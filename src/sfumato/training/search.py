@@ -1,0 +1,48 @@
+"""Candidates of a private selection: trained by one plan, scored, and only the winner concluded."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from sfumato.data import Records
+from sfumato.privacy import Ledger, PrivateSelection
+from sfumato.training import directory as names
+from sfumato.training import evaluate, finish, loop
+from sfumato.training.directory import RunDirectory, sweep
+from sfumato.training.loop import Job, Outcome
+from sfumato.training.progress import Progress
+from sfumato.training.run import Run, read
+
+
+def train_candidate(job: Job, run: RunDirectory, *, progress: Progress | None = None) -> Outcome:
+    """All steps of a candidate, begun, resumed or taken before. It is not concluded: nothing of it may be released.
+
+    **Guarantee.** The candidate's releases are those of `job.plan`, paid in its own ledger with dice of its own.
+    """
+    if not run.exists:
+        loop.begin(job, run)
+    else:
+        loop.compare(job, run)
+    with Ledger(run / names.LEDGER) as ledger:
+        sweep(run.path)
+        return loop.take_steps(job, run, ledger, progress=progress)
+
+
+def right_answers(job: Job, outcome: Outcome, validation: Records) -> int:
+    """How many validation records the candidate labels rightly. Private: to be used with noise, or on public data.
+
+    **Guarantee.** Adding or removing one validation record moves the count by at most 1.
+    """
+    module = copy.deepcopy(job.module)
+    module.load_state_dict(outcome.weights)
+    outputs = evaluate.logits(module, validation.images, job.transform, job.device)
+    return int((outputs.argmax(1) == torch.from_numpy(validation.labels)).sum())
+
+
+def conclude_winner(job: Job, run: RunDirectory, outcome: Outcome, selection: PrivateSelection) -> Run:
+    """Write what the winner leaves behind, with the statement of the whole search."""
+    with Ledger(run / names.LEDGER) as ledger:
+        finish.conclude(job, run, ledger, outcome, selection=selection)
+    return read(run)

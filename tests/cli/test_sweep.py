@@ -1,0 +1,297 @@
+"""Searches: on public data, not covered, and as a private selection."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfumato import randomness
+from sfumato.cli import main, search_private, trials
+from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
+from sfumato.training import search as candidates
+from sfumato.training import uses
+
+QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
+
+
+class StopError(BaseException):
+    pass
+
+
+@pytest.fixture
+def call(capsys):
+    def call(command, *, status=0):
+        capsys.readouterr()
+        assert main(shlex.split(command)) == status
+        printed = capsys.readouterr()
+        return printed.out if status == 0 else printed.err
+
+    return call
+
+
+@pytest.fixture
+def spots(workplace) -> str:
+    """A private archive of little pictures, four classes by where a bright spot is."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(480) % 4
+    images = generator.integers(0, 60, (480, 8, 8), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[4 * (label // 2) : 4 * (label // 2) + 4, 4 * (label % 2) : 4 * (label % 2) + 4] += 150
+    np.savez("spots.npz", x_train=images[:400], y_train=labels[:400], x_test=images[400:], y_test=labels[400:])
+    return "npz:spots.npz"
+
+
+def files(place: str) -> set[str]:
+    return {str(path.relative_to(place)) for path in Path(place).rglob("*") if path.is_file()}
+
+
+def test_a_grid_on_public_data(call):
+    clear = QUICK.replace("--steps 3 --noise-multiplier 8", "--steps 10 --noise-multiplier 1")
+    command = f"sweep digits {clear} --vary learning-rate=0.001,0.5 ema=0,0.9 --output s --json"
+    found = json.loads(call(command))
+    assert len(found["rows"]) == 4
+    assert found["epsilon_of_all"] is None
+    accuracies = [row["accuracy"] for row in found["rows"]]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert found["best"]["learning_rate"] == 0.5
+    plan = PrivacyPlan.from_dict(json.loads(Path("s/1/plan.json").read_text()))
+    assert plan.examples == round(0.9 * 1438)
+    assert {"sweep.json", "sweep.svg", "best.toml"} <= files("s")
+    assert json.loads(call(command)) == found, "finished runs are read, not trained again"
+    call("sweep digits --vary learning-rate=0.1 --output s", status=1)
+    assert "learning-rate = 0.5" in Path("s/best.toml").read_text()
+    call("train s/best.toml --output best")
+    best = PrivacyPlan.from_dict(json.loads(Path("best/plan.json").read_text()))
+    assert best.examples == 1438
+    assert "The data are public" in call(command.removesuffix(" --json"))
+
+
+def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
+    command = f"sweep digits {QUICK} --vary learning-rate=log:0.01..1 --candidates 3 --output s --json"
+    real, taken = trials._trial, []
+
+    def dies(change, place):
+        if len(taken) == 2:
+            raise StopError
+        taken.append(change["learning_rate"])
+        return real(change, place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "_trial", dies)
+        with pytest.raises(StopError):
+            main(shlex.split(command))
+    found = json.loads(call(command))
+    assert {row["learning_rate"] for row in found["rows"]} >= set(taken)
+    assert len({row["learning_rate"] for row in found["rows"]}) == 3
+    assert all(0.01 <= row["learning_rate"] <= 1 for row in found["rows"])
+
+
+def test_runs_in_several_processes_are_the_same_runs(call):
+    command = f"sweep digits {QUICK} --seed 1 --vary learning-rate=0.1,0.5 --json"
+    one = json.loads(call(f"{command} --output one"))
+    two = json.loads(call(f"{command} --output two --processes 2"))
+    assert [row["accuracy"] for row in one["rows"]] == [row["accuracy"] for row in two["rows"]]
+
+
+def test_a_recipe_may_say_what_varies(call):
+    Path("r.toml").write_text(
+        'source = "digits"\nsteps = 3\nbatch-size = 64\nnoise-multiplier = 8.0\nlearning-rate = 0.5\n'
+        'model = "linear"\n[sweep]\nmodel = ["linear", "cnn"]\nschedule = ["constant", "cosine"]\n'
+    )
+    told = json.loads(call("sweep r.toml --dry-run --json"))
+    assert [run["model"] for run in told["runs"]] == ["linear", "linear", "cnn", "cnn"]
+    assert not Path("runs").exists()
+
+
+def test_a_search_that_is_not_covered_says_so_in_every_statement(call, spots):
+    call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s", status=1)
+    told = call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s --search uncovered")
+    assert "not covered by the promise of any of its 2 runs" in told
+    for number in (1, 2):
+        statement = json.loads(Path(f"s/{number}/statement.json").read_text())
+        plan = PrivacyPlan.from_dict(statement["plan"])
+        together = compose([plan.releases] * 2, plan.delta)
+        assert statement["circumstances"]["search"]["epsilon"] == pytest.approx(together, rel=1e-3)
+        assert statement["not_covered"][0].startswith("The search for these settings: 2 runs")
+        call(f"verify s/{number}")
+    call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output t --search public", status=1)
+
+
+SELECTED = "--vary learning-rate=log:0.05..1 ema=0,0.9 --search private --candidates 3 --shape 1 --output won"
+
+
+def test_a_private_selection_releases_the_winner_alone(call, spots):
+    found = json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))
+    assert files(".") == {"spots.npz"} | {f"won/{name}" for name in files("won")}
+    statement = json.loads(Path("won/statement.json").read_text())
+    selection = PrivateSelection.from_dict(statement["selection"])
+    assert found["epsilon"] == statement["epsilon"] == pytest.approx(selection.epsilon(), abs=1e-6)
+    assert found["epsilon"] > selection.plan.epsilon()
+    assert selection.score_noise > 0
+    assert "the best of K candidates" in found["statement"]
+    assert not {"candidates", "rows", "candidate"} & set(found)
+    assert [json.loads(line) for line in Path("won/metrics.jsonl").read_text().splitlines()] == []
+    call("verify won")
+    call("report won")
+    assert "accuracy" in call(f"evaluate won {spots} --json")
+    call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
+    assert len(uses.plans(json.loads(Path("won/settings.json").read_text())["data"]["fingerprint"])) == 1
+
+
+def test_epsilon_is_that_of_the_whole_search(call, spots):
+    quick = QUICK.replace("--noise-multiplier 8", "--epsilon 4 --delta 1e-3")
+    many = SELECTED.replace("--candidates 3", "--candidates 20")
+    told = json.loads(call(f"sweep {spots} {quick} {many} --dry-run --json"))
+    assert told["epsilon"] <= 4
+    assert told["epsilon"] == pytest.approx(4, rel=1e-3)
+    assert told["epsilon_of_one_run"] < 4 < told["epsilon_of_as_many_released"]
+    assert files(".") == {"spots.npz"}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Which candidates were trained, as (learning rate, place)."""
+    seen = []
+    real = trials._trial
+
+    def trial(change, place):
+        seen.append((change["learning_rate"], place.name))
+        return real(change, place)
+
+    monkeypatch.setattr(trials, "_trial", trial)
+    return seen
+
+
+def dying(real, survived):
+    """The function for so many calls, then a kill."""
+    calls = []
+
+    def dies(*arguments):
+        if len(calls) == survived:
+            raise StopError
+        calls.append(arguments)
+        return real(*arguments)
+
+    return dies
+
+
+def test_a_selection_that_was_cut_has_the_same_candidates_and_winner(call, spots, drawn, monkeypatch):
+    monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 3)
+    command = f"sweep {spots} {QUICK} {SELECTED} --seed 8 --json"
+    whole = json.loads(call(command))
+    first, drawn[:] = list(drawn), []
+    assert len(first) == 3
+    os.rename("won", "before")
+    for function, survived in (("right_answers", 1), ("conclude_winner", 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(candidates, function, dying(getattr(candidates, function), survived))
+            with pytest.raises(StopError):
+                main(shlex.split(command))
+        assert not Path("won").exists()
+    assert json.loads(call(command)) == whole
+    assert set(drawn) == set(first)
+    for name in ("model.safetensors", "statement.json"):
+        assert Path("won", name).read_bytes() == Path("before", name).read_bytes()
+
+
+def test_a_selection_goes_on_only_as_what_it_was(call, spots, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(search_private, "carried_out", lambda *_, **__: (_ for _ in ()).throw(StopError))
+        with pytest.raises(StopError):
+            main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
+    told = call(f"sweep {spots} {QUICK} {SELECTED.replace('0.05..1', '0.05..2')}", status=1)
+    assert "the unfinished run has another search: space was" in told
+    told = call(f"sweep {spots} {QUICK} {SELECTED.replace('--candidates 3', '--candidates 4')}", status=1)
+    assert "selection was" in told
+
+
+def test_scores_may_be_taken_on_public_data(call, spots):
+    np.savez("other.npz", **np.load("spots.npz"))
+    told = call(f"sweep {spots} {QUICK} {SELECTED} --score-on npz:other.npz", status=1)
+    assert "--score-on npz:other.npz is private" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            "sweep npz:spots.npz QUICK --vary learning-rate=1",
+            "a search on private data costs privacy, and --search does",
+        ),
+        (
+            "sweep npz:spots.npz QUICK --vary steps=3,4 --search private",
+            "a private selection cannot vary steps: one plan",
+        ),
+        (
+            "sweep npz:spots.npz QUICK --vary ema=0 --search secret",
+            "--search must be one of public, private, uncovered",
+        ),
+        ("sweep digits QUICK --vary ema=0 --shape 0", "--shape and --score-noise belong to a private selection"),
+        ("sweep digits QUICK", "nothing is varied; give --vary"),
+        ("sweep digits QUICK --vary seed=1,2", "a search cannot vary seed"),
+        ("sweep digits QUICK --vary ema", "--vary 'ema' names no values"),
+        ("sweep digits QUICK --vary ema=0..0.9", "ema varies over a range, of which there is no grid"),
+        ("sweep digits QUICK --vary ema=0.9..0", "--vary ema: low must be below high"),
+        ("sweep digits QUICK --vary ema=a..b", "'a' and 'b' are no two numbers"),
+        ("sweep digits QUICK --vary ema=0 --validation 1", "--validation must lie strictly between 0 and 1"),
+        ("sweep digits QUICK --vary ema=0 --candidates 0", "--candidates must be at least 1, got 0"),
+        ("sweep digits QUICK --vary model=lenet6", "lenet6"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(call, spots, command, words):
+    assert words in call(command.replace("QUICK", QUICK), status=1)
+
+
+def test_the_number_of_candidates_follows_the_law_of_the_statement(call, spots, drawn, monkeypatch):
+    asked = []
+
+    def number(draws, key):
+        asked.append(draws)
+        return 2
+
+    monkeypatch.setattr(randomness, "number_of_candidates", number)
+    call(f"sweep {spots} {QUICK} {SELECTED.replace('--shape 1', '--shape 0')}")
+    selection = PrivateSelection.from_dict(json.loads(Path("won/statement.json").read_text())["selection"])
+    assert asked == [selection.draws]
+    assert (selection.draws.mean, selection.draws.shape) == (3, 0)
+    assert len(drawn) == 2
+
+
+def test_the_winner_is_the_best_by_its_noisy_score(call, spots, monkeypatch):
+    scores = {0: 11, 1: 50, 2: 40}
+    monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 3)
+    monkeypatch.setattr(randomness, "noisy_score", lambda right, noise, number, key: scores[number])
+    rates = {0: 0.1, 1: 0.2, 2: 0.3}
+    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"learning_rate": rates[number]})
+    found = json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))
+    assert found["settings"] == {"learning_rate": 0.2}
+    assert found["score"] == 50
+    settings = json.loads(Path("won/settings.json").read_text())["settings"]
+    assert settings["learning_rate"] == 0.2
+
+
+def test_candidates_have_dice_of_their_own(call, spots, monkeypatch):
+    keys = []
+
+    def choose(place, *_):
+        keys.extend((path / "dice.key").read_text() for path in Path(place).iterdir() if path.is_dir())
+        raise StopError
+
+    monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 3)
+    monkeypatch.setattr(search_private, "_choose", choose)
+    for seed in ("", " --seed 1"):
+        with pytest.raises(StopError):
+            main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}{seed}".replace("won", f"won{len(seed)}")))
+    assert len(keys) == len(set(keys)) == 6
+
+
+def test_an_empty_search_releases_nothing(call, spots, monkeypatch):
+    monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 0)
+    told = call(f"sweep {spots} {QUICK} {SELECTED.replace('--shape 1', '--shape inf')}")
+    assert "nothing is released" in told
+    assert files(".") == {"spots.npz"}
