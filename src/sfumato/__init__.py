@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sfumato.training import PrivateStep as PrivateStep
     from sfumato.training import Run as Run
     from sfumato.training import load as load
+    from sfumato.training import pretrain as pretrain
     from sfumato.training import train as train
     from sfumato.training import verify as verify
 
@@ -55,6 +56,7 @@ _HOMES = {
     "PrivateStep": "training",
     "Run": "training",
     "load": "training",
+    "pretrain": "training",
     "train": "training",
     "verify": "training",
 }

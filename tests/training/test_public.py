@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import load, train
+from sfumato import EMA, load, pretrain, train
 from sfumato._checks import SfumatoError
 from sfumato.randomness import DiceKey
 from sfumato.training import Settings, public
@@ -98,6 +98,13 @@ def test_divergence_is_said(shown, training, tmp_path):
     wild = replace(training, settings=replace(SETTINGS, learning_rate=1e30))
     with pytest.raises(SfumatoError, match="training has diverged"):
         public.execute(job_for(shown, wild), tmp_path / "wild")
+
+
+def test_the_same_from_one_call(shown, pretrained, tmp_path):
+    options = {"steps": 24, "batch_size": 50, "learning_rate": 0.05, "shift": 1, "averaging": EMA(0.9), "seed": 1}
+    run = pretrain("cnn", shown, directory=tmp_path / "one", threads=1, **options)
+    for name in ("model.safetensors", "statement.json"):
+        assert (run.directory / name).read_bytes() == (pretrained.directory / name).read_bytes()
 
 
 @pytest.mark.parametrize("trainable", [(), ("classifier",), ("norm", "classifier")])

@@ -231,8 +231,8 @@ def _foretell(asked: Sweep, selection: PrivateSelection) -> int:
     )
     if figures["epsilon_of_as_many_released"] <= figures["epsilon"]:
         console.talk(
-            "note: so few runs cost less when all of them are released: a grid of as many, planned in advance, would do "
-            "better (--search uncovered tells its cost)"
+            "note: so few runs cost less when all of them are released: as many, planned in advance, would do better "
+            "(--search uncovered tells their cost)"
         )
     console.talk("nothing was spent; without --dry-run this would search")
     return 0

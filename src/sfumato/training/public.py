@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from torch.nn import functional
 from sfumato import optim
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.averaging import EMA
-from sfumato.data import Source, Transform
+from sfumato.data import KINDS, Source, Transform, open_source
 from sfumato.privacy import NoPromise
-from sfumato.randomness import DiceKey
+from sfumato.randomness import DiceKey, owner_key
 from sfumato.report import Facts, page
 from sfumato.training import directory as names
 from sfumato.training import evaluate, finish, pins
@@ -35,6 +35,7 @@ from sfumato.training.directory import RunDirectory, sweep, write
 from sfumato.training.loop import CHECKPOINT_SECONDS, EVALUATIONS
 from sfumato.training.prepare import build, choose_device, default_threads, transform_for
 from sfumato.training.progress import Progress, Silence
+from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.settings import Performance, Settings
 
 KIND = "public training"
@@ -90,7 +91,7 @@ class PublicJob:
     @property
     def statement(self) -> NoPromise:
         """That nothing is promised."""
-        return NoPromise(published=not self.source.read and self.source.kind in ("digits", "torchvision"))
+        return NoPromise(published=KINDS[self.source.kind].published)
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
@@ -327,3 +328,84 @@ def _optimizer(job: PublicJob) -> torch.optim.Optimizer:
         momentum=choice.momentum,
         weight_decay=choice.weight_decay,
     )
+
+
+def pretrain(
+    model: str | nn.Module,
+    source: str | Source,
+    *,
+    directory: str | os.PathLike[str],
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    public: bool = False,
+    optimizer: str = "momentum",
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+    warmup: int = 0,
+    views: int = 1,
+    shift: int = 0,
+    flip: bool = False,
+    zoom: float = 1.0,
+    averaging: EMA | None = EMA(),  # noqa: B008 - frozen
+    pretrained: str | None = None,
+    head: str = "new",
+    trainable: Sequence[str] = (),
+    seed: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> PublicRun:
+    """Train without privacy, on public data; an unfinished run in `directory` is resumed.
+
+    Args:
+        model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
+        source: a spelling such as "torchvision:CIFAR100", or an opened `Source`.
+        directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights.
+        steps, batch_size: how long, and how many examples in a step.
+        public: the owner's declaration that the records of a source named by its spelling are public.
+        learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, zoom, pretrained, head,
+            trainable, seed: see `Settings`.
+        averaging: the weights' moving average, or None for the last weights.
+        device, threads: performance.
+        progress: where to report to.
+
+    **Guarantee.** None. Private data are refused.
+    """
+    opened = source
+    if isinstance(source, str):
+        opened = open_source(source, owner_key=owner_key(), public=True if public else None)
+    settings = Settings(
+        model=model if isinstance(model, str) else "module",
+        pretrained=pretrained,
+        head=head,
+        trainable=trainable,  # type: ignore[arg-type]
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        schedule=schedule,
+        warmup=warmup,
+        views=views,
+        shift=shift,
+        flip=flip,
+        zoom=zoom,
+        ema=averaging.decay if averaging else 0.0,
+        seed=seed,
+    )
+    run = RunDirectory(directory)
+    before = torch.get_num_threads()
+    try:
+        job = prepare(
+            opened,  # type: ignore[arg-type]
+            PublicTraining(settings=settings, steps=steps, batch_size=batch_size),
+            model=None if isinstance(model, str) else model,
+            device=device,
+            threads=threads,
+            recorded=recorded_performance(run),
+            key=recorded_key(run),
+        )
+        return execute(job, run.path, progress=progress)
+    finally:
+        torch.set_num_threads(before)
