@@ -57,6 +57,17 @@ def test_coordinates_are_independent():
         assert abs(float(np.mean(values[lag:] * values[:-lag]))) < LIMIT / math.sqrt(SIZE - lag)
 
 
+def test_parameters_without_dimensions_get_theirs():
+    """Such as the SkipInit gains of normalizer-free networks."""
+    noise = Noise(Gaussian(noise_multiplier=2.0), sensitivity=0.5, key=DiceKey.from_seed(0))
+    gains = {str(number): torch.full((), 3.0) for number in range(2000)}
+    noisy = noise.add(gains, 0)
+    assert {tuple(value.shape) for value in noisy.values()} == {()}
+    values = torch.stack(list(noisy.values())).double().numpy() - 3.0
+    assert scale_is(values, 1.0)
+    assert not scale_is(values, 1.25)
+
+
 def test_a_replayed_step_has_the_same_noise():
     assert (draw(step=4) == draw(step=4)).all()
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 
-NOT_OPTIONS = ("about", "sweep")
+ABOUT = "about"
+NOT_OPTIONS = (ABOUT, "sweep")
 TEXTS = ("source", "model", "pretrained", "head", "optimizer", "schedule", "root", "output", "device")
 SWITCHES = ("flip", "public", "private", "download")
 LISTS = ("classes", "trainable")

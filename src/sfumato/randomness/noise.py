@@ -42,7 +42,7 @@ class Noise:
         def noisy(name: str) -> torch.Tensor:
             value = total[name]
             drawn = self._key.generator("noise", step, name).standard_normal(tuple(value.shape))
-            drawn = np.asarray(drawn) * self.standard_deviation
+            drawn = np.asarray(drawn * self.standard_deviation)  # NumPy makes a scalar of what has no dimensions
             return torch.from_numpy(drawn).to(value.device).add_(value).to(torch.float32)
 
         if sum(value.numel() for value in total.values()) < 1_000_000:

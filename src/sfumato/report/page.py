@@ -45,6 +45,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
     withheld = public and not facts.public_test
     if withheld:
         facts = replace(facts, metrics=(), evaluation=None)
+    promised = facts.statement["epsilon"] is not None
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -52,11 +53,12 @@ def page(facts: Facts, *, public: bool = False) -> str:
     return template.render(
         title=facts.title,
         public=public,
+        promised=promised,
         withheld=withheld,
         public_test=facts.public_test,
         promise=_promise(facts.statement),
         training=_training(facts.metrics),
-        result=_result(facts.evaluation) if facts.evaluation and facts.evaluation.examples else None,
+        result=_result(facts.evaluation, promised) if facts.evaluation and facts.evaluation.examples else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),
             ("Settings", "What the model and its training were.", _table(facts.settings)),
@@ -126,7 +128,7 @@ def _training(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def _result(evaluation: Evaluation) -> dict[str, Any]:
+def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
     scores = class_scores(evaluation)
     lowest = worst(scores)
     classes = len(evaluation.classes)
@@ -139,7 +141,8 @@ def _result(evaluation: Evaluation) -> dict[str, Any]:
         "examples": f"{evaluation.examples:,}",
         "classes": f"{classes:,}",
         "untested": classes - len(scores),
-        "fairness": _fairness(lowest, evaluation.accuracy),
+        "top5": "" if evaluation.top5 is None else percent(evaluation.top5),
+        "fairness": f"{_fairness(lowest, evaluation.accuracy)} {_UNFAIR if promised else ''}".rstrip(),
         "bars": [
             {
                 "name": score.name,
@@ -161,25 +164,23 @@ def _result(evaluation: Evaluation) -> dict[str, Any]:
 
 def _fairness(lowest: Sequence[ClassScore], accuracy: float) -> str:
     if not lowest:
-        return f"No class stands out in this test. {_UNFAIR}"
+        return "No class stands out in this test."
     first = lowest[0]
     if len(lowest) == 1:
         low, high = first.interval
         images = "its only test image was" if first.examples == 1 else f"its {first.examples:,} test images were"
-        found = (
+        return (
             f"The worst class is “{first.name}”: {percent(first.accuracy)} of {images} classified correctly, against "
             f"{percent(accuracy)} over all classes. From so many images, its true accuracy lies between {percent(low)} "
             f"and {percent(high)} with 95% confidence."
         )
-    else:
-        names = [f"“{score.name}”" for score in lowest[:3]]
-        if len(lowest) > 3:
-            names.append(f"{len(lowest) - 3:,} more")
-        found = (
-            f"The worst classes are {', '.join(names[:-1])} and {names[-1]}: {percent(first.accuracy)} of the test "
-            f"images of each were classified correctly, against {percent(accuracy)} over all classes."
-        )
-    return f"{found} {_UNFAIR}"
+    names = [f"“{score.name}”" for score in lowest[:3]]
+    if len(lowest) > 3:
+        names.append(f"{len(lowest) - 3:,} more")
+    return (
+        f"The worst classes are {', '.join(names[:-1])} and {names[-1]}: {percent(first.accuracy)} of the test "
+        f"images of each were classified correctly, against {percent(accuracy)} over all classes."
+    )
 
 
 def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool]]]]:

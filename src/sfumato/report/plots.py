@@ -44,6 +44,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     steps, values = [point[0] for point in points], [point[1] for point in points]
     sentinel, variable = _SERIES[key]
     show = percent if key == "accuracy" else significant
+    ticks = epsilon_ticks(rows)
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -76,7 +77,6 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
             color=_INK,
             fontweight="bold",
         )
-        ticks = epsilon_ticks(rows)
         if ticks:
             top = axes.twiny()
             top.set_xlim(*axes.get_xlim())
@@ -90,7 +90,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
 
     alternative = (
         f"Line: {key} on the test split, {show(values[0])} at step {steps[0]:,} and {show(values[-1])} at step "
-        f"{steps[-1]:,}, against steps, with the epsilon spent on a second axis."
+        f"{steps[-1]:,}, against steps{', with the epsilon spent on a second axis' if ticks else ''}."
     )
     return _svg(draw, name=key, height=_HEIGHT, alternative=alternative, colours={sentinel: variable})
 

@@ -1,0 +1,206 @@
+"""Two steps of every kind of recipe on made-up images, through the command line: python benchmarks/recipes.py
+
+    python benchmarks/recipes.py [--only table13-eps1 table15-eps8] [--device cuda]
+
+Recipes are of one kind if they share model, image size, classes, what is trained, and whether there are several views.
+For each kind, `sfumato train` takes the first recipe of that kind with 8 random images, 4 of them in an expected batch,
+2 steps, noise multiplier 1, 2 views at most and random initial weights, in a process of its own. The seconds of the
+whole command, of which the self-check and the choice of ways are a good part, the seconds of the training in it, and
+the most memory that the process ever held go to benchmarks/results/recipes.json, machine by machine. What was measured
+on this machine before is not measured again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+import measuring
+from measuring import CannotError
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = measuring.RESULTS / "recipes.json"
+IMAGES, BATCH, STEPS, VIEWS = 8, 4, 2, 2
+CLASSES = {"CIFAR100": 100, "imagenet": 1000, "places365": 365}
+SHAPES = {"digits": (1, 8), "MNIST": (1, 28), "CIFAR10": (3, 32), "CIFAR100": (3, 32)}
+REPLACED = ("pretrained", "epsilon", "noise-multiplier")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which kinds to measure, and where.
+
+    Args:
+        only: names of recipes; all kinds if there are none.
+        device: cpu or cuda.
+        json: the file of the figures.
+    """
+
+    only: tuple[str, ...] = ()
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    json: Path = RESULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What recipes of one kind share.
+
+    Args:
+        model: name.
+        size, channels, classes: of the images.
+        trainable: what is trained.
+        several: whether there are more views than one.
+    """
+
+    model: str
+    size: int
+    channels: int
+    classes: int
+    trainable: tuple[str, ...]
+    several: bool
+
+
+def kind_of(recipe: dict[str, Any]) -> Kind:
+    """The kind of a recipe's options."""
+    name = recipe["source"].rpartition(":")[2]
+    channels, size = SHAPES.get(name) or (recipe["channels"], recipe["size"])
+    return Kind(
+        model=recipe["model"],
+        size=size,
+        channels=channels,
+        classes=CLASSES.get(name, 10),
+        trainable=tuple(recipe.get("trainable", ["all"])),
+        several=recipe.get("views", 1) > 1,
+    )
+
+
+def kinds() -> dict[Kind, list[Path]]:
+    """The kinds of private recipes, with the recipes of each."""
+    found: dict[Kind, list[Path]] = {}
+    for path in sorted((ROOT / "recipes").rglob("*.toml"), key=lambda path: path.stem):
+        recipe = tomllib.loads(path.read_text("utf-8"))
+        if recipe["about"]["command"].startswith("sfumato train "):
+            found.setdefault(kind_of(recipe), []).append(path)
+    return found
+
+
+def prepare(place: Path, recipe: Path, kind: Kind, device: str) -> list[str]:
+    """Images and recipe in this folder; gives the command for them."""
+    generator = np.random.default_rng(0)
+    shape = (kind.size, kind.size, kind.channels)
+    labels = np.arange(IMAGES) % (IMAGES // 2)
+    arrays = {
+        "x_train": generator.integers(256, size=(IMAGES, *shape), dtype=np.uint8),
+        "y_train": labels,
+        "x_test": generator.integers(256, size=(IMAGES, *shape), dtype=np.uint8),
+        "y_test": labels,
+        "classes": np.array([f"class {number}" for number in range(kind.classes)]),
+    }
+    np.savez(place / "images.npz", **arrays)
+    kept = [line for line in recipe.read_text("utf-8").splitlines() if line.partition(" = ")[0] not in REPLACED]
+    (place / "recipe.toml").write_text("\n".join(kept) + "\n", "utf-8")
+    views = tomllib.loads(recipe.read_text("utf-8")).get("views", 1)
+    options = {
+        "source": f"npz:{place / 'images.npz'}",
+        "examples": IMAGES,
+        "batch-size": BATCH,
+        "steps": STEPS,
+        "noise-multiplier": 1,
+        "views": min(views, VIEWS),
+        "output": place / "run",
+        "device": device,
+    }
+    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    return ["train", str(place / "recipe.toml"), *words, "--json"]
+
+
+def measure(recipe: Path, kind: Kind, device: str) -> dict[str, Any]:
+    """Run a kind's command in this process, which should be a fresh one.
+
+    Raises:
+        CannotError: the command was refused, with its own line.
+    """
+    from sfumato.cli import main
+
+    said, told = io.StringIO(), io.StringIO()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        os.environ["SFUMATO_HOME"] = str(place / "home")
+        command = prepare(place, recipe, kind, device)
+        before = time.perf_counter()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+            status = main(command)
+        seconds = time.perf_counter() - before
+    if status:
+        lines = [line for line in told.getvalue().splitlines() if line.startswith("error")]
+        raise CannotError(measuring.reason(CannotError(" ".join(lines) or f"exit status {status}")))
+    run = json.loads(said.getvalue())
+    row = {"seconds": seconds, "training_seconds": run["seconds"], "peak_bytes": _resident()}
+    return row | ({"peak_gpu_bytes": torch.cuda.max_memory_allocated()} if device == "cuda" else {})
+
+
+def _resident() -> int:
+    """The most memory that this process has held, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def main(options: Options) -> None:
+    machine = measuring.machine(options.device)
+    found = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}
+    own = found.setdefault(measuring.machine_name(machine), {})
+    if own.get("machine") != machine:
+        own.update(machine=machine, rows={})
+    for kind, recipes in kinds().items():
+        names = [path.stem for path in recipes]
+        if options.only and not set(options.only) & set(names):
+            continue
+        row = own["rows"].get(names[0], {"reason": "not yet measured"})
+        if "reason" in row:
+            row = own["rows"][names[0]] = {**described(kind, names), **attempt(recipes[0], kind, options.device)}
+            options.json.parent.mkdir(exist_ok=True)
+            options.json.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        print(line(names[0], row), flush=True)
+
+
+def described(kind: Kind, names: Sequence[str]) -> dict[str, Any]:
+    """What a row says of its kind."""
+    image = f"{kind.channels} x {kind.size} x {kind.size}"
+    about = {"model": kind.model, "image": image, "classes": kind.classes, "trainable": list(kind.trainable)}
+    return {**about, "several_views": kind.several, "recipes": list(names)}
+
+
+def attempt(recipe: Path, kind: Kind, device: str) -> dict[str, Any]:
+    """Figures, or the reason why there are none."""
+    try:
+        return measuring.apart(measure, recipe, kind, device)
+    except Exception as error:
+        return {"reason": measuring.reason(error)}
+
+
+def line(name: str, row: dict[str, Any]) -> str:
+    """A row as it is printed."""
+    what = f"{name:<26}{row['model']:<26}{row['image']:<16}{','.join(row['trainable']):<12}"
+    if "reason" in row:
+        return f"{what}{row['reason']}"
+    gpu = f"{row['peak_gpu_bytes'] / 2**20:>9.0f} MiB GPU" if "peak_gpu_bytes" in row else ""
+    return f"{what}{row['seconds']:>8.1f} s{row['training_seconds']:>8.1f} s{row['peak_bytes'] / 2**20:>9.0f} MiB{gpu}"
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
