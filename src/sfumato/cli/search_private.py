@@ -177,10 +177,10 @@ def _release(
             run.path.rmdir()
         os.rename(winner.path, run.path)
         shutil.rmtree(place)
-    return _show(asked, changes[number], chosen["score"], len(data.validation), read(run))
+    return _show(asked, changes[number], chosen["score"], read(run))
 
 
-def _show(asked: Sweep, change: Mapping[str, Any], score: int, of: int, run: Any) -> int:
+def _show(asked: Sweep, change: Mapping[str, Any], score: int, run: Any) -> int:
     if asked.json:
         console.as_json(
             {
@@ -198,7 +198,7 @@ def _show(asked: Sweep, change: Mapping[str, Any], score: int, of: int, run: Any
     console.result()
     console.result(f"the winner     {line_of(change)}")
     noisy = "" if run.statement.selection.score_noise is None else ", noise included"
-    console.result(f"its score      about {score} right answers of {of}{noisy}")
+    console.result(f"its score      {score} right answers on the validation part{noisy}")
     console.result()
     console.result(run.statement.sentence)
     console.result()

@@ -44,9 +44,10 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
             axes.margins(x=0.15)
         elif min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions):
             axes.set_xscale("log")
+        axes.margins(y=0.1)
         axes.set_xlabel(name.replace("_", " "), color=_INK)
         if place % across == 0:
-            axes.set_ylabel("accuracy on the validation part, %", color=_INK)
+            axes.set_ylabel("validation accuracy, %", color=_INK)
         axes.tick_params(colors=_MUTED, labelsize=8)
         axes.grid(axis="y", color="#e4e4e4", linewidth=0.7)
         axes.set_axisbelow(True)
