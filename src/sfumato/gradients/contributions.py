@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.derived import Operand, Operands
-from sfumato.gradients.sites import RowMap, Use
+from sfumato.gradients.sites import Use
 from sfumato.gradients.sites.uses import Instantiated, slices, together, tolerance
 
 # What the numbers s, a, c may be wrong by, relative to the norm that they give.
@@ -72,9 +72,10 @@ class OfRows:
         return self._squares
 
     def _bound(self) -> Tensor:
-        form, tensor = self._operand.form, self._operand.tensor
+        form, tensor, known = self._operand.form, self._operand.tensor, self._operand.rows
         assert form is not None
-        found = self._use.row_statistics(RowMap(tensor.detach(), form.scales, form.sizes))
+        assert known is not None
+        found = self._use.row_statistics(known)
         of_ones, of_own, of_both = form.quadratic
         change = found.ones.square() @ of_ones + found.own.square() @ of_own + (found.ones * found.own) @ of_both
         squares, felt = (found.squares + change).clamp_min(0), found.rounding
