@@ -16,9 +16,10 @@ from sfumato.training import directory, loop
 
 REFUSED = {
     # the command itself
-    "": "Expected one of {train, pretrain, plan, evaluate, predict, report, verify, finish}; see sfumato --help",
-    "frobnicate": "Unrecognized options: frobnicate; there are train, pretrain, plan, evaluate, predict, report, "
-    "verify, finish; see sfumato --help",
+    "": "Expected one of {train, pretrain, sweep, plan, tradeoff, evaluate, predict, report, verify, finish}; see "
+    "sfumato --help",
+    "frobnicate": "Unrecognized options: frobnicate; there are train, pretrain, sweep, plan, tradeoff, evaluate, "
+    "predict, report, verify, finish; see sfumato --help",
     "train": "Missing from sfumato train: SOURCE|RECIPE|RUN Where the images are, a recipe, or a run to resume. "
     "(required); see sfumato train --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
@@ -61,8 +62,34 @@ REFUSED = {
     "examples, got 2000 of 1000; give at most 1000, which means full-batch steps",
     "plan --examples 100 --batch-size 100 --noise-multiplier 0.5 --epsilon 0.1": "epsilon 0.1 is already exceeded by "
     "one step (...); give more noise or a larger epsilon",
+    "plan --examples 1000 --batch-size 100 --steps 10 --noise-multiplier 1e-5": "--noise-multiplier must lie between "
+    "0.001 and 1e+09, got 1e-05; give the noise's standard deviation over the clipping norm",
+    "plan --examples 1000 --batch-size 100 --steps 10 --noise-multiplier 1e200": "--noise-multiplier must lie between "
+    "0.001 and 1e+09, got 1e+200; give the noise's standard deviation over the clipping norm",
     "plan --examples 1000 --batch-size 100 --steps 100000000000 --epsilon 3": "--steps must be at most 10000000, got "
     "100000000000; give fewer steps",
+    "tradeoff": "--examples is missing; give budget and number of examples, as in --examples 50000 --epsilon 8",
+    "tradeoff --examples 1000": "--epsilon is missing; give budget and number of examples, as in --examples 50000 "
+    "--epsilon 8",
+    "tradeoff --examples 1000 --epsilon 3 --batch-size few": "--batch-size must be whole numbers, got 'few'; see "
+    "sfumato tradeoff --help",
+    "tradeoff --examples 1000 --epsilon 3 --batch-size 100 2000": "--batch-size must not exceed the number of "
+    "examples, got 2000 of 1000; give at most 1000, which means full-batch steps",
+    "tradeoff --examples 1000 --epsilon 3 --noise-multiplier two": "--noise-multiplier must be numbers, got 'two'; see "
+    "sfumato tradeoff --help",
+    "tradeoff --examples 1000 --epsilon 3 --noise-multiplier 0": "--noise-multiplier must lie between 0.1 and 10,000, "
+    "got 0; give numbers such as 1 2 4 8",
+    "tradeoff --examples 1000 --epsilon 0.1 --noise-multiplier 1": "epsilon 0.1 is already exceeded by one step of "
+    "noise multiplier 1 (...); give more noise or a larger epsilon",
+    "tradeoff --examples 1000 --epsilon 3 --epochs 0": "--epochs must be positive, got 0.0; give a number such as 100",
+    "tradeoff --examples 1000 --epsilon 3 --epochs 0.5": "--epochs must allow at least one step, got 0.5 for batches "
+    "of 1000 of 1000; give more epochs or a smaller batch",
+    "tradeoff --examples 1000 --epsilon 3 --views 0": "--views must be at least 1, got 0; give a whole number of at "
+    "least 1",
+    "tradeoff --examples 1000 --epsilon 3 --plot a.jpg": "--plot must end with one of .svg, .png, .pdf, got 'a.jpg'; "
+    "name a file such as a.svg",
+    "tradeoff --examples 1000 --epsilon 3 --plot missing/a.svg": "--plot must lie in a folder that exists, got "
+    "'missing/a.svg'; make the folder first",
     # choices of the model and its training
     "train digits QUICK --model lenet6": "--model must be one of ...; got 'lenet6'; choose one of ...",
     "train digits QUICK --model wrn-15-4": "the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, "

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sfumato.cli import main
+from sfumato.cli import main, parse
 from sfumato.data import open_source
 from sfumato.privacy import PrivacyPlan
 from sfumato.training import loop
@@ -244,7 +244,67 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
     printed = capsys.readouterr()
     for said in ("Renyi", "sampling", "FullBatch, probability 1", "expected epochs", "noise multiplier"):
         assert said in printed.out
-    assert "next: sfumato train SOURCE --batch-size 1000 --steps 10 --noise-multiplier 4 --delta 0.0001" in printed.err
+    assert (
+        "next: sfumato train SOURCE --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 0.0001" in printed.err
+    )
+
+
+# -- tradeoff ----------------------------------------------------------------------------------------------------------
+
+TRADEOFF = "tradeoff --examples 2000 --epsilon 2 --delta 1e-4 --batch-size 500 2000 --noise-multiplier 4 8"
+
+
+def test_tradeoff_gives_its_points_as_json(call):
+    found = json.loads(call(f"{TRADEOFF} --views 4 --parameters 100 --json"))
+    assert (found["examples"], found["epsilon"], found["delta"], found["views"]) == (2000, 2.0, 1e-4, 4)
+    assert [each["batch_size"] for each in found["frontiers"]] == [500, 2000]
+    assert [each["sampling"] for each in found["frontiers"]] == ["Poisson", "FullBatch"]
+    for each in found["frontiers"]:
+        for point in each["points"]:
+            batch, sigma, steps = each["batch_size"], point["noise_multiplier"], point["steps"]
+            assert point["epsilon"] <= 2.0 < point["epsilon_rdp"]
+            assert point["gradients"] == 4 * batch * steps
+            assert math.isclose(point["expected_epochs"], batch * steps / 2000)
+            assert math.isclose(point["signal_to_noise_step"], batch / sigma)
+            assert math.isclose(point["signal_to_noise_run"], batch * math.sqrt(steps) / sigma)
+            assert math.isclose(point["effective_noise"], sigma / (batch * math.sqrt(steps)))
+            assert math.isclose(point["signal_to_noise_run_norm"], point["signal_to_noise_run"] / 10)
+            assert math.isclose(point["share_of_limit"], point["signal_to_noise_run"] / each["limit"])
+        assert [point["rule"] for point in each["points"]].count("steps") == 1
+    (taken,) = [point for each in found["frontiers"] for point in each["points"] if point["take"]]
+    assert taken["rule"] == "steps"
+    assert "CIFAR-10" in found["rules"]["source"]
+    assert "small batches" in found["rules"]
+    assert found["next"].endswith("--views 4")
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 0.002])
+def test_tradeoff_ends_with_the_command_that_trains_by_the_point_taken(call, epsilon):
+    found = json.loads(call(f"tradeoff --examples 2000 --epsilon {epsilon} --noise-multiplier 9000 --json"))
+    verb = parse(shlex.split(found["next"])[1:])
+    plan = PrivacyPlan.calibrate(
+        examples=verb.examples,
+        batch_size=verb.batch_size,
+        steps=verb.steps,
+        noise_multiplier=verb.noise_multiplier,
+        delta=verb.delta,
+    )
+    (taken,) = [point for each in found["frontiers"] for point in each["points"] if point["take"]]
+    assert (plan.noise_multiplier, plan.steps) == (taken["noise_multiplier"], taken["steps"])
+    assert plan.epsilon() <= epsilon
+
+
+def test_tradeoff_prints_tables_marks_rules_and_what_to_do_next(capsys):
+    assert main([*shlex.split(TRADEOFF), "--epochs", "100", "--plot", "frontier.svg"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("S/N run  of limit") == 2
+    assert printed.out.count("<- the most steps in 100 epochs") == 2
+    assert printed.out.count("steps: rule of De et al. 2022") == 2
+    assert printed.out.count("flat from here") == 1
+    for said in ("CIFAR-10", "- learning rate: ", "taken: batch size 2,000, the nearest to", "frontier.svg   "):
+        assert said in printed.err
+    assert "next: sfumato train SOURCE --examples 2000 --batch-size 2000 --steps 100 --noise-multiplier" in printed.err
+    assert Path("frontier.svg").read_text().startswith("<?xml")
 
 
 # -- evaluate, predict, report, verify ---------------------------------------------------------------------------------

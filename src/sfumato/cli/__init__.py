@@ -83,11 +83,12 @@ def one_line(boxed: str) -> str:
         problem = re.sub(r" or misplaced| \(applied to [^)]*\)| Arguments are applied.*", "", problem)
         rest = []
     unread = re.fullmatch(
-        r"Error parsing (\S+): no type matching (?:\{None\}\|)?(\S+) could be instantiated from \[(.*)\]", problem
+        r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be instantiated from \[(.*)\]", problem
     )
     if unread:
         option, kind, given = unread.groups()
         kinds = {"INT": "a whole number", "FLOAT": "a number"}
+        kinds |= {"{[INT [INT ...]]}": "whole numbers", "{[FLOAT [FLOAT ...]]}": "numbers"}
         problem = f"{option} must be {kinds.get(kind, kind)}, got {given}"
     if not problem:
         return "the command cannot be understood"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -29,3 +29,11 @@ def columns(rows: Iterable[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in listed)
     for name, value in listed:
         print(f"{name:<{width}}  {value}")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on standard output: figures to the right, remarks, the last column, to the left."""
+    listed = [head, *rows]
+    widths = [max(len(row[column]) for row in listed) for column in range(len(head) - 1)]
+    for *figures, remark in listed:
+        print("  ".join([*(f"{text:>{width}}" for text, width in zip(figures, widths, strict=True)), remark]).rstrip())

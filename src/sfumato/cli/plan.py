@@ -96,6 +96,6 @@ class Plan:
         )
         console.talk(
             f"next: sfumato train SOURCE --batch-size {plan.expected_batch_size} --steps {plan.steps} "
-            f"--noise-multiplier {plan.noise_multiplier:g} --delta {plan.delta:g}"
+            f"--noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}"
         )
         return 0

@@ -11,6 +11,7 @@ from sfumato.cli.predict import Predict
 from sfumato.cli.pretrain import Pretrain
 from sfumato.cli.report import Report
 from sfumato.cli.sweep import Sweep
+from sfumato.cli.tradeoff import Tradeoff
 from sfumato.cli.train import Train
 from sfumato.cli.verify import Verify
 
@@ -19,6 +20,7 @@ VERBS = {
     "pretrain": Pretrain,
     "sweep": Sweep,
     "plan": Plan,
+    "tradeoff": Tradeoff,
     "evaluate": Evaluate,
     "predict": Predict,
     "report": Report,

@@ -1,0 +1,275 @@
+"""The trade-off of one budget: which noise multiplier allows how many steps, and what signal stays above the noise.
+
+For a budget (epsilon, delta), N examples and a batch size B, noise multiplier sigma and steps T decide each other: more
+noise allows more steps. The pairs that spend the whole budget are the frontier (De et al. 2022, section 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer
+from sfumato.privacy.mechanism import Gaussian
+from sfumato.privacy.plan import MAX_STEPS, PrivacyPlan
+from sfumato.privacy.rules_of_thumb import BATCH_SIZE, EPSILON, NOISE_MULTIPLIER, batch_by_rule, steps_by_rule
+from sfumato.privacy.sampling import Poisson, SamplingRule, rule_for
+
+FLAT = 0.95
+"""The share of the full-batch limit from which a frontier counts as flat."""
+_FEWEST, _MOST, _MOST_EPOCHS, _MOST_OF_ALL = 30, 30_000, 1_000, 200_000
+_FEW_POINTS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A plan that spends the budget, what it costs and what it leaves of the signal.
+
+    A sum of clipped gradients has norm at most C for each participant, so B C for the expected batch; the noise has
+    standard deviation sigma C in every single direction, and norm close to sigma C sqrt(d) over d parameters. The
+    signal is that bound, reached only if all gradients are at least C long and agree: it compares plans, not trainings.
+
+    Args:
+        plan: the plan.
+        rule: "steps" or "noise" for a rule of thumb of De et al. 2022, "epochs" for the most steps within a budget of
+            computation, None for a point of the grid.
+
+    >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=2500, noise_multiplier=4.0, delta=1e-5)
+    >>> point = Point(plan=plan)
+    >>> point.signal_to_noise_step, point.signal_to_noise_run
+    (1024.0, 51200.0)
+    """
+
+    plan: PrivacyPlan
+    rule: str | None = None
+
+    @property
+    def signal_to_noise_step(self) -> float:
+        """B / sigma: the most that one step's signal can be, over the noise in its direction."""
+        return self.plan.expected_batch_size / self.plan.noise_multiplier
+
+    @property
+    def signal_to_noise_run(self) -> float:
+        """B sqrt(T) / sigma: T steps of one direction add up to T B C, their noise to sqrt(T) sigma C."""
+        return self.signal_to_noise_step * math.sqrt(self.plan.steps)
+
+    @property
+    def effective_noise(self) -> float:
+        """sigma / (B sqrt(T)): the noise on the run's mean gradient in one direction, in units of C."""
+        return 1 / self.signal_to_noise_run
+
+    def gradients(self, views: int = 1) -> int:
+        """B T K: the expected number of gradients to compute, K views of each participant."""
+        return self.plan.expected_batch_size * self.plan.steps * positive_integer("views", views)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier:
+    """The points of one batch size, by rising noise multiplier.
+
+    Args:
+        epsilon: the budget.
+        limit: N mu, the signal-to-noise of a full-batch run of any length with this budget, where the Gaussian
+            mechanism of sensitivity mu and standard deviation 1 is exactly (epsilon, delta)-private. Sampled batches
+            come close to it as sigma grows: by the central limit of `_central_limit`, B sqrt(T) / sigma tends to N mu.
+        points: rising in noise multiplier and steps.
+
+    **Guarantee.** Of what `frontier` returns: `point.plan.epsilon() <= epsilon` for each point, at the delta that was
+    asked for, certified on the fine grid.
+    """
+
+    epsilon: float
+    limit: float
+    points: tuple[Point, ...]
+
+    def share(self, point: Point) -> float:
+        """The point's signal-to-noise over the run, as a share of the full-batch limit."""
+        return point.signal_to_noise_run / self.limit
+
+    @property
+    def flat_from(self) -> Point | None:
+        """The first point with 95% of the limit, so that noise and steps beyond it gain little; None where none has.
+
+        With full batches every point has the limit, so there is nothing to say.
+        """
+        if not isinstance(self.points[0].plan.sampling, Poisson):
+            return None
+        return next((point for point in self.points if self.share(point) >= FLAT), None)
+
+    @property
+    def best(self) -> Point:
+        """The point to take: the most steps within the computation that was allowed, or else the rule's."""
+        marked = {point.rule: point for point in self.points}
+        return marked.get("epochs") or marked["steps"]
+
+
+def frontier(
+    *,
+    examples: int,
+    batch_size: int,
+    epsilon: float,
+    delta: float,
+    noise_multipliers: Sequence[float] | None = None,
+    epochs: float | None = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> Frontier:
+    """The frontier of one batch size, with the points that a rule marks.
+
+    Args:
+        examples: N.
+        batch_size: B, the expected number of examples in a step; N means full-batch steps.
+        epsilon: the budget, at `delta`.
+        noise_multipliers: the grid; None for powers of the square root of two that allow between thirty steps and
+            30,000 (or 1,000 epochs, if that is more).
+        epochs: the computation that is allowed, B T / N. Where the rule's steps do not fit, the most that do are
+            marked.
+        tell: called with how many points are done, and of how many.
+
+    **Guarantee.** No point's epsilon exceeds the budget: of a noise multiplier's steps the last that was certified is
+    taken, and of a number of steps the least noise that was (`PrivacyPlan.calibrate`).
+
+    Errors: `SfumatoError` when a value is out of range, or when a noise multiplier of the grid does not allow one step.
+    """
+    positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
+    fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+    sampling = rule_for(examples=examples, batch_size=batch_size)
+    mu = _gaussian(epsilon, delta)
+    grid = _grid(sampling, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
+    wanted = [
+        *_marked(sampling, epsilon, epochs),
+        *(_Wanted(None, sigma=sigma) for sigma in sorted(grid, reverse=True)),
+    ]
+    points: dict[tuple[float, int], Point] = {}
+    for done, (rule, sigma, steps) in enumerate(wanted):
+        if tell is not None:
+            tell(done, len(wanted))
+        if sigma is None:
+            plan = PrivacyPlan.calibrate(
+                examples=examples, batch_size=batch_size, steps=steps, epsilon=epsilon, delta=delta
+            )
+        else:
+            one = PrivacyPlan(sampling=sampling, mechanism=Gaussian(noise_multiplier=sigma), steps=1, delta=delta)
+            most = _most_steps(one, epsilon, _central_limit(sampling, sigma, mu))
+            if noise_multipliers is None and rule is None and most < _FEWEST:
+                break  # the rest of the grid has less noise and allows fewer
+            if most < 1:
+                raise SfumatoError(
+                    f"epsilon {epsilon:g} is already exceeded by one step of noise multiplier {sigma:g} "
+                    f"({one.epsilon():.3g})",
+                    "give more noise or a larger epsilon",
+                )
+            plan = replace(one, steps=most)
+        points.setdefault((plan.noise_multiplier, plan.steps), Point(plan=plan, rule=rule))
+    return Frontier(epsilon=epsilon, limit=examples * mu, points=tuple(points[key] for key in sorted(points)))
+
+
+def chosen(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
+    """The point to take of several batch sizes: of the largest, or of the one that fits the epochs best."""
+    if epochs is None:
+        return max((each.best for each in frontiers), key=lambda point: point.plan.expected_batch_size)
+    ideal = batch_by_rule(frontiers[0].best.plan.examples, frontiers[0].epsilon, epochs)
+    return min(
+        (each.best for each in frontiers), key=lambda point: abs(math.log(point.plan.expected_batch_size / ideal))
+    )
+
+
+class _Wanted(NamedTuple):
+    """A point to solve: the most steps for a noise multiplier, or the least noise for a number of steps."""
+
+    rule: str | None
+    sigma: float | None = None
+    steps: int | None = None
+
+
+def _marked(sampling: SamplingRule, epsilon: float, epochs: float | None) -> list[_Wanted]:
+    """The points that a rule names."""
+    batch = sampling.expected_batch_size
+    by_rule = min(steps_by_rule(epsilon, batch, sampling.examples), MAX_STEPS)
+    marked = [_Wanted("steps", steps=by_rule)]
+    if epochs is not None:
+        fit = math.floor(positive("epochs", epochs, remedy="give a number such as 100") * sampling.examples / batch)
+        if fit < 1:
+            raise SfumatoError(
+                f"epochs must allow at least one step, got {epochs:g} for batches of {batch} of {sampling.examples}",
+                "give more epochs or a smaller batch",
+            )
+        if fit < by_rule:
+            marked.append(_Wanted("epochs", steps=fit))
+    if (batch, epsilon) == (BATCH_SIZE, EPSILON):
+        marked.append(_Wanted("noise", sigma=NOISE_MULTIPLIER))
+    return marked
+
+
+def _sensible(sigma: float) -> float:
+    """The noise multiplier, if it lies where the accountant has been tried."""
+    if not 0.1 <= number("noise_multiplier", sigma) <= 1e4:
+        raise SfumatoError(
+            f"noise_multiplier must lie between 0.1 and 10,000, got {sigma:g}", "give numbers such as 1 2 4 8"
+        )
+    return float(sigma)
+
+
+def _most_steps(one: PrivacyPlan, target: float, guess: float) -> int:
+    """The most steps T with epsilon(T) at most the target, to one in ten thousand; 0 where one step is too much.
+
+    Epsilon is close to a power of T, so the secant in logarithms finds T in few tries; bisection where it does not.
+
+    **Guarantee.** The steps returned were certified on the fine grid; the tries only decide which are asked about.
+    """
+    low, high = 0, MAX_STEPS + 1
+    tried: list[tuple[float, float]] = []  # log T, log epsilon
+    while high - low > (width := max(1, low // 10_000)):
+        if len(tried) % 8 == 7 and high <= MAX_STEPS:
+            guess = math.sqrt(max(low, 1) * high)
+        steps = min(max(math.floor(guess), low + width), high - width)
+        spent = one.epsilon(steps=steps)
+        low, high = (steps, high) if spent <= target else (low, steps)
+        tried.append((math.log(steps), math.log(min(max(spent, 1e-300), 1e300))))
+        guess = _secant(tried[-2:], math.log(target))
+    return low
+
+
+def _secant(tried: Sequence[tuple[float, float]], goal: float) -> float:
+    """Where the line through the last two tries, in logarithms, meets the goal: not beyond eight times the last one.
+
+    Through a single try a line of slope 0.6, between a half, as for little privacy loss, and one.
+    """
+    steps, spent = tried[-1]
+    slope = 0.6
+    if len(tried) == 2 and tried[0][0] != steps:
+        slope = min(max((spent - tried[0][1]) / (steps - tried[0][0]), 0.2), 5.0)
+    return math.exp(min(steps + (goal - spent) / slope, steps + math.log(8.0)))
+
+
+def _central_limit(sampling: SamplingRule, sigma: float, mu: float) -> float:
+    """The T whose composition tends to the Gaussian mechanism of mu: q^2 T (e^(1/sigma^2) - 1) = mu^2.
+
+    A first guess, somewhat too large (Bu, Dong, Long and Su 2020, arXiv 1911.11607; T / sigma^2 = mu^2 for full
+    batches).
+    """
+    if isinstance(sampling, Poisson):
+        return mu**2 / (sampling.probability**2 * math.expm1(1 / sigma**2))
+    return mu**2 * sigma**2
+
+
+def _gaussian(epsilon: float, delta: float) -> float:
+    """mu: the sensitivity at which Gaussian noise of standard deviation 1 is exactly (epsilon, delta)-private."""
+    import dp_accounting
+
+    return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+
+
+def _grid(sampling: SamplingRule, mu: float) -> tuple[float, ...]:
+    """Powers of the square root of two, to three digits, that allow a number of steps that somebody would take.
+
+    Of the fourth root where those are few, as they are for small batches: there steps grow fast with the noise.
+    """
+    most = min(max(_MOST, _MOST_EPOCHS / sampling.probability), _MOST_OF_ALL)
+
+    def powers(part: int) -> tuple[float, ...]:
+        grid = (float(f"{2 ** (power / part):.3g}") for power in range(-4 * part, 30 * part))
+        return tuple(sigma for sigma in grid if _FEWEST <= _central_limit(sampling, sigma, mu) <= most)
+
+    return powers(2) if len(powers(2)) >= _FEW_POINTS else powers(4)
