@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sfumato import randomness
+from sfumato._checks import SfumatoError
 from sfumato.cli import main, search_private, trials
 from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
 from sfumato.training import search as candidates
@@ -52,19 +53,19 @@ def files(place: str) -> set[str]:
 
 def test_a_grid_on_public_data(call):
     clear = QUICK.replace("--steps 3 --noise-multiplier 8", "--steps 10 --noise-multiplier 1")
-    command = f"sweep digits {clear} --vary learning-rate=0.001,0.5 ema=0,0.9 --output s --json"
+    command = f"sweep digits {clear} --vary learning-rate=0.0001,0.5 ema=0,0.9 --seed 3 --output s --json"
     found = json.loads(call(command))
     assert len(found["rows"]) == 4
     assert found["epsilon_of_all"] is None
     accuracies = [row["accuracy"] for row in found["rows"]]
     assert accuracies == sorted(accuracies, reverse=True)
-    assert found["best"]["learning_rate"] == 0.5
+    assert {name: found["rows"][0][name] for name in ("learning_rate", "ema")} == found["best"]
     plan = PrivacyPlan.from_dict(json.loads(Path("s/1/plan.json").read_text()))
     assert plan.examples == round(0.9 * 1438)
     assert {"sweep.json", "sweep.svg", "best.toml"} <= files("s")
     assert json.loads(call(command)) == found, "finished runs are read, not trained again"
     call("sweep digits --vary learning-rate=0.1 --output s", status=1)
-    assert "learning-rate = 0.5" in Path("s/best.toml").read_text()
+    assert f"learning-rate = {found['best']['learning_rate']}" in Path("s/best.toml").read_text()
     call("train s/best.toml --output best")
     best = PrivacyPlan.from_dict(json.loads(Path("best/plan.json").read_text()))
     assert best.examples == 1438
@@ -75,11 +76,11 @@ def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
     command = f"sweep digits {QUICK} --vary learning-rate=log:0.01..1 --candidates 3 --output s --json"
     real, taken = trials._trial, []
 
-    def dies(change, place):
+    def dies(number, change, place):
         if len(taken) == 2:
             raise StopError
         taken.append(change["learning_rate"])
-        return real(change, place)
+        return real(number, change, place)
 
     with monkeypatch.context() as patch:
         patch.setattr(trials, "_trial", dies)
@@ -159,9 +160,9 @@ def drawn(monkeypatch):
     seen = []
     real = trials._trial
 
-    def trial(change, place):
+    def trial(number, change, place):
         seen.append((change["learning_rate"], place.name))
-        return real(change, place)
+        return real(number, change, place)
 
     monkeypatch.setattr(trials, "_trial", trial)
     return seen
@@ -295,3 +296,158 @@ def test_an_empty_search_releases_nothing(call, spots, monkeypatch):
     told = call(f"sweep {spots} {QUICK} {SELECTED.replace('--shape 1', '--shape inf')}")
     assert "nothing is released" in told
     assert files(".") == {"spots.npz"}
+
+
+def test_a_recipe_that_says_private_is_private(call):
+    Path("r.toml").write_text(
+        'source = "digits"\nprivate = true\nsteps = 3\nbatch-size = 64\nnoise-multiplier = 8.0\nmodel = "linear"\n'
+        "[sweep]\nlearning-rate = [0.1, 0.5]\n"
+    )
+    assert "a search on private data costs privacy" in call("sweep r.toml", status=1)
+    assert "not covered" in call("sweep r.toml --search uncovered --output s")
+
+
+@pytest.fixture
+def three(monkeypatch):
+    monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 3)
+
+
+def test_the_noise_of_a_score_is_that_of_the_statement(call, spots, three, monkeypatch):
+    real, noises = randomness.noisy_score, []
+
+    def noisy(right, noise, number, key):
+        noises.append(noise)
+        return real(right, noise, number, key)
+
+    monkeypatch.setattr(randomness, "noisy_score", noisy)
+    call(f"sweep {spots} {QUICK} {SELECTED} --score-noise 4.5")
+    statement = json.loads(Path("won/statement.json").read_text())
+    assert noises == [4.5] * 3
+    assert statement["selection"]["score_noise"] == 4.5
+    told = call(f"sweep {spots} {QUICK} {SELECTED.replace('won', 'other')} --score-noise 0", status=1)
+    assert "--score-noise must be positive, got 0" in told
+
+
+def test_equal_scores_go_to_the_earlier_candidate(call, spots, three, monkeypatch):
+    monkeypatch.setattr(randomness, "noisy_score", lambda *_: 7)
+    rates = {0: 0.1, 1: 0.2, 2: 0.3}
+    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"learning_rate": rates[number]})
+    assert json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))["settings"] == {"learning_rate": 0.1}
+
+
+def test_all_candidates_are_trained_by_the_plan_of_the_selection(call, spots, three, monkeypatch):
+    plans = []
+
+    def choose(place, *_):
+        plans.extend(json.loads((path / "plan.json").read_text()) for path in Path(place).iterdir() if path.is_dir())
+        raise StopError
+
+    monkeypatch.setattr(search_private, "_choose", choose)
+    quick = QUICK.replace("--noise-multiplier 8", "--epsilon 4 --delta 1e-3")
+    told = json.loads(call(f"sweep {spots} {quick} {SELECTED} --dry-run --json"))
+    with pytest.raises(StopError):
+        main(shlex.split(f"sweep {spots} {quick} {SELECTED}"))
+    assert {plan["noise_multiplier"] for plan in plans} == {told["noise_multiplier"]}
+    assert len(plans) == 3
+
+
+def test_equal_settings_have_dice_of_their_own_under_a_seed_too(call, spots, three, monkeypatch):
+    keys = []
+
+    def choose(place, *_):
+        keys.extend((path / "dice.key").read_text() for path in Path(place).iterdir() if path.is_dir())
+        raise StopError
+
+    monkeypatch.setattr(search_private, "_choose", choose)
+    monkeypatch.setattr(randomness, "settings_of", lambda *_: {"learning_rate": 0.5})
+    with pytest.raises(StopError):
+        main(shlex.split(f"sweep {spots} {QUICK} {SELECTED} --seed 1"))
+    assert len(set(keys)) == 3
+
+
+def test_nothing_tells_how_many_candidates_there_were(call, spots, three, capsys):
+    assert main(shlex.split(f"sweep {spots} {QUICK} {SELECTED} --processes 1")) == 0
+    printed = "".join(capsys.readouterr())
+    assert "candidates" in printed
+    assert not [words for words in ("3 candidates", "3 runs", "of 3", "candidate 0", "candidate 2") if words in printed]
+    times = [path.stat().st_mtime for path in Path("won").iterdir()]
+    assert max(times) - min(times) < 0.5
+    settings = Path("won/settings.json").read_text()
+    assert '"candidate' not in settings
+
+
+def test_the_candidates_are_for_nobody_elses_eyes(call, spots, three, monkeypatch):
+    modes = []
+
+    def choose(place, *_):
+        modes.append(Path(place).stat().st_mode & 0o077)
+        raise StopError
+
+    monkeypatch.setattr(search_private, "_choose", choose)
+    with pytest.raises(StopError):
+        main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
+    assert modes == [0]
+
+
+def test_a_candidate_that_cannot_be_trained_counts_as_the_worst(call, spots, three, monkeypatch):
+    rates = {0: 0.1, 1: 0.2, 2: 0.3}
+    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"learning_rate": rates[number]})
+    real = trials.job_for
+
+    def fails(setting, data, number, change, run):
+        if number != 1:
+            raise SfumatoError("it does not fit", "choose another")
+        return real(setting, data, number, change, run)
+
+    monkeypatch.setattr(trials, "job_for", fails)
+    monkeypatch.setattr(search_private, "job_for", fails)
+    assert json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))["settings"] == {"learning_rate": 0.2}
+
+
+def test_a_value_that_no_candidate_could_have_is_refused_beforehand(call, spots):
+    command = f"sweep {spots} {QUICK} --search private --output won --vary model=linear,lenet5"
+    assert "lenet5 needs images of at least 12" in call(command, status=1)
+    assert files(".") == {"spots.npz"}
+
+
+def test_a_search_tells_of_earlier_ones_and_of_too_much_noise(call, spots, capsys):
+    call(f"sweep {spots} {QUICK} {SELECTED}")
+    assert main(shlex.split(f"sweep {spots} {QUICK} {SELECTED.replace('won', 'again')} --dry-run")) == 0
+    told = capsys.readouterr().err
+    assert "note: 1 earlier run of yours used these data" in told
+    assert "the choice is mostly chance" in told
+
+
+def test_a_search_that_was_cut_in_its_last_moment_tells_its_result(call, spots, monkeypatch):
+    command = f"sweep {spots} {QUICK} {SELECTED} --seed 2 --json"
+    whole = json.loads(call(command))
+    os.rename("won", "before")
+    real = search_private.os.rename
+
+    def renamed(*arguments):
+        real(*arguments)
+        if arguments[1] == Path("won"):
+            raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(search_private.os, "rename", renamed)
+        with pytest.raises(StopError):
+            main(shlex.split(command))
+    assert Path(".won.search").exists()
+    assert not [path for path in Path(".won.search").iterdir() if path.is_dir()], "the others are gone before"
+    assert json.loads(call(command)) == whole
+    assert not Path(".won.search").exists()
+    call(command, status=1)
+
+
+def test_changed_data_end_a_search(call, spots, three, monkeypatch):
+    real = trials.opened
+    monkeypatch.setattr(search_private, "opened", real)
+    arrays = dict(np.load("spots.npz"))
+
+    def changed(setting):
+        np.savez("spots.npz", **{**arrays, "y_train": arrays["y_train"][::-1]})
+        return real(setting)
+
+    monkeypatch.setattr(trials, "opened", changed)
+    assert "the data have changed" in call(f"sweep {spots} {QUICK} {SELECTED}", status=1)

@@ -400,5 +400,5 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     shutil.rmtree("runs/many/2")
     again = json.loads(call(command))
     assert again["accuracies"][::2] == found["accuracies"][::2]
-    assert "All 3 runs together are (" in call(command.removesuffix(" --json"))
+    assert "All 3 runs that stand there, planned in advance, are together (" in call(command.removesuffix(" --json"))
     call(command.replace("--steps 3", "--steps 4"), status=1)

@@ -59,3 +59,38 @@ def test_there_is_none_where_more_is_trained_or_something_follows_the_classifier
     assert trunk_of(model, (1, 16, 16)) is None
     assert trunk_of(Rescaled(), (1, 8, 8)) is None
     assert trunk_of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), (1, 8, 8)) is None
+
+
+class Around(nn.Module):
+    """A head that is no plain end of the model."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.head = nn.Linear(64, 64 if kind == "tied" else 4)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        if kind == "tied":
+            self.mix = nn.Linear(64, 64, bias=False)
+            self.mix.weight = self.head.weight
+
+    def forward(self, images):
+        features = images.flatten(1)
+        if self.kind == "tied":
+            return self.head(torch.relu(self.mix(features)))
+        if self.kind == "functional":
+            return functional.linear(features, self.head.weight, self.head.bias)
+        if self.kind == "twice":
+            return self.head(features) + self.head(features.flip(1))
+        return {"scaled": lambda x: 100 * x, "negated": lambda x: -x, "bounded": torch.tanh}[self.kind](
+            self.head(features)
+        )
+
+
+@pytest.mark.parametrize("kind", ["tied", "functional", "twice", "scaled", "negated", "bounded"])
+def test_a_head_of_zeros_hides_nothing(kind):
+    model = Around(kind)
+    select(model, ["classifier"])
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    assert trunk_of(model, (1, 8, 8)) is None
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())

@@ -133,6 +133,29 @@ def test_private_fine_tuning_starts_from_its_averaged_weights(pretrained, spots,
     assert "from training without privacy" in run.statement.not_covered[0]
 
 
+def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):
+    choices = {"learning_rate": 0.1, "threads": 1}
+    first = train("cnn", spots, plan, directory=tmp_path / "a", **choices)
+    second = pretrain(
+        "cnn", shown, directory=tmp_path / "b", steps=2, batch_size=50, pretrained=str(first.directory), **choices
+    )
+    assert second.statement.to_dict()["pretrained"] == "private run"
+    assert "A private run stands behind the weights" in second.statement.to_dict()["not_covered"][1]
+    third = pretrain(
+        "cnn", shown, directory=tmp_path / "c", steps=2, batch_size=50, pretrained=str(second.directory), **choices
+    )
+    last = train("cnn", spots, plan, directory=tmp_path / "d", pretrained=str(third.directory), **choices)
+    assert last.statement.circumstances.pretrained == "private run"
+    assert "epsilons add up" in last.statement.not_covered[0]
+
+
+def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, training, tmp_path):
+    train("cnn", spots, plan, directory=tmp_path / "a", learning_rate=0.1, threads=1)
+    (tmp_path / "a" / "done").unlink()
+    with pytest.raises(SfumatoError, match="holds a private run"):
+        public.execute(job_for(shown, training), tmp_path / "a")
+
+
 def test_a_head_that_starts_at_zero_must_be_trained(pretrained, spots, plan, tmp_path):
     with pytest.raises(SfumatoError, match="trainable norm leaves the classifier out, which starts at zero"):
         train(

@@ -19,6 +19,7 @@ def repeat(asked: Train) -> int:
     from sfumato._checks import SfumatoError, positive_integer
     from sfumato.training import loop, uses
     from sfumato.training import run as runs
+    from sfumato.training.directory import RunDirectory
     from sfumato.training.progress import Bars
 
     count = positive_integer("seeds", asked.seeds, remedy="give the number of runs, such as 5")
@@ -36,9 +37,9 @@ def repeat(asked: Train) -> int:
             else:
                 found.append(runs.execute(job, run, progress=progress))
             progress.say(f"run {number} of {count}: test accuracy {found[-1].accuracy:.2%}")
-    plan = found[0].statement.plan
-    epsilon, delta = uses.together([plan] * count)
-    _show(found, epsilon, delta, json=asked.json)
+    standing = max(count, sum(RunDirectory(path).exists for path in base.iterdir()))
+    epsilon, delta = uses.together([found[0].statement.plan] * standing)
+    _show(found, standing, epsilon, delta, json=asked.json)
     return 0
 
 
@@ -50,7 +51,7 @@ def _place(asked: Train) -> Path:
     return Path("runs") / f"{stem}-seeds"
 
 
-def _show(found: list[Run], epsilon: float, delta: float, *, json: bool) -> None:
+def _show(found: list[Run], standing: int, epsilon: float, delta: float, *, json: bool) -> None:
     from sfumato.privacy.statement import rounded_up
 
     accuracies = [run.accuracy for run in found]
@@ -84,7 +85,10 @@ def _show(found: list[Run], epsilon: float, delta: float, *, json: bool) -> None
     console.result()
     console.result(f"One run: {statement.sentence}")
     console.result()
+    void = " To whoever knows their seeds they promise nothing." if statement.circumstances.seeded else ""
     console.result(
-        f"All {len(found)} runs together are ({rounded_up(epsilon)}, {delta!r})-differentially private for an example "
-        "that is in each of them: whoever sees all the models, or the best of them, has this promise and no better one."
+        f"All {standing} runs that stand there, planned in advance, are together ({rounded_up(epsilon)}, {delta!r})-"
+        f"differentially private for an example that is in each of them.{void}"
     )
+    if not statement.circumstances.test_public:
+        console.result("Which of them is best was measured without noise: that choice is not covered.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console, space
-from sfumato.cli.trials import carried_out, opened, plan_for, setting_of
+from sfumato.cli.trials import carried_out, check_kind, opened, plan_for, setting_of
 
 if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
@@ -32,6 +32,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     setting = setting_of(asked)
     changes = _changes(asked, rules, place)
     data = opened(setting)
+    check_kind(asked, data, public=mode == "public")
     plans = [plan_for(setting, data, change) for change in changes]
     told = _together(plans) if mode == "uncovered" else None
     if asked.dry_run:
@@ -48,7 +49,8 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     places = [place / f"{number:0{width}d}" for number in range(1, len(changes) + 1)]
     rows: list[dict[str, Any]] = [{} for _ in changes]
     progress.begin("searching", len(changes))
-    found = carried_out(replace(setting, search=told), changes, places, processes=asked.processes or 1)
+    setting = replace(setting, search=told, fingerprint=record["data"])
+    found = carried_out(setting, changes, places, processes=asked.processes or 1)
     for done, (number, figures) in enumerate(found, start=1):
         rows[number] = {**plain(changes[number]), **figures, "run": str(places[number])}
         progress.say(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
@@ -63,7 +65,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     }
     RunDirectory(place).write_json(FILE, {**record, **result}, private=True)
     write(place / PLOT, swept(ranked, list(rules)).encode(), private=True)
-    write(place / BEST, _recipe(asked, best).encode(), private=True)
+    write(place / BEST, _recipe(asked, best, mode).encode(), private=True)
     if asked.json:
         console.as_json({"search": mode, **result})
         return 0
@@ -177,7 +179,7 @@ def _say_what_it_cost(mode: str, told: Search | None) -> None:
     console.result()
 
 
-def _recipe(asked: Sweep, best: Mapping[str, Any]) -> str:
+def _recipe(asked: Sweep, best: Mapping[str, Any], mode: str) -> str:
     """The best settings as a recipe for the whole training part."""
     from sfumato.cli.choices import NOT_IN_RECIPES
     from sfumato.cli.private import PrivateChoices
@@ -190,6 +192,8 @@ def _recipe(asked: Sweep, best: Mapping[str, Any]) -> str:
         "# The best settings of a search, for the whole training part. One more run: its privacy cost adds up.",
         "",
     ]
+    if mode == "uncovered":
+        lines.insert(1, "# They were chosen by exact scores on private data, which no epsilon covers.")
     return "\n".join([*lines, *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in chosen.items())]) + "\n"
 
 

@@ -5,23 +5,29 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 from sfumato.cli.search_open import line_of, plain
-from sfumato.cli.trials import Opened, Setting, carried_out, job_for, opened, plan_for, setting_of
+from sfumato.cli.trials import Opened, Setting, carried_out, decided, job_for, opened, plan_for, setting_of
 
 if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
     from sfumato.privacy import Draws, PrivateSelection
     from sfumato.randomness import DiceKey, Dimension
+    from sfumato.training.directory import RunDirectory
     from sfumato.training.progress import Bars
+    from sfumato.training.run import Run
 
 MEAN, SHAPE = 10, 1.0
+MUCH_NOISE = 0.05
+"""Score noise above this share of the expected validation records is worth a note."""
 KEY, FILE, CHOSEN = "search.key", "search.json", "chosen.json"
+FREE = ("output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
+"""Options that may change when a search goes on."""
 
 
 def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
@@ -40,8 +46,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
     run = RunDirectory(asked.output or f"runs/{_stem(asked)}-selected")
     place = run.path.with_name(f".{run.path.name}.search")
     if run.finished:
-        shutil.rmtree(place, ignore_errors=True)
-        raise SfumatoError(f"the search of {run.path} has its winner", "give another --output to search anew")
+        return _told_again(asked, run, place)
     run.require_free()
     if asked.noise_multiplier is not None and asked.epsilon is not None:
         raise SfumatoError(
@@ -50,21 +55,64 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
     setting = setting_of(asked)
     data = opened(setting)
     selection = _selection(asked, setting, data)
-    setting = replace(setting, selection=selection)
+    setting = replace(setting, selection=selection, fingerprint=data.source.fingerprint)
+    _say_beforehand(setting, data, selection, progress)
     if asked.dry_run:
         return _foretell(asked, selection)
-    key = _begun(place, _record(rules, selection, data), asked, data)
+    _try_each(setting, data, rules)
+    key = _begun(place, _record(asked, rules, selection, data), data)
     count = number_of_candidates(selection.draws, key)
     changes = [settings_of(number, rules, key) for number in range(count)]
-    for change in changes:
-        plan_for(setting, data, change)  # refuses settings that cannot be before any is trained
     progress.say("searching; how many candidates there are is a secret of the search, and so are their scores")
     progress.begin("searching", 1)
     places = [place / str(number) for number in range(count)]
     if not (place / CHOSEN).exists():
         right = dict(carried_out(setting, changes, places, processes=asked.processes or 1))
-        _choose(place, {number: found["right"] for number, found in right.items()}, selection, key)
+        _choose(place, {number: found["right"] for number, found in right.items()}, changes, selection, key)
     return _release(asked, setting, data, changes, places, place, run)
+
+
+def _told_again(asked: Sweep, run: RunDirectory, place: Path) -> int:
+    """What a search found whose last moments were cut; a search that is over is refused."""
+    from sfumato._checks import SfumatoError
+    from sfumato.training.directory import RunDirectory
+    from sfumato.training.run import read
+
+    if not (place / CHOSEN).exists():
+        shutil.rmtree(place, ignore_errors=True)
+        raise SfumatoError(f"the search of {run.path} has its winner", "give another --output to search anew")
+    chosen = RunDirectory(place).read_json(CHOSEN)
+    shutil.rmtree(place)
+    return _show(asked, chosen, read(run))
+
+
+def _say_beforehand(setting: Setting, data: Opened, selection: PrivateSelection, progress: Bars) -> None:
+    """What the owner should know before the search is paid for."""
+    from sfumato.training import uses
+
+    spec = data.request["source"]["spec"]
+    earlier = [] if data.source.public else uses.plans(data.source.fingerprint, place=spec)
+    if earlier:
+        progress.say(uses.told(earlier, selection))
+    expected = setting.validation / (1 - setting.validation) * data.source.examples
+    if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
+        progress.say(
+            f"note: scores have noise of standard deviation {selection.score_noise:.3g} on about {expected:.0f} "
+            "records, so the choice is mostly chance; put more aside (--validation), or spend more epsilon"
+        )
+
+
+def _try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> None:
+    """Refuse a value that no candidate could be trained with, before there is anything to keep secret."""
+    from sfumato.randomness import Choice, DiceKey
+    from sfumato.training.prepare import build
+
+    first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in rules.items()}
+    for name, rule in rules.items():
+        for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
+            _, settings = decided(setting, data, {**first, name: value})
+            settings.view_rule.check(data.source.size)
+            build(None, data.source, settings, DiceKey.from_seed(0))
 
 
 def _selection(asked: Sweep, setting: Setting, data: Opened) -> PrivateSelection:
@@ -99,18 +147,23 @@ def _scores(asked: Sweep, draws: Draws, epsilon: float, delta: float) -> float |
 
     if asked.score_on is not None:
         return None
-    return asked.score_noise or least_score_noise(draws, epsilon=epsilon, delta=delta)
+    if asked.score_noise is not None:
+        return asked.score_noise
+    return least_score_noise(draws, epsilon=epsilon, delta=delta)
 
 
-def _record(rules: Mapping[str, Dimension], selection: PrivateSelection, data: Opened) -> dict[str, Any]:
+def _record(asked: Sweep, rules: Mapping[str, Dimension], selection: PrivateSelection, data: Opened) -> dict[str, Any]:
+    """What a search that goes on must agree with."""
     return {
         "selection": selection.to_dict(),
         "space": {name: repr(rule) for name, rule in rules.items()},
+        "options": {name: repr(value) for name, value in asked.given.items() if name not in ("what", *FREE)},
+        "request": data.request,
         "data": data.source.fingerprint,
     }
 
 
-def _begun(place: Path, record: Mapping[str, Any], asked: Sweep, data: Opened) -> DiceKey:
+def _begun(place: Path, record: Mapping[str, Any], data: Opened) -> DiceKey:
     """The search's key: kept from the first moment on, so that a search that was cut has the same dice."""
     from sfumato.privacy import PrivateSelection
     from sfumato.randomness import DiceKey
@@ -124,7 +177,8 @@ def _begun(place: Path, record: Mapping[str, Any], asked: Sweep, data: Opened) -
     shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
     with writing(place):
         place.mkdir(parents=True, mode=0o700)
-    key = DiceKey.fresh() if asked.seed is None else DiceKey.from_seed(asked.seed, f"{record}")
+    seed = record["options"].get("seed")
+    key = DiceKey.fresh() if seed is None else DiceKey.from_seed(int(seed), f"{record}")
     key.save(place / KEY)
     if not data.source.public:
         selection = PrivateSelection.from_dict(record["selection"])
@@ -134,15 +188,31 @@ def _begun(place: Path, record: Mapping[str, Any], asked: Sweep, data: Opened) -
     return key
 
 
-def _choose(place: Path, right: Mapping[int, int], selection: PrivateSelection, key: DiceKey) -> None:
-    """Write down which candidate has won, and its score: noisy, unless the validation data are public."""
+def _choose(
+    place: Path,
+    right: Mapping[int, int | None],
+    changes: Sequence[Mapping[str, Any]],
+    selection: PrivateSelection,
+    key: DiceKey,
+) -> None:
+    """Write down which candidate has won, and its score: noisy, unless the validation data are public.
+
+    One that could not be trained counts as the worst. Equal scores go to the earlier candidate, which is no function of
+    the data.
+    """
     from sfumato.randomness import noisy_score
     from sfumato.training.directory import RunDirectory
 
     noise = selection.score_noise
-    scores = {n: count if noise is None else noisy_score(count, noise, n, key) for n, count in right.items()}
+    scores = {
+        number: count if noise is None else noisy_score(count, noise, number, key)
+        for number, count in right.items()
+        if count is not None
+    }
     best = max(scores, key=lambda number: (scores[number], -number), default=None)
-    chosen = {"candidate": best, "score": None if best is None else scores[best]}
+    chosen: dict[str, Any] = {"candidate": best}
+    if best is not None:
+        chosen |= {"score": scores[best], "settings": plain(changes[best])}
     RunDirectory(place).write_json(CHOSEN, chosen, private=True)
 
 
@@ -150,12 +220,12 @@ def _release(
     asked: Sweep,
     setting: Setting,
     data: Opened,
-    changes: list[dict[str, Any]],
-    places: list[Path],
+    changes: Sequence[Mapping[str, Any]],
+    places: Sequence[Path],
     place: Path,
-    run: Any,
+    run: RunDirectory,
 ) -> int:
-    """Conclude the winner, move it to its place, and delete everything else."""
+    """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
     from sfumato.training import search as candidates
     from sfumato.training.directory import RunDirectory, writing
     from sfumato.training.run import read
@@ -164,29 +234,36 @@ def _release(
     number = chosen["candidate"]
     if number is None:
         shutil.rmtree(place)
-        console.result("No candidate was drawn: nothing is released. That it can happen is part of the promise.")
+        console.result(
+            "No candidate came of the search: nothing is released. That it can happen is part of the promise."
+        )
         return 0
     winner = RunDirectory(places[number])
     if not winner.finished:
-        job, _ = job_for(setting, data, changes[number], winner)
+        job = job_for(setting, data, number, changes[number], winner)
         outcome = candidates.train_candidate(job, winner)
         assert setting.selection is not None
         candidates.conclude_winner(job, winner, outcome, setting.selection)
     with writing(run.path):
+        for other in places:
+            if other != winner.path:
+                shutil.rmtree(other, ignore_errors=True)
+        for path in (*winner.path.iterdir(), winner.path):
+            os.utime(path)
         if run.path.is_dir():
             run.path.rmdir()
         os.rename(winner.path, run.path)
         shutil.rmtree(place)
-    return _show(asked, changes[number], chosen["score"], read(run))
+    return _show(asked, chosen, read(run))
 
 
-def _show(asked: Sweep, change: Mapping[str, Any], score: int, run: Any) -> int:
+def _show(asked: Sweep, chosen: Mapping[str, Any], run: Run) -> int:
     if asked.json:
         console.as_json(
             {
                 "search": "private",
-                "settings": plain(change),
-                "score": score,
+                "settings": chosen["settings"],
+                "score": chosen["score"],
                 "accuracy": run.accuracy,
                 "epsilon": run.statement.to_dict()["epsilon"],
                 "delta": run.statement.plan.delta,
@@ -195,10 +272,11 @@ def _show(asked: Sweep, change: Mapping[str, Any], score: int, run: Any) -> int:
             }
         )
         return 0
+    selection = run.statement.selection
+    noisy = ", noise included" if selection is not None and selection.score_noise is not None else ""
     console.result()
-    console.result(f"the winner     {line_of(change)}")
-    noisy = "" if run.statement.selection.score_noise is None else ", noise included"
-    console.result(f"its score      {score} right answers on the validation part{noisy}")
+    console.result(f"the winner     {line_of(chosen['settings'])}")
+    console.result(f"its score      {chosen['score']} right answers on the validation part{noisy}")
     console.result()
     console.result(run.statement.sentence)
     console.result()

@@ -60,13 +60,13 @@ class Sweep(PrivateChoices):
 
         asked = self.with_recipe(self.what)
         rules = space.read(self.vary or (), self.what, VARIED)
-        mode = self._mode(asked.source or "", rules)
+        mode = asked.mode(rules)
         with Bars() as progress:
             if mode == "private":
                 return search_private.search(asked, rules, progress)
             return search_open.search(asked, rules, mode, progress)
 
-    def _mode(self, source: str, rules: Mapping[str, Any]) -> str:
+    def mode(self, rules: Mapping[str, Any]) -> str:
         """How this search treats privacy: as asked for, else public, where the data are."""
         from sfumato._checks import SfumatoError, one_of, positive_integer
         from sfumato.data.source import KINDS, parse
@@ -74,7 +74,7 @@ class Sweep(PrivateChoices):
         for name in ("processes", "candidates"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
-        public = self.public or (KINDS[parse(source)[0]].published and not self.private)
+        public = self.public or (KINDS[parse(self.source or "")[0]].published and not self.private)
         if self.search is None and not public:
             raise SfumatoError(
                 "a search on private data costs privacy, and --search does not say how it is to be paid",
@@ -88,6 +88,12 @@ class Sweep(PrivateChoices):
             raise SfumatoError(
                 "--shape and --score-noise belong to a private selection", "leave them out, or give --search private"
             )
+        if mode == "private" and self.score_on is not None:
+            beside = [name for name in ("score_noise", "validation") if getattr(self, name) is not None]
+            if beside:
+                raise SfumatoError(
+                    f"--score-on is given, and {', '.join(beside)} beside it, which it has no use for", "leave one out"
+                )
         searched = [name for name in OF_THE_PLAN if name in rules]
         if mode == "private" and searched:
             raise SfumatoError(

@@ -32,6 +32,7 @@ class Setting:
         search: what a run's statement says of a search that no promise covers.
         selection: the private selection that the runs are candidates of.
         threads: CPU threads of each process.
+        fingerprint: of the data that the search began with, which every process must find again.
     """
 
     asked: PrivateChoices
@@ -40,6 +41,7 @@ class Setting:
     search: Search | None = None
     selection: PrivateSelection | None = None
     threads: int | None = None
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,14 @@ def opened(setting: Setting) -> Opened:
     return Opened(source=source, validation=other.test, request={"source": request, "scored on": setting.scored_on})
 
 
+def check_kind(asked: Sweep, data: Opened, *, public: bool) -> None:
+    """Refuse an open search on data that turn out to be private, or scores on other data that are."""
+    from sfumato._checks import SfumatoError
+
+    if public and not data.source.public:
+        raise SfumatoError(f"{asked.source} is private, and the search is public", "give --search private or uncovered")
+
+
 def carried_out(
     setting: Setting, changes: Sequence[Mapping[str, Any]], places: Sequence[Path], *, processes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -90,14 +100,14 @@ def carried_out(
     if processes == 1:
         _begin(setting)
         for number, (change, place) in enumerate(zip(changes, places, strict=True)):
-            yield number, _trial(change, place)
+            yield number, _trial(number, change, place)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(setting,)) as pool:
         from concurrent.futures import as_completed
 
         jobs = {
-            pool.submit(_trial, change, place): number
+            pool.submit(_trial, number, change, place): number
             for number, (change, place) in enumerate(zip(changes, places, strict=True))
         }
         try:
@@ -112,20 +122,34 @@ _STATE: dict[str, Any] = {}
 
 
 def _begin(setting: Setting) -> None:
-    _STATE.update(setting=setting, opened=opened(setting))
+    from sfumato._checks import SfumatoError
+
+    data = opened(setting)
+    if data.source.fingerprint != setting.fingerprint:
+        raise SfumatoError("the data have changed since the search began", "restore them, or search anew")
+    _STATE.update(setting=setting, opened=data)
 
 
-def _trial(change: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Train, resume or read one run; figures as plain data."""
+def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Train, resume or read one run; figures as plain data.
+
+    A candidate of a private selection that cannot be trained counts as the worst: its `right` is None.
+    """
+    from sfumato._checks import SfumatoError
     from sfumato.training import loop, search
     from sfumato.training import run as runs
     from sfumato.training.directory import RunDirectory
 
     setting, data = _STATE["setting"], _STATE["opened"]
-    job, run = job_for(setting, data, change, RunDirectory(place))
+    run = RunDirectory(place)
     if setting.selection is not None:
+        try:
+            job = job_for(setting, data, number, change, run)
+        except SfumatoError:
+            return {"right": None}
         outcome = search.train_candidate(job, run)
         return {"right": search.right_answers(job, outcome, data.validation)}
+    job = job_for(setting, data, number, change, run)
     if run.finished:
         loop.compare(job, run, going_on=False)
     else:
@@ -133,7 +157,7 @@ def _trial(change: Mapping[str, Any], place: Path) -> dict[str, Any]:
     return figures(run)
 
 
-def job_for(setting: Setting, data: Opened, change: Mapping[str, Any], run: RunDirectory) -> tuple[Job, RunDirectory]:
+def job_for(setting: Setting, data: Opened, number: int, change: Mapping[str, Any], run: RunDirectory) -> Job:
     """One run of the search, ready to begin or to go on."""
     from sfumato.training.prepare import prepare
     from sfumato.training.run import recorded_key, recorded_performance
@@ -143,7 +167,7 @@ def job_for(setting: Setting, data: Opened, change: Mapping[str, Any], run: RunD
     if setting.selection is None:
         source = replace(source, test=data.validation)
     plan, settings = decided(setting, data, change)
-    job = prepare(
+    return prepare(
         None,
         source,
         plan,
@@ -155,9 +179,8 @@ def job_for(setting: Setting, data: Opened, change: Mapping[str, Any], run: RunD
         key=recorded_key(run),
         request=data.request,
         search=setting.search,
-        candidate=setting.selection is not None,
+        candidate=None if setting.selection is None else number,
     )
-    return job, run
 
 
 def decided(setting: Setting, data: Opened, change: Mapping[str, Any]) -> tuple[PrivacyPlan, Settings]:

@@ -19,8 +19,8 @@ _SHOWN = 6
 def select(model: nn.Module, patterns: Sequence[str]) -> None:
     """Train the parameters that any of the patterns names, and no others.
 
-    Modules of which nothing is trained are put into evaluation mode, so that a frozen batch norm keeps to its public
-    statistics and a frozen dropout is off.
+    Modules with parameters of which nothing is trained are put into evaluation mode, with all that they hold, so that a
+    frozen batch norm keeps to its public statistics.
 
     Args:
         model: any module, changed in place: `requires_grad` of its parameters, and modes.

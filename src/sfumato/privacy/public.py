@@ -14,12 +14,14 @@ class NoPromise:
 
     Args:
         published: whether the data are a published collection; otherwise their owner declared them public.
+        pretrained: where the initial weights came from: None or one of `statement.ORIGINS`.
 
     >>> NoPromise(published=True).sentence.split(":")[0]
     'This model promises nothing'
     """
 
     published: bool
+    pretrained: str | None = None
 
     @property
     def sentence(self) -> str:
@@ -32,14 +34,21 @@ class NoPromise:
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon is null."""
+        lines = ["Everything. Private data must not be trained on in this way."]
+        if self.pretrained == "private run":
+            lines.append(
+                "A private run stands behind the weights that this training began with: that run's own statement "
+                "speaks for its data, and where the same data are used again, epsilons add up."
+            )
         return {
             "sentence": self.sentence,
             "plain": [
                 "There is no privacy here: whoever sees the model may learn of any training example that it was used, "
                 "and perhaps what it shows."
             ],
-            "not_covered": ["Everything. Private data must not be trained on in this way."],
+            "not_covered": lines,
             "epsilon": None,
             "delta": None,
             "published": self.published,
+            "pretrained": self.pretrained,
         }

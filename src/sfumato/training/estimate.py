@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from sfumato.randomness import DiceKey, Noise
-from sfumato.training.inputs import kept_bytes
+from sfumato.training.inputs import features_of, kept_bytes
 from sfumato.training.loop import Job
 
 
@@ -59,8 +59,7 @@ def _trunk_seconds(job: Job) -> float:
     if trunk is None:
         return 0.0
     images = torch.randn(64, source.channels, source.size, source.size, device=job.device)
-    with torch.no_grad():
-        each = _seconds(job, lambda: trunk(images)) / len(images)
+    each = _seconds(job, lambda: features_of(trunk, images)) / len(images)
     return each * (len(source.train) + len(source.test))
 
 

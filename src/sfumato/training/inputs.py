@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.data import Records, Views
+from sfumato.gradients import outputs_alone
+from sfumato.models import Trunk
 from sfumato.randomness import DiceKey
 from sfumato.training.progress import Progress, Silence
 
@@ -99,20 +101,32 @@ def kept_bytes(views: Views, records: int, width: int) -> int:
 
 
 def features(job: Job, records: Records, progress: Progress, *, mirrored: bool = False) -> Tensor:
-    """The trunk's features (N, D) of the records, each of its own record alone, float32 on the job's device.
+    """The trunk's features (N, D) of the records, float32 on the job's device.
 
     With `mirrored` those of the images with left and right exchanged.
+
+    **Guarantee.** Each row is a function of its own record (`outputs_alone`): the classifier's per-example gradients
+    are those of the whole model, run on one example at a time.
     """
     if job.trunk is None:
         raise TypeError("the job's model has no fixed trunk")
     progress.begin("computing features", len(records))
     result = torch.zeros(0, device=job.device)
     for start in range(0, len(records), BATCH):
-        with torch.no_grad():
-            images = torch.from_numpy(records.images[start : start + BATCH]).to(job.device)
-            part = job.trunk(job.transform(images.flip(2) if mirrored else images))
+        images = torch.from_numpy(records.images[start : start + BATCH]).to(job.device)
+        part = features_of(job.trunk, job.transform(images.flip(2) if mirrored else images))
         if start == 0:
             result = part.new_empty(len(records), *part.shape[1:])
         result[start : start + BATCH] = part
         progress.advance(min(start + BATCH, len(records)))
     return result
+
+
+def features_of(trunk: Trunk, images: Tensor) -> Tensor:
+    """A trunk's features (N, D) of images (N, C, H, W), each by itself, in evaluation mode."""
+    modes = [(module, module.training) for module in trunk.modules()]
+    try:
+        return outputs_alone(trunk.eval(), images)
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -45,7 +45,7 @@ def prepare(
     key: DiceKey | None = None,
     request: Mapping[str, Any] | None = None,
     search: Search | None = None,
-    candidate: bool = False,
+    candidate: int | None = None,
 ) -> Job:
     """Everything up to the first step.
 
@@ -57,7 +57,7 @@ def prepare(
         key: the dice key of an unfinished run; None draws one, or derives it from seed, plan, data and settings.
         request: what the user asked for, for the record.
         search: the search that the run is part of, where no promise covers it.
-        candidate: whether the run is a candidate of a private selection.
+        candidate: the run's number among the candidates of a private selection; None for all other runs.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
@@ -73,7 +73,7 @@ def prepare(
     if micro_batch is not None:
         positive_integer("micro_batch", micro_batch)
     if key is None:
-        context = json.dumps([plan.fingerprint, source.fingerprint, settings.to_dict()], sort_keys=True)
+        context = json.dumps([plan.fingerprint, source.fingerprint, settings.to_dict(), candidate], sort_keys=True)
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, context)
     module = build(model, source, settings, key).to(device)
     shape: tuple[int, ...] = (source.channels, source.size, source.size)
@@ -109,7 +109,7 @@ def prepare(
         trunk=trunk,
         model_digest=pins.model_digest(module, (source.channels, source.size, source.size)),
         request=request or {},
-        candidate=candidate,
+        candidate=candidate is not None,
     )
     loop.check(job)
     return job
@@ -117,18 +117,25 @@ def prepare(
 
 def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumstances:
     """What the statement of such a run must say."""
-    pretrained = settings.pretrained
-    if pretrained not in (None, "timm"):
-        statement = checkpoint.stored_statement(models.file_of(pretrained))
-        pretrained = "file" if statement is None else "public run" if statement["epsilon"] is None else "private run"
     return Circumstances(
         read=source.read,
         data_public=source.public,
         test_public=source.public,
         seeded=settings.seed is not None,
         key_bits=key.bits,
-        pretrained=pretrained,
+        pretrained=origin(settings),
     )
+
+
+def origin(settings: Settings) -> str | None:
+    """Where the initial weights come from, as a statement says it; a private run anywhere behind them counts."""
+    if settings.pretrained in (None, "timm"):
+        return settings.pretrained
+    statement = checkpoint.stored_statement(models.file_of(settings.pretrained))
+    if statement is None:
+        return "file"
+    private = statement["epsilon"] is not None or statement.get("pretrained") == "private run"
+    return "private run" if private else "public run"
 
 
 def choose_device(name: str | None) -> str:

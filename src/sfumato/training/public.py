@@ -33,7 +33,7 @@ from sfumato.training import evaluate, finish, pins
 from sfumato.training.checkpoint import Checkpoint, to_bytes
 from sfumato.training.directory import RunDirectory, sweep, write
 from sfumato.training.loop import CHECKPOINT_SECONDS, EVALUATIONS
-from sfumato.training.prepare import build, choose_device, default_threads, transform_for
+from sfumato.training.prepare import build, choose_device, default_threads, origin, transform_for
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.settings import Performance, Settings
@@ -81,6 +81,7 @@ class PublicJob:
     transform: Transform
     key: DiceKey
     model_digest: str
+    origin: str | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -91,7 +92,7 @@ class PublicJob:
     @property
     def statement(self) -> NoPromise:
         """That nothing is promised."""
-        return NoPromise(published=KINDS[self.source.kind].published)
+        return NoPromise(published=KINDS[self.source.kind].published, pretrained=self.origin)
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
@@ -159,6 +160,7 @@ def prepare(
         transform=transform_for(module, source, settings),
         key=key,
         model_digest=pins.model_digest(module, (source.channels, source.size, source.size)),
+        origin=origin(settings),
         request=request or {},
     )
     _optimizer(job)

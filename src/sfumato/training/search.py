@@ -7,6 +7,7 @@ import copy
 import torch
 
 from sfumato.data import Records
+from sfumato.gradients import outputs_alone
 from sfumato.privacy import Ledger, PrivateSelection
 from sfumato.training import directory as names
 from sfumato.training import evaluate, finish, loop
@@ -33,12 +34,18 @@ def train_candidate(job: Job, run: RunDirectory, *, progress: Progress | None = 
 def right_answers(job: Job, outcome: Outcome, validation: Records) -> int:
     """How many validation records the candidate labels rightly. Private: to be used with noise, or on public data.
 
-    **Guarantee.** Adding or removing one validation record moves the count by at most 1.
+    **Guarantee.** Each record is labelled by itself (`outputs_alone`), so adding or removing one validation record
+    moves the count by at most 1.
     """
-    module = copy.deepcopy(job.module)
+    module = copy.deepcopy(job.module).eval()
     module.load_state_dict(outcome.weights)
-    outputs = evaluate.logits(module, validation.images, job.transform, job.device)
-    return int((outputs.argmax(1) == torch.from_numpy(validation.labels)).sum())
+    right = 0
+    for start in range(0, len(validation), evaluate.BATCH):
+        part = slice(start, start + evaluate.BATCH)
+        images = job.transform(torch.from_numpy(validation.images[part]).to(job.device))
+        labels = outputs_alone(module, images).argmax(1).cpu()
+        right += int((labels == torch.from_numpy(validation.labels[part])).sum())
+    return right
 
 
 def conclude_winner(job: Job, run: RunDirectory, outcome: Outcome, selection: PrivateSelection) -> Run:

@@ -30,6 +30,7 @@ def record(fingerprint: str, run: str, use: Use, directory: Path | None = None, 
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
     entry = json.dumps({"data": fingerprint, "place": place, "run": run, kind: use.to_dict()})
     try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             # The line break comes first as well: a line that was cut short must not swallow this one.
@@ -97,9 +98,9 @@ def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     return compose(merged, delta)
 
 
-def told(earlier: Sequence[Use], plan: PrivacyPlan) -> str:
+def told(earlier: Sequence[Use], coming: Use) -> str:
     """What the owner should know before another run on the same data is paid for."""
-    epsilon, delta = together([*earlier, plan])
+    epsilon, delta = together([*earlier, coming])
     return (
         f"note: {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''} of yours used these data; together with "
         f"this one, if all were planned in advance, they come to epsilon {rounded_up(epsilon)} at delta {delta!r}"

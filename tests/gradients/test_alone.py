@@ -1,0 +1,77 @@
+"""Outputs of each example by itself: of the whole batch where nothing mixes, of one at a time where something would."""
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients import outputs_alone
+from sfumato.models import create
+
+IMAGES = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+LOUD = IMAGES.flatten(1).amax(1).sort().values[3].item()
+
+
+class Centred(nn.Module):
+    def forward(self, x):
+        return (x - x.mean(0)).flatten(1)
+
+
+class Largest(nn.Module):
+    def forward(self, x):
+        return (x / x.amax()).flatten(1)
+
+
+class Branching(nn.Module):
+    """Its branch on a value is nothing that vmap can run."""
+
+    def forward(self, x):
+        return x.flatten(1) * (100 if x.amax() > LOUD else 1)
+
+
+class Counting(nn.Module):
+    """Keeps something of every example for the next one."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3 * 16 * 16))
+
+    def forward(self, x):
+        self.seen += x.flatten(1).mean(0)
+        return x.flatten(1) + self.seen
+
+
+@pytest.mark.parametrize("model", [Centred(), Largest(), Branching()], ids=lambda model: type(model).__name__)
+def test_no_example_moves_another_ones_row(model):
+    whole = outputs_alone(model, IMAGES)
+    assert torch.equal(outputs_alone(model, IMAGES[1:]), whole[1:])
+    for index, image in enumerate(IMAGES):
+        torch.testing.assert_close(model(image.unsqueeze(0))[0], whole[index])
+    assert not torch.allclose(model(IMAGES), whole), "the model does mix its batch"
+
+
+@pytest.mark.parametrize("name", ["wrn-10-1", "cnn", "timm:resnet10t", "timm:vit_tiny_patch16_224", "timm:test_nfnet"])
+def test_ordinary_models_give_what_they_give(name):
+    model = create(name, classes=4, channels=3, size=16 if "timm" not in name else 32).eval()
+    images = IMAGES if "timm" not in name else torch.randn(3, 3, 32, 32)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    found = outputs_alone(model, images)
+    assert not found.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(images), atol=1e-4, rtol=1e-4)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_what_keeps_or_mixes_is_refused():
+    with pytest.raises(SfumatoError, match="leaves a new or changed value in 'seen'"):
+        outputs_alone(Counting(), IMAGES)
+    with pytest.raises(SfumatoError, match="normalises by the private batch"):
+        outputs_alone(nn.BatchNorm2d(3, track_running_stats=False).eval(), IMAGES)
+    with pytest.raises(SfumatoError, match="normalises by the private batch"):
+        outputs_alone(nn.BatchNorm2d(3), IMAGES)
+
+
+def test_an_empty_batch_has_no_rows():
+    assert outputs_alone(nn.Flatten(), IMAGES[:0]).shape == (0, 768)

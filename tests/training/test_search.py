@@ -1,0 +1,79 @@
+"""Candidates: scored on the validation part, each record by itself."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from sfumato.data import Records
+from sfumato.privacy import Draws, PrivacyPlan, PrivateSelection, compose
+from sfumato.training import Settings, uses
+from sfumato.training.loop import Outcome
+from sfumato.training.prepare import prepare
+from sfumato.training.search import right_answers
+
+SETTINGS = Settings(model="module", optimizer="sgd", learning_rate=1.0)
+
+
+class Reader(nn.Module):
+    """Reads the class off a pixel; one example beyond a bound would turn all answers of its batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 4)
+        with torch.no_grad():
+            self.head.weight.zero_()
+            self.head.bias.zero_()
+            for label in range(4):
+                self.head.weight[label, label] = 1.0
+
+    def forward(self, x):
+        x = x.flatten(1)
+        loud = (x[:, 63].amax() > 0.99).float()
+        return self.head(x) + 1e3 * loud * torch.tensor([1.0, 0.0, 0.0, 0.0])
+
+
+def readable(count, *, loud):
+    images = np.zeros((count, 8, 8, 1), np.uint8)
+    labels = 1 + np.arange(count) % 3
+    images[np.arange(count), 0, labels] = 255
+    if loud:
+        images[0, 7, 7] = 255
+    return Records(images=images, labels=labels)
+
+
+def test_one_record_moves_the_count_by_one_at_most(spots, plan):
+    job = prepare(Reader(), spots, plan, SETTINGS)
+    outcome = Outcome(step=1, weights=dict(job.module.state_dict()), seconds=0.0)
+    validation = readable(20, loud=True)
+    without = Records(images=validation.images[1:], labels=validation.labels[1:])
+    assert right_answers(job, outcome, without) == 19
+    assert abs(right_answers(job, outcome, validation) - 19) <= 1
+
+
+def test_the_score_is_taken_on_the_records_that_are_given(spots, plan):
+    job = prepare(Reader(), spots, plan, SETTINGS)
+    outcome = Outcome(step=1, weights=dict(job.module.state_dict()), seconds=0.0)
+    for count in (1, 7, 300):
+        assert right_answers(job, outcome, readable(count, loud=False)) == count
+
+
+def test_selections_are_added_to_runs_at_shares_of_delta():
+    plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
+    selection = PrivateSelection(plan=plan, draws=Draws(mean=5), score_noise=30.0)
+    alone, delta = uses.together([selection])
+    assert (alone, delta) == (selection.epsilon(), 1e-4)
+    both, _ = uses.together([selection, plan])
+    assert both == selection.epsilon(5e-5) + compose([plan.releases], 5e-5)
+    two, _ = uses.together([selection, selection])
+    assert two == 2 * selection.epsilon(5e-5)
+    assert two > 2 * selection.epsilon()
+
+
+def test_the_list_of_uses_keeps_selections(tmp_path):
+    plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
+    selection = PrivateSelection(plan=plan, draws=Draws(mean=5), score_noise=None)
+    home = tmp_path / "not" / "there"
+    uses.record("f" * 64, "a", plan, home)
+    uses.record("f" * 64, "b", selection, home)
+    assert uses.plans("f" * 64, home) == [plan, selection]
+    assert "2 earlier runs" in uses.told([plan, selection], selection)
