@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from sfumato import randomness
@@ -206,7 +210,7 @@ def test_a_selection_goes_on_only_as_what_it_was(call, spots, monkeypatch):
         with pytest.raises(StopError):
             main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
     told = call(f"sweep {spots} {QUICK} {SELECTED.replace('0.05..1', '0.05..2')}", status=1)
-    assert "the unfinished run has another search: space was" in told
+    assert "what began there has another search: space was" in told
     told = call(f"sweep {spots} {QUICK} {SELECTED.replace('--candidates 3', '--candidates 4')}", status=1)
     assert "selection was" in told
 
@@ -296,6 +300,56 @@ def test_an_empty_search_releases_nothing(call, spots, monkeypatch):
     told = call(f"sweep {spots} {QUICK} {SELECTED.replace('--shape 1', '--shape inf')}")
     assert "nothing is released" in told
     assert files(".") == {"spots.npz"}
+
+
+def test_the_best_settings_are_taken_to_private_data_as_private(call, spots):
+    call(f"sweep digits {QUICK} --public --vary learning-rate=0.1,0.5 --output s")
+    assert "public" not in Path("s/best.toml").read_text()
+    Path("p.toml").write_text(Path("s/best.toml").read_text() + "public = true\n")
+    for recipe in ("s/best.toml", "p.toml"):
+        call(f"train {recipe} --source {spots} --output {recipe[0]}-run")
+        statement = json.loads(Path(f"{recipe[0]}-run/statement.json").read_text())
+        assert not statement["circumstances"]["data_public"]
+    call("train p.toml --private --output q-run")
+    assert not json.loads(Path("q-run/statement.json").read_text())["circumstances"]["data_public"]
+
+
+def test_open_draws_do_not_repeat(call):
+    told = json.loads(
+        call(f"sweep digits {QUICK} --vary ema=0,0.9 schedule=constant,cosine --candidates 4 --dry-run --json")
+    )
+    assert len({(run["ema"], run["schedule"]) for run in told["runs"]}) == 4
+    more = json.loads(call(f"sweep digits {QUICK} --vary ema=0,0.9 --candidates 9 --dry-run --json"))
+    assert len(more["runs"]) == 2
+
+
+def test_a_typo_is_refused_before_anything_is_trained(call):
+    assert "linaer" in call(f"sweep digits {QUICK} --vary model=linear,linaer --dry-run", status=1)
+    assert not Path("runs").exists()
+
+
+def test_processes_of_a_killed_search_end(workplace):
+    command = [
+        sys.executable,
+        "-m",
+        "sfumato",
+        "sweep",
+        "digits",
+        *shlex.split(QUICK.replace("--steps 3", "--steps 90000")),
+    ]
+    command += ["--noise-multiplier", "400", "--vary", "ema=0,0.9", "--processes", "2", "--output", "s"]
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    own = psutil.Process(killed.pid)
+    until = time.monotonic() + 60
+    while not (Path("s/1/ledger.jsonl").exists() and Path("s/2/ledger.jsonl").exists()):
+        assert time.monotonic() < until
+        assert killed.poll() is None
+        time.sleep(0.2)
+    children = own.children(recursive=True)
+    killed.kill()
+    killed.wait()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive
 
 
 def test_a_recipe_that_says_private_is_private(call):

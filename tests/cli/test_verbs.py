@@ -272,7 +272,8 @@ def test_tradeoff_gives_its_points_as_json(call):
             assert math.isclose(point["share_of_limit"], point["signal_to_noise_run"] / each["limit"])
         assert [point["rule"] for point in each["points"]].count("steps") == 1
     (taken,) = [point for each in found["frontiers"] for point in each["points"] if point["take"]]
-    assert taken["rule"] == "steps"
+    full = found["frontiers"][-1]["points"]
+    assert taken["steps"] == min(point["steps"] for point in full), "full batches gain nothing by more steps"
     assert "CIFAR-10" in found["rules"]["source"]
     assert "small batches" in found["rules"]
     assert found["next"].endswith("--views 4")
@@ -368,6 +369,46 @@ def test_pretrain_and_fine_tune(call, quick):
     assert written["circumstances"]["pretrained"] == "public run"
     call("train runs/pre", status=1)
     call("verify runs/pre", status=1)
+
+
+def test_pretrain_refuses_private_data(spots_folder, capsys):
+    assert main(shlex.split(f"pretrain folder:{spots_folder}")) == 1
+    assert "training without privacy needs public data, and this folder source is private" in capsys.readouterr().err
+
+
+def test_pre_trained_weights_bring_their_model_and_size(call, spots_folder, capsys):
+    choices = "--steps 2 --learning-rate 0.05 --threads 1 --device cpu"
+    call(f"pretrain digits --model cnn --size 12 {choices} --output runs/pre")
+    capsys.readouterr()
+    rest = "--steps 2 --batch-size 40 --noise-multiplier 4 --threads 1 --device cpu --pretrained runs/pre"
+    assert main(shlex.split(f"train folder:{spots_folder} {rest} --trainable classifier --output runs/fine")) == 0
+    told = capsys.readouterr().err
+    assert "by rule: model cnn (that of the pre-trained weights)" in told
+    assert "by rule: size 12 (that of the pre-trained weights)" in told
+    record = json.loads(Path("runs/fine/settings.json").read_text())
+    assert (record["settings"]["model"], record["data"]["size"]) == ("cnn", 12)
+    assert main(shlex.split(f"train folder:{spots_folder} {rest} --model lenet5 --output runs/no")) == 1
+    assert "give model cnn" in capsys.readouterr().err
+
+
+def test_what_looks_wrong_is_told(call, quick, capsys):
+    call(f"train digits {quick} --examples 100000 --delta 0.1 --trainable classifier --output runs/odd --dry-run")
+    assert (
+        main(shlex.split(f"train digits {quick} --examples 100000 --delta 0.1 --trainable classifier --dry-run")) == 0
+    )
+    told = capsys.readouterr().err
+    assert "note: 100000 examples are declared, and the data hold 1438" in told
+    assert "note: delta 0.1 is above 1/N" in told
+    assert "note: only a part is trained, and no pre-trained weights are given" in told
+
+
+def test_a_recipe_is_for_its_verb(call, capsys):
+    Path("p.toml").write_text('source = "digits"\nsteps = 2\n[about]\ncommand = "sfumato pretrain p.toml"\n')
+    Path("t.toml").write_text('source = "digits"\nsteps = 2\n[about]\ncommand = "sfumato train t.toml"\n')
+    assert main(["train", "p.toml"]) == 1
+    assert "is for sfumato pretrain; run sfumato pretrain p.toml" in capsys.readouterr().err
+    assert main(["pretrain", "t.toml"]) == 1
+    assert "is for sfumato train" in capsys.readouterr().err
 
 
 def test_an_unfinished_pretraining_is_resumed_by_its_directory(call, monkeypatch):

@@ -58,5 +58,6 @@ def test_many_different_plans_are_still_bounded():
 
 
 def test_a_list_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "absent").write_text("a file where the owner's directory should be")
     with pytest.raises(SfumatoError, match="cannot be extended"):
         uses.record("a", "run", plan(), tmp_path / "absent")

@@ -138,11 +138,27 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
                 )
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
-        options = recipe.read(what, known)
-        merged = replace(self, **{**options, **{key: value for key, value in self.given.items() if key != "what"}})
+        options = recipe.read(what, known, verb=type(self).__name__.lower())
+        given = {key: value for key, value in self.given.items() if key != "what"}
+        if {"source", "public", "private"} & set(given):  # what a recipe says of its data holds for no other data
+            options = {key: value for key, value in options.items() if key not in ("public", "private")}
+        merged = replace(self, **{**options, **given})
         if merged.source is None:
             raise SfumatoError(f"the recipe {what} names no source", 'give --source, or add source = "digits" to it')
         return merged
+
+    def as_pretrained(self) -> tuple[Self, list[str]]:
+        """With the model, the size and the channels of the run that the weights come from, where none were given."""
+        if self.pretrained in (None, "timm"):
+            return self, []
+        from sfumato import models
+        from sfumato.training.checkpoint import stored_about
+
+        about = stored_about(models.file_of(self.pretrained)) or {}
+        taken = {name: about[name] for name in ("model", "size", "channels") if name in about}
+        taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
+        told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
+        return replace(self, **taken), told
 
     def opened(self, progress: Any) -> tuple[Source, dict[str, Any]]:
         """The source, read; and how it was asked for, as plain data."""

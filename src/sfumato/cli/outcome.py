@@ -85,13 +85,13 @@ def show_dry_run(job: Job, run: RunDirectory, *, json: bool) -> None:
         [
             *((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in plan.items()),
             *(
-                (name.replace("_", " "), str(value))
+                (name.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
                 for name, value in job.settings.to_dict().items()
-                if value is not None
+                if value not in (None, []) and (name != "head" or job.settings.pretrained)
             ),
             ("parameters", f"{expected.parameters:,}"),
             ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),
-            ("time", f"about {expected.seconds:.0f} s on {job.performance.device}"),
+            ("time", f"about {_duration(expected.seconds)} on {job.performance.device}"),
             (
                 "memory",
                 f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
@@ -100,3 +100,16 @@ def show_dry_run(job: Job, run: RunDirectory, *, json: bool) -> None:
         ]
     )
     console.talk(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")
+
+
+def _duration(seconds: float) -> str:
+    """A length of time as people say it.
+
+    >>> _duration(95), _duration(7000), _duration(40_000), _duration(400_000)
+    ('95 s', '117 min', '11 h', '4.6 days')
+    """
+    if seconds < 180:
+        return f"{seconds:.0f} s"
+    if seconds < 10_000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"

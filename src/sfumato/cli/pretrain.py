@@ -84,6 +84,7 @@ class Pretrain(Choices):
         asked = self.with_recipe(self.what)
         if asked.output is not None:
             asked.directory(progress)
+        asked, taken = asked.as_pretrained()
         source, request = asked.opened(progress)
         run = asked.directory(progress)
         training, reasons = decide(asked, len(source.train), source.size, source.channels)
@@ -97,7 +98,7 @@ class Pretrain(Choices):
             request={"source": request},
         )
         if not run.exists:
-            for line in reasons:
+            for line in (*taken, *reasons):
                 progress.say(line)
         return job, run
 

@@ -78,6 +78,17 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
     values |= {name: given[name] for name in names if given[name] is not None}
     solved = {"batch_size": solve_batch or given["batch_size"], "steps": solve_steps or given["steps"]}
     reasons = defaults.reasons(sizes, {**given, **{name: value or None for name, value in solved.items()}})
+    if plan.delta > 1 / plan.examples:
+        reasons.append(f"note: delta {plan.delta!r} is above 1/N, a chance at which some records may be published")
+    counted = len(source.train)
+    if not 0.8 * counted <= source.examples <= 1.25 * counted:
+        reasons.append(
+            f"note: {source.examples} examples are declared, and the data hold {counted}; the promise holds as stated, "
+            f"but steps have about {counted * plan.sampling_probability:.0f} examples, and are divided by "
+            f"{plan.expected_batch_size}"
+        )
+    if asked.trainable and "all" not in asked.trainable and asked.pretrained is None:
+        reasons.append("note: only a part is trained, and no pre-trained weights are given: the rest stays random")
     if asked.delta is None:
         reasons.append(f"by rule: delta {plan.delta:g} (the largest power of ten below 1/N)")
     return plan, Settings(**values), [*reasons, *defaults.reasons(chosen, given)]

@@ -16,7 +16,7 @@ SWITCHES = ("flip", "public", "private", "download")
 LISTS = ("classes", "trainable")
 
 
-def read(path: str, known: Collection[str]) -> dict[str, Any]:
+def read(path: str, known: Collection[str], verb: str | None = None) -> dict[str, Any]:
     """The options of a recipe, by their Python names. The table [about] is for readers, [sweep] for sfumato sweep."""
     try:
         data = tomllib.loads(Path(path).read_text("utf-8"))
@@ -26,6 +26,9 @@ def read(path: str, known: Collection[str]) -> dict[str, Any]:
         raise SfumatoError(f"the recipe {path} cannot be read ({error.strerror})", "check its permissions") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SfumatoError(f"the recipe {path} is not valid TOML ({error})", "correct that place") from None
+    command = str(data.get(ABOUT, {}).get("command", "")).split()
+    if verb and len(command) > 1 and (command[1] == "pretrain") != (verb == "pretrain"):
+        raise SfumatoError(f"the recipe {path} is for sfumato {command[1]}", f"run sfumato {command[1]} {path}")
     for table in NOT_OPTIONS:
         data.pop(table, None)
     options = {name.replace("-", "_"): value for name, value in data.items()}

@@ -36,7 +36,8 @@ def repeat(asked: Train) -> int:
                 found.append(runs.read(run))
             else:
                 found.append(runs.execute(job, run, progress=progress))
-            progress.say(f"run {number} of {count}: test accuracy {found[-1].accuracy:.2%}")
+            done = " (trained before)" if found[-1].seconds == 0 else ""
+            progress.say(f"run {number} of {count}: test accuracy {found[-1].accuracy:.2%}{done}")
     standing = max(count, sum(RunDirectory(path).exists for path in base.iterdir()))
     epsilon, delta = uses.together([found[0].statement.plan] * standing)
     _show(found, standing, epsilon, delta, json=asked.json)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console, space
-from sfumato.cli.trials import carried_out, check_kind, opened, plan_for, setting_of
+from sfumato.cli.trials import carried_out, check_kind, opened, plan_for, setting_of, try_each
 
 if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
@@ -21,6 +21,7 @@ FILE = "sweep.json"
 PLOT = "sweep.svg"
 BEST = "best.toml"
 KEY = "search.key"
+MOST_DRAWS = 20
 
 
 def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Bars) -> int:
@@ -33,6 +34,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     changes = _changes(asked, rules, place)
     data = opened(setting)
     check_kind(asked, data, public=mode == "public")
+    try_each(setting, data, rules)
     plans = [plan_for(setting, data, change) for change in changes]
     told = _together(plans) if mode == "uncovered" else None
     if asked.dry_run:
@@ -90,7 +92,14 @@ def _changes(asked: Sweep, rules: Mapping[str, Dimension], place: Path) -> list[
         key = DiceKey.fresh()
         if not asked.dry_run:
             _save(key, place)
-    return [settings_of(number, rules, key) for number in range(asked.candidates)]
+    changes: list[dict[str, Any]] = []
+    for number in range(MOST_DRAWS * asked.candidates):  # the same settings twice would cost and tell nothing
+        change = settings_of(number, rules, key)
+        if change not in changes:
+            changes.append(change)
+        if len(changes) == asked.candidates:
+            break
+    return changes
 
 
 def _save(key: DiceKey, place: Path) -> None:
@@ -184,16 +193,13 @@ def _recipe(asked: Sweep, best: Mapping[str, Any], mode: str) -> str:
     from sfumato.cli.choices import NOT_IN_RECIPES
     from sfumato.cli.private import PrivateChoices
 
-    left_out = {*NOT_IN_RECIPES, "output", "seed"}
+    left_out = {*NOT_IN_RECIPES, "output", "seed", "public", "private"}
     known = [field.name for field in fields(PrivateChoices) if field.name not in left_out]
     defaults = {field.name: field.default for field in fields(PrivateChoices)}
     chosen = {name: getattr(asked, name) for name in known if getattr(asked, name) != defaults[name]} | dict(best)
-    lines = [
-        "# The best settings of a search, for the whole training part. One more run: its privacy cost adds up.",
-        "",
-    ]
+    lines = ["# The best settings of a search, for the whole training part.", ""]
     if mode == "uncovered":
-        lines.insert(1, "# They were chosen by exact scores on private data, which no epsilon covers.")
+        lines.insert(1, "# Chosen by exact scores on private data, which no epsilon covers. One more run costs more.")
     return "\n".join([*lines, *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in chosen.items())]) + "\n"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 from sfumato.cli.search_open import line_of, plain
-from sfumato.cli.trials import Opened, Setting, carried_out, decided, job_for, opened, plan_for, setting_of
+from sfumato.cli.trials import Opened, Setting, carried_out, job_for, opened, plan_for, setting_of, try_each
 
 if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
@@ -56,10 +56,10 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
     data = opened(setting)
     selection = _selection(asked, setting, data)
     setting = replace(setting, selection=selection, fingerprint=data.source.fingerprint)
+    try_each(setting, data, rules)
     _say_beforehand(setting, data, selection, progress)
     if asked.dry_run:
         return _foretell(asked, selection)
-    _try_each(setting, data, rules)
     key = _begun(place, _record(asked, rules, selection, data), data)
     count = number_of_candidates(selection.draws, key)
     changes = [settings_of(number, rules, key) for number in range(count)]
@@ -100,19 +100,6 @@ def _say_beforehand(setting: Setting, data: Opened, selection: PrivateSelection,
             f"note: scores have noise of standard deviation {selection.score_noise:.3g} on about {expected:.0f} "
             "records, so the choice is mostly chance; put more aside (--validation), or spend more epsilon"
         )
-
-
-def _try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> None:
-    """Refuse a value that no candidate could be trained with, before there is anything to keep secret."""
-    from sfumato.randomness import Choice, DiceKey
-    from sfumato.training.prepare import build
-
-    first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in rules.items()}
-    for name, rule in rules.items():
-        for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
-            _, settings = decided(setting, data, {**first, name: value})
-            settings.view_rule.check(data.source.size)
-            build(None, data.source, settings, DiceKey.from_seed(0))
 
 
 def _selection(asked: Sweep, setting: Setting, data: Opened) -> PrivateSelection:

@@ -80,6 +80,7 @@ class Train(PrivateChoices):
         asked = self.with_recipe(self.what)
         if asked.output is not None:
             asked.directory(progress)  # refuses a place that is taken before anything is read
+        asked, taken = asked.as_pretrained()
         source, request = asked.opened(progress)
         plan, settings, reasons = decide(asked, source)
         run = asked.directory(progress)
@@ -96,6 +97,6 @@ class Train(PrivateChoices):
             request={"source": request},
         )
         if not run.exists:
-            for line in reasons:
+            for line in (*taken, *reasons):
                 progress.say(line)
         return job, run

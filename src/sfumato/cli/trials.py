@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
     from sfumato.data import Records, Source
     from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
+    from sfumato.randomness import Dimension
     from sfumato.training.directory import RunDirectory
     from sfumato.training.loop import Job
     from sfumato.training.settings import Settings
@@ -59,6 +63,7 @@ def setting_of(asked: Sweep) -> Setting:
 
     threads = asked.threads or max(1, default_threads() // (asked.processes or 1))
     share = VALIDATION if asked.validation is None else asked.validation
+    asked, _ = asked.as_pretrained()
     return Setting(asked=asked, validation=share, scored_on=asked.score_on, threads=threads)
 
 
@@ -93,6 +98,19 @@ def check_kind(asked: Sweep, data: Opened, *, public: bool) -> None:
         raise SfumatoError(f"{asked.source} is private, and the search is public", "give --search private or uncovered")
 
 
+def try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> None:
+    """Refuse a value that no run could be trained with, before anything is spent."""
+    from sfumato.randomness import Choice, DiceKey
+    from sfumato.training.prepare import build
+
+    first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in rules.items()}
+    for name, rule in rules.items():
+        for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
+            _, settings = decided(setting, data, {**first, name: value})
+            settings.view_rule.check(data.source.size)
+            build(None, data.source, settings, DiceKey.from_seed(0))
+
+
 def carried_out(
     setting: Setting, changes: Sequence[Mapping[str, Any]], places: Sequence[Path], *, processes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -122,12 +140,31 @@ _STATE: dict[str, Any] = {}
 
 
 def _begin(setting: Setting) -> None:
+    """Read the data, once for each process. What is refused here is told by the first trial."""
     from sfumato._checks import SfumatoError
 
-    data = opened(setting)
-    if data.source.fingerprint != setting.fingerprint:
-        raise SfumatoError("the data have changed since the search began", "restore them, or search anew")
-    _STATE.update(setting=setting, opened=data)
+    _STATE.clear()
+    _end_with_parent()
+    try:
+        data = opened(setting)
+        if data.source.fingerprint != setting.fingerprint:
+            raise SfumatoError("the data have changed since the search began", "restore them, or search anew")
+        _STATE.update(setting=setting, opened=data)
+    except SfumatoError as error:
+        _STATE["refused"] = error
+
+
+def _end_with_parent() -> None:
+    """Let a process of a search that was killed end as well, instead of training on for nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
@@ -140,6 +177,8 @@ def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any
     from sfumato.training import run as runs
     from sfumato.training.directory import RunDirectory
 
+    if "refused" in _STATE:
+        raise _STATE["refused"]
     setting, data = _STATE["setting"], _STATE["opened"]
     run = RunDirectory(place)
     if setting.selection is not None:

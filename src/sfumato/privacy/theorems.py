@@ -27,6 +27,8 @@ Accountant = Literal["pld", "rdp"]
 FINE_GRID = 1e-4
 COARSE_GRID = 1e-3
 ACCOUNTANTS = ("pld", "rdp")
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e9
+"""Between these noise multipliers the accountants compute; beyond them they end in overflows."""
 
 # Renyi orders of a selection: dp-accounting's own, and eight to the octave from 64 to 1024, where small epsilons lie.
 SELECTION_ORDERS = (
@@ -144,6 +146,13 @@ def compose(many: Sequence[Releases], delta: float, *, accountant: str = "pld", 
     one_of("accountant", accountant, ACCOUNTANTS)
     if not many:
         raise SfumatoError("there is nothing to compose: no releases given", "give at least one")
+    for item in many:
+        sigma = item.mechanism.noise_multiplier
+        if not LEAST_NOISE <= sigma <= MOST_NOISE:
+            raise SfumatoError(
+                f"noise_multiplier must lie between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {sigma!r}",
+                "give the noise's standard deviation over the clipping norm",
+            )
     return _composed(tuple(many), delta, accountant, grid)
 
 

@@ -100,8 +100,12 @@ class Frontier:
 
     @property
     def best(self) -> Point:
-        """The point to take: the most steps within the computation that was allowed, or else the rule's."""
+        """The point to take: the most steps within the computation that was allowed, or else the rule's; with full
+        batches, which gain nothing by more steps, the fewest of the grid.
+        """
         marked = {point.rule: point for point in self.points}
+        if "epochs" not in marked and not isinstance(self.points[0].plan.sampling, Poisson):
+            return next((point for point in self.points if self.share(point) >= FLAT), marked["steps"])
         return marked.get("epochs") or marked["steps"]
 
 

@@ -194,16 +194,11 @@ def build(model: nn.Module | None, source: Source, settings: Settings, key: Dice
     if model is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial weights", 0))
-            module = models.create(
-                settings.model,
-                classes=len(source.classes),
-                channels=source.channels,
-                size=source.size,
-                pretrained=settings.pretrained,
-                head=settings.head,
-            )
+            module = _created(settings, source)
     else:
-        module = copy.deepcopy(model)
+        module = copy.deepcopy(model).cpu()
+        size = (source.size, source.size)
+        models.check_shapes("module", module, classes=len(source.classes), channels=source.channels, size=size)
     module.train()
     if settings.trainable:
         models.select(module, settings.trainable)
@@ -213,6 +208,29 @@ def build(model: nn.Module | None, source: Source, settings: Settings, key: Dice
             "add classifier to it, or give head pretrained",
         )
     return module
+
+
+def _created(settings: Settings, source: Source) -> nn.Module:
+    """The named model; where pre-trained weights of ours don't fit it, the refusal says which model they are of."""
+    try:
+        return models.create(
+            settings.model,
+            classes=len(source.classes),
+            channels=source.channels,
+            size=source.size,
+            pretrained=settings.pretrained,
+            head=settings.head,
+        )
+    except SfumatoError as error:
+        weights = settings.pretrained
+        known = weights is not None and weights != "timm" and "does not fit" in error.problem
+        about = checkpoint.stored_about(models.file_of(weights)) if known else None  # type: ignore[arg-type]
+        if about is None:
+            raise
+        what = f"{about['model']} for images of {about['channels']} x {about['size']} x {about['size']}"
+        raise SfumatoError(
+            error.problem, f"{settings.pretrained} holds a {what}: give model {about['model']}"
+        ) from None
 
 
 def _trains_classifier(module: nn.Module) -> bool:

@@ -46,7 +46,7 @@ class Verdict:
         if self.holds:
             return f"The statement follows from the record. {LIMITS}"
         failed = next(check for check in self.checks if not check.holds)
-        return f"The statement does NOT follow from the record: {failed.what}: {failed.found}. {LIMITS}"
+        return f"The statement does NOT follow from the record: {failed.what}: {failed.found}."
 
 
 class _BrokenError(Exception):
