@@ -200,13 +200,20 @@ def test_the_batch_by_rule_takes_the_epochs_that_are_allowed():
 
 
 def test_epochs_cut_the_steps_only_where_the_rule_does_not_fit():
-    free = small(batch_size=2000, epsilon=8.0)
-    assert (free.best.rule, free.best.plan.steps) == ("steps", 2500)
-    assert small(batch_size=2000, epsilon=8.0, epochs=2500.0) == free
-    tight = small(batch_size=2000, epsilon=8.0, epochs=100.5)
-    assert (tight.best.rule, tight.best.plan.steps) == ("epochs", 100)
+    free = small(batch_size=1000, epsilon=8.0)
+    assert (free.best.rule, free.best.plan.steps) == ("steps", 5000)
+    assert small(batch_size=1000, epsilon=8.0, epochs=2500.0) == free
+    tight = small(batch_size=1000, epsilon=8.0, epochs=100.4)
+    assert (tight.best.rule, tight.best.plan.steps) == ("epochs", 200)
     assert tight.best.plan.noise_multiplier < free.best.plan.noise_multiplier
     assert free.best in tight.points
+
+
+def test_full_batches_gain_nothing_by_more_steps():
+    full = small(batch_size=2000, epsilon=8.0)
+    assert full.best.plan.steps == min(point.plan.steps for point in full.points if full.share(point) >= FLAT) < 100
+    assert small(batch_size=2000, epsilon=8.0, epochs=40.0).best.plan.steps == 40
+    assert small(batch_size=2000, epsilon=8.0, epochs=1000.0).best.plan.steps < 100
 
 
 def test_whole_epochs_lose_no_step_to_rounding():

@@ -140,8 +140,10 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
         options = recipe.read(what, known, verb=type(self).__name__.lower())
         given = {key: value for key, value in self.given.items() if key != "what"}
-        if {"source", "public", "private"} & set(given):  # what a recipe says of its data holds for no other data
-            options = {key: value for key, value in options.items() if key not in ("public", "private")}
+        if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
+            options.pop("public", None)
+        if "public" in given:
+            options.pop("private", None)
         merged = replace(self, **{**options, **given})
         if merged.source is None:
             raise SfumatoError(f"the recipe {what} names no source", 'give --source, or add source = "digits" to it')

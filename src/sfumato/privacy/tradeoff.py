@@ -104,9 +104,11 @@ class Frontier:
         batches, which gain nothing by more steps, the fewest of the grid.
         """
         marked = {point.rule: point for point in self.points}
-        if "epochs" not in marked and not isinstance(self.points[0].plan.sampling, Poisson):
-            return next((point for point in self.points if self.share(point) >= FLAT), marked["steps"])
-        return marked.get("epochs") or marked["steps"]
+        taken = marked.get("epochs") or marked["steps"]
+        if isinstance(taken.plan.sampling, Poisson):
+            return taken
+        enough = (point for point in self.points if self.share(point) >= FLAT)
+        return min(taken, next(enough, taken), key=lambda point: point.plan.steps)
 
 
 def frontier(
