@@ -19,6 +19,8 @@ from sfumato.privacy.sampling import Poisson, SamplingRule, rule_for
 
 FLAT = 0.95
 """The share of the full-batch limit from which a frontier counts as flat."""
+ENOUGH = 60
+"""Steps that an optimizer should have, however little noise fewer of them would need: as many as the defaults take."""
 _FEWEST, _MOST, _MOST_EPOCHS, _MOST_OF_ALL = 30, 30_000, 1_000, 200_000
 _FEW_POINTS = 7
 
@@ -101,13 +103,13 @@ class Frontier:
     @property
     def best(self) -> Point:
         """The point to take: the most steps within the computation that was allowed, or else the rule's; with full
-        batches, which gain nothing by more steps, the fewest of the grid.
+        batches, whose signal more steps do not raise, the fewest of at least sixty.
         """
         marked = {point.rule: point for point in self.points}
         taken = marked.get("epochs") or marked["steps"]
         if isinstance(taken.plan.sampling, Poisson):
             return taken
-        enough = (point for point in self.points if self.share(point) >= FLAT)
+        enough = (point for point in self.points if point.plan.steps >= ENOUGH and self.share(point) >= FLAT)
         return min(taken, next(enough, taken), key=lambda point: point.plan.steps)
 
 
