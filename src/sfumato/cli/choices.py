@@ -126,6 +126,21 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             if field.name == "what" or getattr(self, field.name) != field.default
         }
 
+    def resumes(self, what: str) -> bool:
+        """Whether `what` is a run directory, which goes on as it began: options that would change it are refused."""
+        from sfumato._checks import SfumatoError
+        from sfumato.training import directory as names
+
+        if not (FilePath(what) / names.SETTINGS).is_file():
+            return False
+        given = [name for name in self.given if name not in ("what", "dry_run", "json")]
+        if given:
+            raise SfumatoError(
+                f"{what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
+                "leave them out, or give the source instead of the run",
+            )
+        return True
+
     def with_recipe(self, what: str) -> Self:
         """These options over those of the recipe, where `what` is one."""
         from sfumato._checks import SfumatoError
@@ -202,6 +217,15 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             if run.finished:
                 progress.say(f"note: {run.path} holds a finished run; this is another one, and privacy costs add up")
             number += 1
+
+
+def stem_of(what: str) -> str:
+    """What a directory of several runs is named after: the source's argument or the recipe, without folders and suffix.
+
+    >>> stem_of("folder:data/pictures/"), stem_of("recipes/digits.toml"), stem_of("digits")
+    ('pictures', 'digits', 'digits')
+    """
+    return FilePath((what.partition(":")[2] or what).rstrip("/")).stem
 
 
 def _absolute(spec: str) -> str:

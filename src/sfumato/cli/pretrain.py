@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -67,19 +66,11 @@ class Pretrain(Choices):
         return 0
 
     def _job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
-        from sfumato._checks import SfumatoError
         from sfumato.cli import recorded
-        from sfumato.training import directory as names
         from sfumato.training import public
         from sfumato.training.run import recorded_key, recorded_performance
 
-        if (FilePath(self.what) / names.SETTINGS).is_file():
-            given = [name for name in self.given if name not in ("what", "json")]
-            if given:
-                raise SfumatoError(
-                    f"{self.what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
-                    "leave them out, or give the source instead of the run",
-                )
+        if self.resumes(self.what):
             return recorded.public_job(self.what)
         asked = self.with_recipe(self.what)
         if asked.output is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfumato.cli import console
+from sfumato.cli.choices import stem_of
 
 if TYPE_CHECKING:
     from sfumato.cli.train import Train
@@ -48,8 +49,7 @@ def _place(asked: Train) -> Path:
     """The directory that holds the runs: the one asked for, else runs/NAME-seeds."""
     if asked.output is not None:
         return Path(asked.output)
-    stem = Path((asked.what.partition(":")[2] or asked.what).rstrip("/")).stem
-    return Path("runs") / f"{stem}-seeds"
+    return Path("runs") / f"{stem_of(asked.what)}-seeds"
 
 
 def _show(found: list[Run], standing: int, epsilon: float, delta: float, *, json: bool) -> None:

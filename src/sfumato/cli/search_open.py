@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console, space
+from sfumato.cli.choices import NOT_IN_RECIPES, stem_of
+from sfumato.cli.private import PrivateChoices
 from sfumato.cli.trials import carried_out, check_kind, opened, plan_for, setting_of, try_each
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     from sfumato.report import swept
     from sfumato.training.directory import RunDirectory, write
 
-    place = Path(asked.output or f"runs/{_stem(asked)}-sweep")
+    place = Path(asked.output or f"runs/{stem_of(asked.what)}-sweep")
     setting = setting_of(asked)
     changes = _changes(asked, rules, place)
     data = opened(setting)
@@ -190,9 +192,6 @@ def _say_what_it_cost(mode: str, told: Search | None) -> None:
 
 def _recipe(asked: Sweep, best: Mapping[str, Any], mode: str) -> str:
     """The best settings as a recipe for the whole training part."""
-    from sfumato.cli.choices import NOT_IN_RECIPES
-    from sfumato.cli.private import PrivateChoices
-
     left_out = {*NOT_IN_RECIPES, "output", "seed", "public", "private"}
     known = [field.name for field in fields(PrivateChoices) if field.name not in left_out]
     defaults = {field.name: field.default for field in fields(PrivateChoices)}
@@ -218,7 +217,3 @@ def line_of(change: Mapping[str, Any]) -> str:
         f"{name.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
         for name, value in change.items()
     )
-
-
-def _stem(asked: Sweep) -> str:
-    return Path((asked.what.partition(":")[2] or asked.what).rstrip("/")).stem

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
+from sfumato.cli.choices import stem_of
 from sfumato.cli.search_open import line_of, plain
 from sfumato.cli.trials import Opened, Setting, carried_out, job_for, opened, plan_for, setting_of, try_each
 
@@ -43,7 +44,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
     from sfumato.randomness import number_of_candidates, settings_of
     from sfumato.training.directory import RunDirectory
 
-    run = RunDirectory(asked.output or f"runs/{_stem(asked)}-selected")
+    run = RunDirectory(asked.output or f"runs/{stem_of(asked.what)}-selected")
     place = run.path.with_name(f".{run.path.name}.search")
     if run.finished:
         return _told_again(asked, run, place)
@@ -301,7 +302,3 @@ def _foretell(asked: Sweep, selection: PrivateSelection) -> int:
         )
     console.talk("nothing was spent; without --dry-run this would search")
     return 0
-
-
-def _stem(asked: Sweep) -> str:
-    return Path((asked.what.partition(":")[2] or asked.what).rstrip("/")).stem

@@ -61,17 +61,10 @@ class Train(PrivateChoices):
         """Everything up to the first step, and where the run is to be."""
         from sfumato._checks import SfumatoError
         from sfumato.cli import recorded
-        from sfumato.training import directory as names
         from sfumato.training.prepare import prepare
         from sfumato.training.run import recorded_key, recorded_performance
 
-        if (FilePath(self.what) / names.SETTINGS).is_file():
-            given = [name for name, value in self.given.items() if name not in ("what", "dry_run", "json")]
-            if given:
-                raise SfumatoError(
-                    f"{self.what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
-                    "leave them out, or give the source instead of the run",
-                )
+        if self.resumes(self.what):
             return recorded.job(self.what, progress)
         if FilePath(self.what).is_dir() and ":" not in self.what:
             raise SfumatoError(

@@ -132,7 +132,7 @@ def check(job: Job) -> None:
     """Refuse here what the first step would refuse, before there is a run."""
     job.views.check(job.source.size)
     optim.schedule(job.settings.schedule, steps=job.plan.steps, warmup=job.settings.warmup)
-    _optimizer(job)
+    optimizer_for(job.module, job.settings)
     EMA(job.settings.ema)
     if not math.isfinite(job.plan.epsilon()):
         raise SfumatoError(
@@ -151,7 +151,7 @@ def begin(job: Job, run: RunDirectory) -> None:
         with Ledger(fresh / names.LEDGER) as ledger:
             ledger.append("begin", _opening(job, identity))
             ledger.sync()
-        optimizer = _optimizer(job)
+        optimizer = optimizer_for(job.module, job.settings)
         Checkpoint.of(0, job.module, _start_of_average(job), optimizer).save(fresh / names.CHECKPOINT)
         if not (job.source.public or job.candidate):
             uses.record(job.source.fingerprint, identity, job.plan, place=job.place)
@@ -188,7 +188,7 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     began = time.monotonic()
     key = DiceKey.load(run / names.DICE_KEY)
     plan, module, device = job.plan, job.module, job.device
-    optimizer = _optimizer(job)
+    optimizer = optimizer_for(job.module, job.settings)
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
     paid = paid_steps(ledger, job, run)
     refuse_ended(run, ledger, plan)
@@ -207,7 +207,7 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     sampler = Sampler(plan.sampling, key, records=len(job.source.train))
     noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
     private_step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
-    due = set(np.linspace(0, plan.steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
+    due = evaluation_steps(plan.steps)
     inputs, examine = Inputs(job, progress), None if job.candidate else examiner(job, progress)
 
     def measure(step: int) -> None:
@@ -266,7 +266,7 @@ def examiner(job: Job, progress: Progress) -> Callable[[Mapping[str, Tensor]], S
 def take_none(job: Job, run: RunDirectory) -> Outcome:
     """What an unfinished run has reached, without another step."""
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
-    average = checkpoint.restore(job.module, _optimizer(job), job.device)
+    average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings), job.device)
     _forget_rows(run, checkpoint.step)
     return Outcome(step=checkpoint.step, weights=_weights(job.module, average), seconds=0.0)
 
@@ -307,12 +307,16 @@ def _forget_rows(run: RunDirectory, step: int) -> None:
     run.write_rows([row for row in run.rows() if row["step"] <= step])
 
 
-def _optimizer(job: Job) -> torch.optim.Optimizer:
-    trained = [parameter for parameter in job.module.parameters() if parameter.requires_grad]
-    choice = job.settings
+def evaluation_steps(steps: int) -> set[int]:
+    """After which steps a run is measured, the last one among them."""
+    return set(np.linspace(0, steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
+
+
+def optimizer_for(module: nn.Module, choice: Settings) -> torch.optim.Optimizer:
+    """The chosen optimizer over the parameters that are trained."""
     return optim.create(
         choice.optimizer,
-        trained,
+        [parameter for parameter in module.parameters() if parameter.requires_grad],
         learning_rate=choice.learning_rate,
         momentum=choice.momentum,
         weight_decay=choice.weight_decay,

@@ -32,7 +32,7 @@ from sfumato.training import directory as names
 from sfumato.training import evaluate, finish, pins
 from sfumato.training.checkpoint import Checkpoint, to_bytes
 from sfumato.training.directory import RunDirectory, sweep, write
-from sfumato.training.loop import CHECKPOINT_SECONDS, EVALUATIONS
+from sfumato.training.loop import CHECKPOINT_SECONDS, evaluation_steps, optimizer_for
 from sfumato.training.prepare import build, choose_device, default_threads, origin, transform_for
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance
@@ -163,7 +163,7 @@ def prepare(
         origin=origin(settings),
         request=request or {},
     )
-    _optimizer(job)
+    optimizer_for(job.module, job.training.settings)
     EMA(settings.ema)
     return job
 
@@ -180,7 +180,9 @@ def execute(job: PublicJob, directory: str | os.PathLike[str], *, progress: Prog
         with run.creating() as fresh:
             fresh.write_json(names.SETTINGS, job.record(secrets.token_hex(32)), private=True)
             job.key.save(fresh / names.DICE_KEY)
-            Checkpoint.of(0, job.module, _trained(job.module), _optimizer(job)).save(fresh / names.CHECKPOINT)
+            Checkpoint.of(0, job.module, _trained(job.module), optimizer_for(job.module, job.training.settings)).save(
+                fresh / names.CHECKPOINT
+            )
     sweep(run.path)
     began = time.monotonic()
     average = _take_steps(job, run, progress)
@@ -207,13 +209,13 @@ def _take_steps(job: PublicJob, run: RunDirectory, progress: Progress) -> dict[s
     """All steps that are still to be taken; returns the weights to keep."""
     training, settings, module = job.training, job.training.settings, job.module
     key = DiceKey.load(run / names.DICE_KEY)
-    optimizer = _optimizer(job)
+    optimizer = optimizer_for(job.module, job.training.settings)
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
     average = checkpoint.restore(module, optimizer, job.device)
     run.write_rows([row for row in run.rows() if row["step"] <= checkpoint.step])
     averaging = EMA(settings.ema)
     rate = optim.schedule(settings.schedule, steps=training.steps, warmup=settings.warmup)
-    due = set(np.linspace(0, training.steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
+    due = evaluation_steps(training.steps)
     progress.begin("training without privacy", training.steps, checkpoint.step)
     saved_at = time.monotonic()
     with torch.random.fork_rng(devices=[job.device] if job.device.type == "cuda" else []):
@@ -319,17 +321,6 @@ def _with(module: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     copied = copy.deepcopy(module)
     copied.load_state_dict({**module.state_dict(), **weights})
     return copied
-
-
-def _optimizer(job: PublicJob) -> torch.optim.Optimizer:
-    choice = job.training.settings
-    return optim.create(
-        choice.optimizer,
-        [parameter for parameter in job.module.parameters() if parameter.requires_grad],
-        learning_rate=choice.learning_rate,
-        momentum=choice.momentum,
-        weight_decay=choice.weight_decay,
-    )
 
 
 def pretrain(
