@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from sfumato import randomness
 from sfumato._checks import SfumatoError
 from sfumato.cli import main, search_private, trials
 from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
+from sfumato.training import finish, loop, uses
 from sfumato.training import search as candidates
-from sfumato.training import uses
 
 QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
 
@@ -125,6 +126,40 @@ def test_a_search_that_is_not_covered_says_so_in_every_statement(call, spots):
         assert statement["not_covered"][0].startswith("The search for these settings: 2 runs")
         call(f"verify s/{number}")
     call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output t --search public", status=1)
+
+
+def test_the_run_with_the_best_settings_tells_of_the_search_that_found_them(call, spots, monkeypatch):
+    told = json.loads(call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s --search uncovered --json"))
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "take_steps", lambda *_, **__: (_ for _ in ()).throw(StopError))
+        with pytest.raises(StopError):
+            main(shlex.split("train s/best.toml --output best"))
+    call("train best")
+    statement = json.loads(Path("best/statement.json").read_text())
+    search, plan = statement["circumstances"]["search"], PrivacyPlan.from_dict(statement["plan"])
+    assert search["runs"] == 3
+    assert search["epsilon"] == pytest.approx(told["epsilon_of_all"] + plan.epsilon())
+    assert search["delta"] == pytest.approx(told["delta"] + plan.delta)
+    assert statement["not_covered"][0].startswith("The search for these settings: 3 runs")
+    call("verify best")
+    call("train s/best.toml --source digits --output other")
+    assert json.loads(Path("other/statement.json").read_text())["circumstances"]["search"] is None
+    Path("odd.toml").write_text(Path("s/best.toml").read_text().replace("runs = ", "rums = "))
+    assert "must hold runs, epsilon and delta" in call("train odd.toml --output odd", status=1)
+
+
+def test_data_that_were_searched_as_private_stay_private(call):
+    call(f"sweep digits --private {QUICK} --vary learning-rate=0.1,0.5 --output s --search uncovered")
+    call("train s/best.toml --output best")
+    assert not json.loads(Path("best/statement.json").read_text())["circumstances"]["data_public"]
+
+
+def test_what_all_runs_cost_is_told_at_the_delta_it_holds_at(call, spots):
+    command = f"sweep {spots} {QUICK} --vary delta=1e-5,1e-3 --search uncovered"
+    found = json.loads(call(f"{command} --output s --json"))
+    told = json.loads(call(f"{command} --output t --dry-run --json"))["together"]
+    assert (found["epsilon_of_all"], found["delta"]) == (told["epsilon"], told["delta"])
+    assert found["delta"] == 1e-3
 
 
 SELECTED = "--vary learning-rate=log:0.05..1 ema=0,0.9 --search private --candidates 3 --shape 1 --output won"
@@ -505,3 +540,47 @@ def test_changed_data_end_a_search(call, spots, three, monkeypatch):
 
     monkeypatch.setattr(trials, "opened", changed)
     assert "the data have changed" in call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
+
+
+def test_a_winner_that_was_cut_before_its_key_was_deleted_keeps_no_key(call, spots, monkeypatch):
+    real, calls = finish.clean, []
+
+    def cut(run):
+        calls.append(run)
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "clean", cut)
+        with pytest.raises(StopError):
+            main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
+    assert calls
+    assert finish.clean is real
+    call(f"sweep {spots} {QUICK} {SELECTED}")
+    assert not {"dice.key", "checkpoint.safetensors"} & files("won")
+    call("verify won")
+
+
+def test_warnings_do_not_count_the_candidates(call, spots, three):
+    Path("branching.py").write_text(
+        "from torch import nn\n\n\n"
+        "class Branching(nn.Module):\n"
+        "    def __init__(self, classes):\n"
+        "        super().__init__()\n"
+        "        self.head = nn.Linear(64, classes)\n\n"
+        "    def forward(self, images):\n"
+        "        return self.head(images.flatten(1)) * (2 if images.max() > 5 else 1)\n\n\n"
+        "def build(classes, channels, size):\n"
+        "    return Branching(classes)\n"
+    )
+    quick = QUICK.replace("linear", "branching:build")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        call(f"sweep {spots} {quick} {SELECTED}")
+    assert not [one for one in told if "vectorised" in str(one.message)]
+
+
+@pytest.mark.parametrize("option", ["--device cuda:9", "--micro-batch 0", "--threads 0"])
+def test_a_machine_that_does_not_fit_is_no_fault_of_the_candidates(call, spots, option):
+    command = QUICK.replace("--device cpu", "").replace("--threads 1", "")
+    call(f"sweep {spots} {command} {SELECTED} {option}", status=1)
+    assert files(".") == {"spots.npz"}

@@ -440,5 +440,19 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     shutil.rmtree("runs/many/2")
     again = json.loads(call(command))
     assert again["accuracies"][::2] == found["accuracies"][::2]
-    assert "All 3 runs that stand there, planned in advance, are together (" in call(command.removesuffix(" --json"))
+    told = call(command.removesuffix(" --json"))
+    assert "All 3 runs on these data that stand there, planned in advance, are together (" in told
     call(command.replace("--steps 3", "--steps 4"), status=1)
+
+
+def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick):
+    call(f"train digits {quick} --output runs/many/before --noise-multiplier 1")
+    call("pretrain digits --model linear --steps 2 --threads 1 --device cpu --output runs/many/public")
+    call(f"train digits --size 4 {quick} --output runs/many/other --noise-multiplier 1")
+    found = json.loads(call(f"train digits {quick} --seeds 2 --output runs/many --json"))
+    from sfumato.privacy import compose
+
+    runs = ["before", "1", "2"]
+    plans = [PrivacyPlan.from_dict(json.loads(Path(f"runs/many/{run}/plan.json").read_text())) for run in runs]
+    assert plans[0].noise_multiplier != plans[1].noise_multiplier
+    assert found["epsilon_of_all"] == pytest.approx(compose([p.releases for p in plans], plans[0].delta), rel=1e-2)

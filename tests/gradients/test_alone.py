@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import outputs_alone
+from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import create
 
 IMAGES = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -75,3 +75,44 @@ def test_what_keeps_or_mixes_is_refused():
 
 def test_an_empty_batch_has_no_rows():
     assert outputs_alone(nn.Flatten(), IMAGES[:0]).shape == (0, 768)
+
+
+class AlwaysDropout(nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x.flatten(1), 0.5, training=True)
+
+
+def test_dice_are_the_same_for_every_row():
+    torch.manual_seed(3)
+    outputs = outputs_alone(AlwaysDropout(), IMAGES)
+    after = torch.rand(1)
+    assert torch.equal(outputs_alone(AlwaysDropout(), IMAGES[2:]), outputs[2:])
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(1), after), "the caller's dice are not touched"
+
+
+SEEN: list[torch.Tensor] = []
+
+
+class Global(nn.Module):
+    """Keeps something where nobody looks, and acts on it later."""
+
+    def forward(self, x):
+        if len(SEEN) > 3:
+            x = x + 1
+        SEEN.append(x.detach().mean())
+        return x.flatten(1)
+
+
+def test_a_pass_after_which_a_made_up_example_looks_otherwise_is_refused():
+    SEEN.clear()
+
+    def passed():
+        with same_throughout(Global(), torch.zeros(1, 3, 16, 16)):
+            for image in IMAGES:
+                outputs_alone(Global(), image.unsqueeze(0))
+
+    with pytest.raises(SfumatoError, match="other outputs after the records"):
+        passed()
+    with same_throughout(nn.Flatten(), torch.zeros(1, 3, 16, 16)):
+        outputs_alone(nn.Flatten(), IMAGES)

@@ -1,5 +1,8 @@
 """What is refused: everything by which one example could meet another."""
 
+from collections import deque
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -183,3 +186,55 @@ def test_a_write_past_the_versions_of_a_buffer_reaches_no_other_example():
 def test_a_write_past_the_versions_of_an_attribute_is_refused():
     with pytest.raises(SfumatoError, match=r"new or changed value in 'n'.*parametrizations"):
         ClippedGradient(Remembers(buffer=False), F.cross_entropy)(torch.ones(3, 4), torch.arange(3))
+
+
+class Held:
+    """A helper object that holds something, with and without a dictionary of attributes."""
+
+    def __init__(self):
+        self.value = torch.zeros(3)
+
+    def __call__(self, y):
+        self.value = y
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self):
+        self.value = torch.zeros(3)
+
+
+class KeepsAside(nn.Module):
+    """Keeps something of an example in a place that torch does not know of."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.linear = way, nn.Linear(4, 3)
+        self.helper, self.slotted, self.recent, self.unknown = Held(), Slotted(), deque(maxlen=2), [nn.Module()]
+        self.numbers = np.zeros(3)
+
+    def forward(self, x):
+        y = self.linear(x)
+        match self.way:
+            case "helper.value":
+                self.helper(y.detach())
+            case "slotted.value":
+                self.slotted.value = y.detach()
+            case "recent.0":
+                self.recent.append(y.detach())
+            case "unknown.0.mean":
+                self.unknown[0].mean = y.detach()
+            case "numbers":
+                self.numbers += 1
+        return y
+
+
+@pytest.mark.parametrize("way", ["helper.value", "slotted.value", "recent.0", "unknown.0.mean", "numbers"])
+def test_what_is_kept_aside_is_found(way):
+    with pytest.raises(SfumatoError, match=f"value in '{way}'"):
+        run(KeepsAside(way))
+
+
+def test_holding_something_from_the_beginning_is_no_offence():
+    run(KeepsAside("nothing"))

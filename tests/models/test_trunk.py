@@ -94,3 +94,34 @@ def test_a_head_of_zeros_hides_nothing(kind):
     state = {name: value.clone() for name, value in model.state_dict().items()}
     assert trunk_of(model, (1, 8, 8)) is None
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+class Wrapped(nn.Module):
+    """A body with something before the head, or behind it, that gentle trials in evaluation mode do not show."""
+
+    def __init__(self, before=None, after=None):
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.before, self.after = before or nn.Identity(), after or nn.Identity()
+
+    def forward(self, images):
+        return self.after(self.head(self.before(self.body(images.flatten(1)).relu())))
+
+
+class AlwaysDropout(nn.Module):
+    def forward(self, x):
+        return functional.dropout(x, 0.5, training=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(nn.Dropout(0.5), None), (AlwaysDropout(), None), (None, nn.Hardtanh(-300, 300))],
+    ids=["dropout", "dropout in every mode", "a limit on large logits"],
+)
+def test_there_is_none_where_dice_are_thrown_or_large_logits_are_changed(before, after):
+    plain = Wrapped()
+    select(plain, ["classifier"])
+    assert trunk_of(plain, (1, 8, 8)) is not None
+    model = Wrapped(before, after)
+    select(model, ["classifier"])
+    assert trunk_of(model, (1, 8, 8)) is None

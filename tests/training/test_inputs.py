@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
-from sfumato import ClippedGradient, DiceKey, PrivacyPlan, models
+from sfumato import ClippedGradient, DiceKey, PrivacyPlan, SfumatoError, models, train
 from sfumato.training.inputs import Inputs, OnFeatures, features
 from sfumato.training.loop import examiner
 from sfumato.training.prepare import prepare
@@ -135,3 +136,24 @@ def test_too_many_features_are_not_kept(spots, plan, monkeypatch):
     job = prepare(None, spots, PrivacyPlan.from_dict(plan.to_dict()), settings)
     assert job.trunk is None
     assert job.input_shape == (1, 8, 8)
+
+
+class Showing(nn.Module):
+    """Keeps what it was shown, in a part that is fixed."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 8), nn.Linear(8, 4)
+
+    def forward(self, images):
+        self.shown = self.body(images.flatten(1))
+        return self.head(self.shown)
+
+
+def test_a_trunk_that_keeps_something_is_refused_before_the_run_begins(spots, plan, tmp_path):
+    model = Showing()
+    for parameter in model.body.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(SfumatoError, match="shown"):
+        train(model, spots, plan, directory=tmp_path / "run", learning_rate=0.1, threads=1)
+    assert not (tmp_path / "run").exists()

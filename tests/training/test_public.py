@@ -85,6 +85,9 @@ def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
         public.execute(job_for(shown, training), tmp_path / "cut")
     with pytest.raises(SfumatoError, match="another settings: steps was 24 and is 25"):
         public.execute(job_for(shown, replace(training, steps=25), tmp_path / "cut"), tmp_path / "cut")
+    other = replace(job_for(shown, training, tmp_path / "cut"), origin="private run")
+    with pytest.raises(SfumatoError, match="another origin: of the initial weights was absent and is private run"):
+        public.execute(other, tmp_path / "cut")
 
 
 def test_an_epoch_shows_every_example_once(shown, training):

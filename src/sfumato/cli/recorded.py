@@ -42,7 +42,7 @@ def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]
     """Read the data and build the model that the run in `path` began with."""
     from sfumato._checks import SfumatoError
     from sfumato.data import open_source
-    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy import Circumstances, PrivacyPlan
     from sfumato.randomness import owner_key
     from sfumato.training import directory as names
     from sfumato.training import public
@@ -77,5 +77,6 @@ def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]
         recorded=recorded_performance(run),
         key=recorded_key(run),
         request=request,
+        search=Circumstances.from_dict(record["circumstances"]).search,
     )
     return job, run

@@ -12,12 +12,14 @@ from sfumato.cli.choices import stem_of
 
 if TYPE_CHECKING:
     from sfumato.cli.train import Train
+    from sfumato.privacy import PrivacyPlan
     from sfumato.training.run import Run
 
 
 def repeat(asked: Train) -> int:
     """Train, resume or read the runs OUTPUT/1 to OUTPUT/N, and print what came of them."""
     from sfumato._checks import SfumatoError, positive_integer
+    from sfumato.training import directory as names
     from sfumato.training import loop, uses
     from sfumato.training import run as runs
     from sfumato.training.directory import RunDirectory
@@ -39,10 +41,25 @@ def repeat(asked: Train) -> int:
                 found.append(runs.execute(job, run, progress=progress))
             done = " (trained before)" if found[-1].seconds == 0 else ""
             progress.say(f"run {number} of {count}: test accuracy {found[-1].accuracy:.2%}{done}")
-    standing = max(count, sum(RunDirectory(path).exists for path in base.iterdir()))
-    epsilon, delta = uses.together([found[0].statement.plan] * standing)
-    _show(found, standing, epsilon, delta, json=asked.json)
+    plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
+    epsilon, delta = uses.together(plans)
+    _show(found, len(plans), epsilon, delta, json=asked.json)
     return 0
+
+
+def _plans(base: Path, fingerprint: str) -> list[PrivacyPlan]:
+    """The plans of all private runs on these data that stand in the directory, also of those of an earlier call."""
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.training import directory as names
+
+    runs = [names.RunDirectory(path) for path in sorted(base.iterdir())]
+    return [
+        PrivacyPlan.from_dict(run.read_json(names.PLAN))
+        for run in runs
+        if run.exists
+        and (run / names.PLAN).is_file()
+        and run.read_json(names.SETTINGS)["data"]["fingerprint"] == fingerprint
+    ]
 
 
 def _place(asked: Train) -> Path:
@@ -88,8 +105,8 @@ def _show(found: list[Run], standing: int, epsilon: float, delta: float, *, json
     console.result()
     void = " To whoever knows their seeds they promise nothing." if statement.circumstances.seeded else ""
     console.result(
-        f"All {standing} runs that stand there, planned in advance, are together ({rounded_up(epsilon)}, {delta!r})-"
-        f"differentially private for an example that is in each of them.{void}"
+        f"All {standing} runs on these data that stand there, planned in advance, are together "
+        f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in each of them.{void}"
     )
     if not statement.circumstances.test_public:
         console.result("Which of them is best was measured without noise: that choice is not covered.")

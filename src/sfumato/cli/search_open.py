@@ -65,11 +65,11 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
         "rows": ranked,
         "best": plain(best),
         "epsilon_of_all": told.epsilon if told else None,
-        "delta": plans[0].delta,
+        "delta": told.delta if told else plans[0].delta,
     }
     RunDirectory(place).write_json(FILE, {**record, **result}, private=True)
     write(place / PLOT, swept(ranked, list(rules)).encode(), private=True)
-    write(place / BEST, _recipe(asked, best, mode).encode(), private=True)
+    write(place / BEST, _recipe(asked, best, told).encode(), private=True)
     if asked.json:
         console.as_json({"search": mode, **result})
         return 0
@@ -190,16 +190,19 @@ def _say_what_it_cost(mode: str, told: Search | None) -> None:
     console.result()
 
 
-def _recipe(asked: Sweep, best: Mapping[str, Any], mode: str) -> str:
-    """The best settings as a recipe for the whole training part."""
-    left_out = {*NOT_IN_RECIPES, "output", "seed", "public", "private"}
+def _recipe(asked: Sweep, best: Mapping[str, Any], told: Search | None) -> str:
+    """The best settings as a recipe for the whole training part; the statement of its run speaks of the search."""
+    left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
     known = [field.name for field in fields(PrivateChoices) if field.name not in left_out]
     defaults = {field.name: field.default for field in fields(PrivateChoices)}
     chosen = {name: getattr(asked, name) for name in known if getattr(asked, name) != defaults[name]} | dict(best)
     lines = ["# The best settings of a search, for the whole training part.", ""]
-    if mode == "uncovered":
+    if told is not None:
         lines.insert(1, "# Chosen by exact scores on private data, which no epsilon covers. One more run costs more.")
-    return "\n".join([*lines, *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in chosen.items())]) + "\n"
+    lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in chosen.items()]
+    if told is not None:
+        lines += ["", "[search]", *(f"{name} = {_toml(value)}" for name, value in asdict(told).items())]
+    return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:

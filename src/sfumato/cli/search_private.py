@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 from sfumato.cli import console
 from sfumato.cli.choices import stem_of
 from sfumato.cli.search_open import line_of, plain
-from sfumato.cli.trials import Opened, Setting, carried_out, job_for, opened, plan_for, setting_of, try_each
+from sfumato.cli.trials import (
+    Opened,
+    Setting,
+    carried_out,
+    job_for,
+    opened,
+    plan_for,
+    setting_of,
+    try_each,
+    without_warnings,
+)
 
 if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
@@ -28,7 +38,7 @@ MUCH_NOISE = 0.05
 """Score noise above this share of the expected validation records is worth a note."""
 KEY, FILE, CHOSEN = "search.key", "search.json", "chosen.json"
 FREE = ("output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
-"""Options that may change when a search goes on."""
+"""Options that may change when a search goes on; a candidate that has begun keeps to its own device and threads."""
 
 
 def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
@@ -214,6 +224,7 @@ def _release(
     run: RunDirectory,
 ) -> int:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
+    from sfumato.training import finish
     from sfumato.training import search as candidates
     from sfumato.training.directory import RunDirectory, writing
     from sfumato.training.run import read
@@ -228,10 +239,12 @@ def _release(
         return 0
     winner = RunDirectory(places[number])
     if not winner.finished:
-        job = job_for(setting, data, number, changes[number], winner)
-        outcome = candidates.train_candidate(job, winner)
         assert setting.selection is not None
-        candidates.conclude_winner(job, winner, outcome, setting.selection)
+        with without_warnings():
+            job = job_for(setting, data, number, changes[number], winner)
+            outcome = candidates.train_candidate(job, winner)
+            candidates.conclude_winner(job, winner, outcome, setting.selection)
+    finish.clean(winner)  # once more: the process may have been killed between the end and this
     with writing(run.path):
         for other in places:
             if other != winner.path:

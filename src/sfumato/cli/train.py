@@ -57,10 +57,15 @@ class Train(PrivateChoices):
         show(finished, json=self.json)
         return 0
 
+    @property
+    def _of_recipe(self) -> bool:
+        """Whether the data are the ones that a recipe was written for."""
+        return self.what.endswith(".toml") and self.source is None
+
     def job(self, progress: Any) -> tuple[Job, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
         from sfumato._checks import SfumatoError
-        from sfumato.cli import recorded
+        from sfumato.cli import recipe, recorded
         from sfumato.training.prepare import prepare
         from sfumato.training.run import recorded_key, recorded_performance
 
@@ -88,6 +93,7 @@ class Train(PrivateChoices):
             recorded=recorded_performance(run),
             key=recorded_key(run),
             request={"source": request},
+            search=recipe.search_of(self.what, plan) if self._of_recipe else None,
         )
         if not run.exists:
             for line in (*taken, *reasons):

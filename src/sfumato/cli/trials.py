@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -61,7 +63,7 @@ def setting_of(asked: Sweep) -> Setting:
     """What all runs of a search share, from its options."""
     from sfumato.training.prepare import default_threads
 
-    threads = asked.threads or max(1, default_threads() // (asked.processes or 1))
+    threads = max(1, default_threads() // (asked.processes or 1)) if asked.threads is None else asked.threads
     share = VALIDATION if asked.validation is None else asked.validation
     asked, _ = asked.as_pretrained()
     return Setting(asked=asked, validation=share, scored_on=asked.score_on, threads=threads)
@@ -103,6 +105,7 @@ def try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> 
     from sfumato.randomness import Choice, DiceKey
     from sfumato.training.prepare import build
 
+    check_machine(setting)
     first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in rules.items()}
     for name, rule in rules.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
@@ -182,18 +185,41 @@ def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any
     setting, data = _STATE["setting"], _STATE["opened"]
     run = RunDirectory(place)
     if setting.selection is not None:
-        try:
-            job = job_for(setting, data, number, change, run)
-        except SfumatoError:
-            return {"right": None}
-        outcome = search.train_candidate(job, run)
-        return {"right": search.right_answers(job, outcome, data.validation)}
+        check_machine(setting, run)
+        with without_warnings():
+            try:
+                job = job_for(setting, data, number, change, run)
+            except SfumatoError:
+                return {"right": None}
+            outcome = search.train_candidate(job, run)
+            return {"right": search.right_answers(job, outcome, data.validation)}
     job = job_for(setting, data, number, change, run)
     if run.finished:
         loop.compare(job, run, going_on=False)
     else:
         runs.execute(job, run)
     return figures(run)
+
+
+def check_machine(setting: Setting, run: RunDirectory | None = None) -> None:
+    """Refuse what is wrong with the machine, so that it is not taken for a candidate that cannot be trained."""
+    from sfumato._checks import positive_integer
+    from sfumato.training.prepare import choose_device
+    from sfumato.training.run import recorded_performance
+
+    recorded = recorded_performance(run) if run is not None else None
+    choose_device(setting.asked.device or (recorded.device if recorded else None))
+    for name, value in (("threads", setting.threads), ("micro_batch", setting.asked.micro_batch)):
+        if value is not None:
+            positive_integer(name, value)
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Around a candidate: one warning for each of them would tell how many there are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def job_for(setting: Setting, data: Opened, number: int, change: Mapping[str, Any], run: RunDirectory) -> Job:

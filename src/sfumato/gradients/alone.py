@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +47,29 @@ def outputs_alone(model: nn.Module, inputs: Tensor) -> Tensor:
             return torch.stack([_one_by_one(model, example) for example in inputs])
 
 
+@contextmanager
+def same_throughout(model: nn.Module, made_up: Tensor) -> Iterator[None]:
+    """Around a pass over all records: refuses a model that gives made-up examples other outputs after it than before.
+
+    So one that has kept something of the records in a place that `isolation` cannot see is found, if it acts on it.
+
+    Args:
+        made_up: (n, ...), nothing private.
+    """
+    before = outputs_alone(model, made_up)
+    yield
+    if not torch.allclose(before, outputs_alone(model, made_up), rtol=1e-5, atol=1e-6, equal_nan=True):
+        raise SfumatoError(
+            "the model gives a made-up example other outputs after the records than before them: it keeps something",
+            "compute everything anew in every forward pass",
+        )
+
+
 def _one_by_one(model: nn.Module, example: Tensor) -> Tensor:
-    """One example with copies of parameters and buffers of its own, so that nothing written reaches the next one."""
+    """One example with copies of parameters and buffers of its own, so that nothing written reaches the next one, and
+    with the same dice as every other one, where the model throws some."""
     own = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-    with nothing_kept(model, None, own.items(), strict=True):
+    devices = [example.device] if example.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), nothing_kept(model, None, own.items(), strict=True):
+        torch.manual_seed(0)
         return call(model, own, example.unsqueeze(0)).squeeze(0)

@@ -8,10 +8,12 @@ whose purpose is to mix a batch or to rewrite weights by what they read, and mod
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -22,6 +24,10 @@ from sfumato._checks import SfumatoError
 # Torch's own book-keeping in a module: parameters and sub-modules are followed by name, hooks hold functions.
 _BOOKKEEPING = frozenset(vars(nn.Module()).keys() - {"_buffers", "training"})
 _DEEPEST = 4
+_NOTHING_INSIDE = (
+    *(type, bytes, type(None), np.generic),
+    *(types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
+)
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:
@@ -63,6 +69,7 @@ class _Kept:
 
     def __init__(self, modules: Iterable[tuple[str, nn.Module]], own: Iterable[tuple[str, Tensor]], strict: bool):
         self._modules = list(modules)
+        self._registered = {id(module) for _, module in self._modules}
         self._own = list(own)
         self._strict = strict
         self._saved: list[tuple[Any, Any]] = []
@@ -75,9 +82,8 @@ class _Kept:
             attributes = vars(module)
             if save:
                 self._saved.append((attributes, dict(attributes)))
-            for key, value in attributes.items():
-                if key not in _BOOKKEEPING and not (key == "_flat_weights" and isinstance(module, nn.RNNBase)):
-                    yield from self._inside((name, key), value, save, 0)
+            for key, value in _own_attributes(module):
+                yield from self._inside((name, key), value, save, 0)
             for key, parameter in module._parameters.items():
                 if parameter is not None:
                     yield (name, key), _identity(parameter)
@@ -90,7 +96,9 @@ class _Kept:
         elif isinstance(value, (bool, int, float, complex, str)):
             if self._strict:
                 yield path, (type(value), value)
-        elif depth < _DEEPEST and isinstance(value, (dict, list, set)):
+        elif isinstance(value, np.ndarray):
+            yield path, (value, value.tobytes())
+        elif depth < _DEEPEST and isinstance(value, (dict, list, set, deque)):
             if save:
                 self._saved.append((value, value.copy()))
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -99,11 +107,15 @@ class _Kept:
         elif depth < _DEEPEST and isinstance(value, tuple):
             for key, item in enumerate(value):
                 yield from self._inside((*path, str(key)), item, save, depth + 1)
+        elif depth < _DEEPEST and isinstance(value, nn.Module):
+            if id(value) not in self._registered:  # one in a plain list, which torch does not know of
+                for key, item in (*_own_attributes(value), *value._parameters.items(), *value._modules.items()):
+                    yield from self._inside((*path, key), item, save, depth + 1)
         elif depth < _DEEPEST and _is_plain_object(value):
-            attributes = vars(value)
-            if save:
+            attributes = vars(value) if hasattr(value, "__dict__") else {}
+            if save and attributes:
                 self._saved.append((attributes, dict(attributes)))
-            for key, item in list(attributes.items()):
+            for key, item in (*attributes.items(), *_slots_of(value)):
                 yield from self._inside((*path, key), item, save, depth + 1)
 
     def change(self) -> tuple[str, ...] | None:
@@ -126,7 +138,7 @@ class _Kept:
         """Puts back what containers and attributes held."""
         for container, contents in self._saved:
             container.clear()
-            container.extend(contents) if isinstance(container, list) else container.update(contents)
+            container.extend(contents) if isinstance(container, (list, deque)) else container.update(contents)
 
 
 def _identity(tensor: Tensor) -> tuple[Tensor, int]:
@@ -141,10 +153,28 @@ def _contents_of(tensor: Tensor) -> bytes | None:
         return None
 
 
+def _own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """What a module holds besides parameters, sub-modules and torch's own book-keeping; its buffers too."""
+    aliases = ("_flat_weights",) if isinstance(module, nn.RNNBase) else ()
+    return [(key, value) for key, value in vars(module).items() if key not in _BOOKKEEPING and key not in aliases]
+
+
 def _is_plain_object(value: Any) -> bool:
-    if isinstance(value, (nn.Module, type, types.ModuleType)) or callable(value):
+    """Whether a value may hold something in attributes of its own; callable helpers may, functions don't."""
+    if isinstance(value, _NOTHING_INSIDE) or type(value).__module__.startswith("torch"):
         return False
-    return hasattr(value, "__dict__") and not type(value).__module__.startswith("torch")
+    return hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
+
+
+def _slots_of(value: Any) -> list[tuple[str, Any]]:
+    names = {name for kind in type(value).__mro__ for name in _listed(getattr(kind, "__slots__", ()))}
+    return [
+        (name, getattr(value, name)) for name in sorted(names - {"__dict__", "__weakref__"}) if hasattr(value, name)
+    ]
+
+
+def _listed(slots: str | Iterable[str]) -> Iterable[str]:
+    return (slots,) if isinstance(slots, str) else slots
 
 
 @contextmanager

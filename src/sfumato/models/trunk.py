@@ -49,7 +49,8 @@ class Trunk(nn.Module):
 def trunk_of(model: nn.Module, shape: tuple[int, int, int]) -> Trunk | None:
     """The model's trunk where only its classifier is trained and the model is classifier(trunk(images)), else None.
 
-    Found by trying, with two made-up classifiers: what comes before must not feel them, and nothing may come after.
+    Found by trying, with made-up classifiers and images, small and large, in the model's own modes and in evaluation
+    mode: what comes before the classifier must not feel it, nothing may come after it, and no dice may be thrown.
 
     Args:
         model: any module for images of `shape` (C, H, W).
@@ -60,22 +61,36 @@ def trunk_of(model: nn.Module, shape: tuple[int, int, int]) -> Trunk | None:
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained or not all(name.startswith(f"{names[0]}.") for name in trained):
         return None
-    tried = Trunk(copy.deepcopy(model).eval(), names[0])
-    head = tried.model.get_submodule(names[0])
-    images = torch.linspace(-1, 1, 2 * shape[0] * shape[1] * shape[2], device=next(head.parameters()).device)
-    images = images.reshape(2, *shape)
+    trials = (_tried(model, names[0], shape, mode=mode, scale=scale) for mode in (True, False) for scale in _SCALES)
+    return Trunk(model, names[0]) if all(trials) else None
+
+
+_SCALES = (1.0, 1e3)
+
+
+def _tried(model: nn.Module, name: str, shape: tuple[int, int, int], *, mode: bool, scale: float) -> bool:
+    """Whether a copy is classifier(trunk(images)), with two classifiers and images of this scale.
+
+    Args:
+        mode: whether modules keep the modes that they have; else all are in evaluation mode.
+    """
+    copied = copy.deepcopy(model)
+    tried = Trunk(copied if mode else copied.eval(), name)
+    head = tried.model.get_submodule(name)
+    device = next(head.parameters()).device
+    images = torch.linspace(-1, 1, 2 * shape[0] * shape[1] * shape[2], device=device).mul(scale).reshape(2, *shape)
     seen: list[Tensor] = []
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for pace in (1.0, 2.5):
             for parameter in head.parameters():
-                waves = torch.linspace(pace, pace * parameter.numel(), parameter.numel(), device=parameter.device)
-                parameter.copy_(waves.sin().reshape(parameter.shape))
+                waves = torch.linspace(pace, pace * parameter.numel(), parameter.numel(), device=device)
+                parameter.copy_(waves.sin().mul(scale).reshape(parameter.shape))
             try:
                 features = tried(images)
                 logits = tried.model(images)
             except LookupError:
-                return None
+                return False
             if features.shape != (2, tried.width) or not torch.equal(head(features), logits):
-                return None
+                return False
             seen.append(features)
-    return Trunk(model, names[0]) if torch.equal(*seen) else None
+    return torch.equal(*seen)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +23,24 @@ SAMPLES = 24
 
 def logits(module: nn.Module, images: np.ndarray, transform: Transform, device: torch.device) -> Tensor:
     """Logits (N, classes), on the CPU, of uint8 images (N, H, W, C); the module is in evaluation mode meanwhile."""
-    modes = {name: part.training for name, part in module.named_modules()}
+    with evaluating(module), torch.inference_mode():
+        parts = [
+            module(transform(torch.from_numpy(images[start : start + BATCH]).to(device))).float().cpu()
+            for start in range(0, len(images), BATCH)
+        ]
+    return torch.cat(parts)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; all of its parts have their own modes again afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        with torch.inference_mode():
-            parts = [
-                module(transform(torch.from_numpy(images[start : start + BATCH]).to(device))).float().cpu()
-                for start in range(0, len(images), BATCH)
-            ]
+        yield
     finally:
-        for name, part in module.named_modules():
-            part.training = modes[name]
-    return torch.cat(parts)
+        for part, training in modes:
+            part.training = training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.data import Records, Views
-from sfumato.gradients import outputs_alone
+from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk
 from sfumato.randomness import DiceKey
+from sfumato.training.evaluate import evaluating
 from sfumato.training.progress import Progress, Silence
 
 if TYPE_CHECKING:
@@ -112,21 +113,19 @@ def features(job: Job, records: Records, progress: Progress, *, mirrored: bool =
         raise TypeError("the job's model has no fixed trunk")
     progress.begin("computing features", len(records))
     result = torch.zeros(0, device=job.device)
-    for start in range(0, len(records), BATCH):
-        images = torch.from_numpy(records.images[start : start + BATCH]).to(job.device)
-        part = features_of(job.trunk, job.transform(images.flip(2) if mirrored else images))
-        if start == 0:
-            result = part.new_empty(len(records), *part.shape[1:])
-        result[start : start + BATCH] = part
-        progress.advance(min(start + BATCH, len(records)))
+    shape = (job.source.channels, job.source.size, job.source.size)
+    with evaluating(job.trunk), same_throughout(job.trunk, torch.zeros(1, *shape, device=job.device)):
+        for start in range(0, len(records), BATCH):
+            images = torch.from_numpy(records.images[start : start + BATCH]).to(job.device)
+            part = outputs_alone(job.trunk, job.transform(images.flip(2) if mirrored else images))
+            if start == 0:
+                result = part.new_empty(len(records), *part.shape[1:])
+            result[start : start + BATCH] = part
+            progress.advance(min(start + BATCH, len(records)))
     return result
 
 
 def features_of(trunk: Trunk, images: Tensor) -> Tensor:
     """A trunk's features (N, D) of images (N, C, H, W), each by itself, in evaluation mode."""
-    modes = [(module, module.training) for module in trunk.modules()]
-    try:
-        return outputs_alone(trunk.eval(), images)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(trunk):
+        return outputs_alone(trunk, images)

@@ -20,7 +20,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan, Search
 from sfumato.randomness import DiceKey
 from sfumato.training import checkpoint, loop, pins
-from sfumato.training.inputs import OnFeatures, kept_bytes
+from sfumato.training.inputs import OnFeatures, features_of, kept_bytes
 from sfumato.training.loop import Job
 from sfumato.training.settings import Performance, Settings
 
@@ -79,6 +79,7 @@ def prepare(
     shape: tuple[int, ...] = (source.channels, source.size, source.size)
     trunk = _trunk(module, source, settings)
     if trunk is not None:
+        features_of(trunk, torch.zeros(2, *shape, device=device))  # refuses what would be refused after the beginning
         shape = (trunk.width,)
     trained = module if trunk is None else OnFeatures(module, trunk.head)
     gradient = ClippedGradient(

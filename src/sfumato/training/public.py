@@ -106,6 +106,7 @@ class PublicJob:
             "data": {"kind": self.source.kind, "fingerprint": self.source.fingerprint},
             "transform": self.transform.to_dict(),
             "model": {"function": self.model_digest},
+            "origin": {"of the initial weights": self.origin},
         }
 
 
@@ -195,7 +196,7 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
     present = job.record(recorded.get("run", ""))
     if recorded.get("kind") != KIND:
         raise SfumatoError(f"{run.path} holds a private run", "resume it with sfumato train, or give another --output")
-    for part in ("data", "transform", "performance", "model", "environment"):
+    for part in ("data", "transform", "performance", "model", "origin", "environment"):
         pins.compare(part, recorded[part], present[part], remedy="give what the run began with, or another --output")
     pins.compare(
         "settings",

@@ -7,7 +7,7 @@ import copy
 import torch
 
 from sfumato.data import Records
-from sfumato.gradients import outputs_alone
+from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.privacy import Ledger, PrivateSelection
 from sfumato.training import directory as names
 from sfumato.training import evaluate, finish, loop
@@ -40,11 +40,13 @@ def right_answers(job: Job, outcome: Outcome, validation: Records) -> int:
     module = copy.deepcopy(job.module).eval()
     module.load_state_dict(outcome.weights)
     right = 0
-    for start in range(0, len(validation), evaluate.BATCH):
-        part = slice(start, start + evaluate.BATCH)
-        images = job.transform(torch.from_numpy(validation.images[part]).to(job.device))
-        labels = outputs_alone(module, images).argmax(1).cpu()
-        right += int((labels == torch.from_numpy(validation.labels[part])).sum())
+    shape = (job.source.channels, job.source.size, job.source.size)
+    with same_throughout(module, torch.zeros(1, *shape, device=job.device)):
+        for start in range(0, len(validation), evaluate.BATCH):
+            part = slice(start, start + evaluate.BATCH)
+            images = job.transform(torch.from_numpy(validation.images[part]).to(job.device))
+            labels = outputs_alone(module, images).argmax(1).cpu()
+            right += int((labels == torch.from_numpy(validation.labels[part])).sum())
     return right
 
 
