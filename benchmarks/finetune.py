@@ -1,6 +1,6 @@
 """CIFAR-100 -> CIFAR-10 of De et al. 2022, table 11, scaled to two cores: python benchmarks/finetune.py DATA PLACE
 
-A WRN-16-2 is trained without privacy on 20,000 images of CIFAR-100, then fine-tuned on CIFAR-10 at several epsilons:
+A WRN-16-1 is trained without privacy on 20,000 images of CIFAR-100, then fine-tuned on CIFAR-10 at several epsilons:
 all layers, and the classifier alone. One run without privacy stands beside. DATA is a folder with cifar10.npz and
 cifar100.npz; PLACE keeps the runs, so that the command goes on where it was cut. Writes results/finetune.json.
 """
@@ -16,7 +16,7 @@ from runs import last_row
 
 RESULTS = Path(__file__).parent / "results" / "finetune.json"
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
-MODEL = "wrn-16-2"
+MODEL = "wrn-16-1"
 ALL = ("--batch-size", "1024", "--steps", "100", "--learning-rate", "1", "--flip", "True", "--shift", "4")
 CLASSIFIER = ("--trainable", "classifier", "--batch-size", "4096", "--steps", "250", "--learning-rate", "4")
 
