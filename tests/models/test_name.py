@@ -29,7 +29,8 @@ def test_an_option_given_twice_is_refused():
     ("name", "words"),
     [
         ("cnn,norm=none", "model 'cnn' has no option norm; it takes none"),
-        ("wrn-16-1,groups=8", "has no option groups; it takes norm, standardise"),
+        ("wrn-16-1,bias=8", "has no option bias; it takes norm, standardise, groups"),
+        ("wrn-16-1,groups=3", "groups must divide 16, got 3"),
         ("wrn-16-1,norm=batch", "norm must be one of group, none; got 'batch'"),
         ("wrn-16-1,standardise=0", "standardise must be True or False, got 0"),
         ("nf-resnet-34", "must be one of 50, 101, 200, got 34"),

@@ -63,6 +63,13 @@ def test_wide_resnet_is_the_one_of_de_et_al():
     assert sum(convolution.weight.numel() for convolution in convolutions) == 9 * 3 * 16 + sum(groups)
 
 
+def test_a_narrow_wide_resnet_may_have_fewer_groups():
+    model = create("wrn-16-1,groups=4", classes=10, channels=3, size=32)
+    norms = [module for module in model.modules() if isinstance(module, nn.GroupNorm)]
+    assert {norm.num_groups for norm in norms} == {4}
+    assert min(norm.num_channels for norm in norms) == 16
+
+
 @pytest.mark.parametrize("name", ["wrn-15-4", "wrn-4-4", "wrn-16-0"])
 def test_impossible_wide_resnets_are_refused(name):
     with pytest.raises(SfumatoError, match=r"depth|width"):

@@ -77,7 +77,7 @@ def _create(name: str, options: Mapping[str, Any], *, classes: int, channels: in
         _refuse_others(name, options, ())
         return _FIXED[name](classes=classes, channels=channels, size=size)
     if match := _WIDE_RESNET.fullmatch(name):
-        _refuse_others(name, options, ("norm", "standardise"))
+        _refuse_others(name, options, ("norm", "standardise", "groups"))
         depth, width = int(match[1]), int(match[2])
         return WideResNet(depth=depth, width=width, classes=classes, channels=channels, **options)
     if match := _NF_RESNET.fullmatch(name):

@@ -2,7 +2,7 @@
 
 Pre-activation structure of Zagoruyko and Komodakis 2016 (arXiv 1605.07146): three groups of (depth - 4) / 6 blocks with
 16k, 32k and 64k channels. Batch norm is replaced by group norm of 16 groups on the residual branch; every convolution
-has its weight standardised; no dropout. Either can be left out, as in the paper's ablation (table 2).
+has its weight standardised; no dropout. Both can be left out, as in the paper's ablation (table 2).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Layers:
 
     norm: str = "group"
     standardise: bool = True
+    groups: int = GROUPS
 
     def convolution(self, channels: int, width: int, kernel: int, *, stride: int = 1) -> nn.Conv2d:
         """A convolution that keeps the size, but for the stride."""
@@ -32,8 +33,8 @@ class Layers:
         return kind(channels, width, kernel, stride=stride, padding=kernel // 2)
 
     def normalisation(self, channels: int) -> nn.Module:
-        """Group norm of 16 groups, or nothing."""
-        return nn.GroupNorm(GROUPS, channels) if self.norm == "group" else nn.Identity()
+        """Group norm, or nothing."""
+        return nn.GroupNorm(self.groups, channels) if self.norm == "group" else nn.Identity()
 
 
 class Block(nn.Module):
@@ -68,19 +69,31 @@ class WideResNet(nn.Module):
         channels: colour channels C of the images.
         norm: "group" for group norm on the residual branch, "none" for no normalisation layers.
         standardise: whether convolutions standardise their weights.
+        groups: of group norm, a divisor of 16. With width 1 and the paper's 16, the first layers normalise each channel
+            by itself; 4 keeps as many channels in a group as 16 do with width 4.
 
     Raises:
-        SfumatoError: a depth that is not 6n + 4, a count below 1, or an unknown norm.
+        SfumatoError: a depth that is not 6n + 4, a count below 1, an unknown norm, or groups that do not divide 16.
     """
 
     def __init__(
-        self, *, depth: int, width: int, classes: int, channels: int, norm: str = "group", standardise: bool = True
+        self,
+        *,
+        depth: int,
+        width: int,
+        classes: int,
+        channels: int,
+        norm: str = "group",
+        standardise: bool = True,
+        groups: int = GROUPS,
     ):
         super().__init__()
         one_of("norm", norm, NORMS)
         if not isinstance(standardise, bool):
             raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give one of the two")
-        layers = Layers(norm=norm, standardise=standardise)
+        if GROUPS % positive_integer("groups", groups):
+            raise SfumatoError(f"groups must divide {GROUPS}, got {groups}", "give 1, 2, 4, 8 or 16")
+        layers = Layers(norm=norm, standardise=standardise, groups=groups)
         positive_integer("depth", depth)
         positive_integer("width", width)
         if depth < 10 or (depth - 4) % 6:
