@@ -2,10 +2,10 @@
 
 Group norm, a larger batch, weight standardisation, views and averaging are added one after another to a WRN-16-1 on
 10,000 images of CIFAR-10 under (8, 1e-5)-DP; 5,000 other training images validate. Batches of 64 and 512 stand for the
-paper's 256 and 4096 of 45,000, and 4 groups leave as many channels to a group as the paper's 16 do in its wider network.
-Every row takes the same number of examples' gradients, whereas the paper's larger batches took more. The learning rate
-is chosen for each row on the first seed, then all seeds run with it; the row with views takes the one before it, since
-it costs four times as much.
+paper's 256 and 4096 of 45,000, and 4 groups leave as many channels to a group as the paper's 16 do in its wider
+network. Every row takes the same number of examples' gradients, whereas the paper's larger batches took more. The
+learning rate is chosen for each row on the first seed, then all seeds run with it; the row with views takes the one
+before it, since it costs four times as much.
 
 DATA is an npz archive of CIFAR-10 (x_train, y_train, ...); PLACE keeps the runs, so that the command goes on where it
 was cut. Averaged and last weights come from the same runs. Writes benchmarks/results/ablation.json.
