@@ -5,7 +5,7 @@ from torch import nn
 from sfumato._checks import SfumatoError
 from sfumato.models.trial import check_shapes
 
-IMAGES = {"channels": 1, "size": (4, 4)}
+IMAGES = {"shape": (1, 4, 4)}
 
 
 def test_modes_buffers_and_weights_stay_as_they_were():

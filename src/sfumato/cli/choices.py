@@ -81,8 +81,6 @@ class ModelChoices:
 class SourceChoices:
     """Where the images are, and what is declared of them."""
 
-    source: Text = None
-    """The source, in place of the recipe's."""
     classes: Names = None
     """Class names, declared."""
     size: Side = None
@@ -116,6 +114,9 @@ class RunChoices:
 @dataclass(frozen=True, kw_only=True)
 class Choices(RunChoices, SourceChoices, ModelChoices):
     """Options of a verb that trains, from the command line and from a recipe."""
+
+    source: Text = None
+    """The source, in place of the recipe's."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -177,22 +178,9 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
         return replace(self, **taken), told
 
-    def opened(self, progress: Any) -> tuple[Source, dict[str, Any]]:
+    def opened(self, progress: Progress) -> tuple[Source, dict[str, Any]]:
         """The source, read; and how it was asked for, as plain data."""
-        from sfumato._checks import SfumatoError
-        from sfumato.data import open_source
-        from sfumato.randomness import owner_key
-
-        spec = self.source or ""
-        given = {name: getattr(self, name) for name in SOURCE_OPTIONS if getattr(self, name, None) is not None}
-        private = getattr(self, "private", False)
-        if self.public and private:
-            raise SfumatoError("--public and --private are both given", "say which of the two the data are")
-        if self.public or private:
-            given["public"] = self.public
-        progress.begin("reading", 1)
-        source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
-        return source, {"spec": _absolute(spec), **_plain(given)}
+        return read_source(self, self.source or "", progress)
 
     def directory(self, progress: Progress) -> RunDirectory:
         """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished."""
@@ -217,6 +205,27 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             if run.finished:
                 progress.say(f"note: {run.path} holds a finished run; this is another one, and privacy costs add up")
             number += 1
+
+
+def read_source(asked: SourceChoices, spec: str, progress: Progress, **by_rule: Any) -> tuple[Source, dict[str, Any]]:
+    """The source of that spelling, as these options declare it, and how it was asked for, as plain data.
+
+    Args:
+        by_rule: declarations in place of those that were left out.
+    """
+    from sfumato._checks import SfumatoError
+    from sfumato.data import open_source
+    from sfumato.randomness import owner_key
+
+    given = by_rule | {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name, None) is not None}
+    private = getattr(asked, "private", False)
+    if asked.public and private:
+        raise SfumatoError("--public and --private are both given", "say which of the two the data are")
+    if asked.public or private:
+        given["public"] = asked.public
+    progress.begin("reading", 1)
+    source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
+    return source, {"spec": _absolute(spec), **_plain(given)}
 
 
 def stem_of(what: str) -> str:

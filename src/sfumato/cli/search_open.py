@@ -28,8 +28,9 @@ MOST_DRAWS = 20
 
 def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Bars) -> int:
     """Train every setting, and show them by their accuracy on the validation part."""
+    from sfumato._files import write
     from sfumato.report import swept
-    from sfumato.training.directory import RunDirectory, write
+    from sfumato.training.directory import RunDirectory
 
     place = Path(asked.output or f"runs/{stem_of(asked.what)}-sweep")
     setting = setting_of(asked)
@@ -105,7 +106,7 @@ def _changes(asked: Sweep, rules: Mapping[str, Dimension], place: Path) -> list[
 
 
 def _save(key: DiceKey, place: Path) -> None:
-    from sfumato.training.directory import writing
+    from sfumato._files import writing
 
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)
@@ -115,8 +116,9 @@ def _save(key: DiceKey, place: Path) -> None:
 def _begin(place: Path, record: Mapping[str, Any]) -> None:
     """Write what the search is, or refuse to go on with another one."""
     from sfumato._checks import SfumatoError
+    from sfumato._files import writing
     from sfumato.training import pins
-    from sfumato.training.directory import RunDirectory, writing
+    from sfumato.training.directory import RunDirectory
 
     run = RunDirectory(place)
     if (place / FILE).exists():

@@ -163,10 +163,11 @@ def _record(asked: Sweep, rules: Mapping[str, Dimension], selection: PrivateSele
 
 def _begun(place: Path, record: Mapping[str, Any], data: Opened) -> DiceKey:
     """The search's key: kept from the first moment on, so that a search that was cut has the same dice."""
+    from sfumato._files import writing
     from sfumato.privacy import PrivateSelection
     from sfumato.randomness import DiceKey
     from sfumato.training import pins, uses
-    from sfumato.training.directory import RunDirectory, writing
+    from sfumato.training.directory import RunDirectory
 
     run = RunDirectory(place)
     if (place / FILE).exists():
@@ -224,9 +225,10 @@ def _release(
     run: RunDirectory,
 ) -> int:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
+    from sfumato._files import writing
     from sfumato.training import finish
     from sfumato.training import search as candidates
-    from sfumato.training.directory import RunDirectory, writing
+    from sfumato.training.directory import RunDirectory
     from sfumato.training.run import read
 
     chosen = RunDirectory(place).read_json(CHOSEN)

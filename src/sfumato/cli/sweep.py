@@ -69,12 +69,12 @@ class Sweep(PrivateChoices):
     def mode(self, rules: Mapping[str, Any]) -> str:
         """How this search treats privacy: as asked for, else public, where the data are."""
         from sfumato._checks import SfumatoError, one_of, positive_integer
-        from sfumato.data.source import KINDS, parse
+        from sfumato.data import is_public
 
         for name in ("processes", "candidates"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
-        public = self.public or (KINDS[parse(self.source or "")[0]].published and not self.private)
+        public = self.public or (is_public(self.source or "") and not self.private)
         if self.search is None and not public:
             raise SfumatoError(
                 "a search on private data costs privacy, and --search does not say how it is to be paid",

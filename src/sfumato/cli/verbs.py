@@ -5,6 +5,7 @@ from __future__ import annotations
 import tyro
 
 from sfumato.cli.evaluate import Evaluate
+from sfumato.cli.features import Features
 from sfumato.cli.finish import Finish
 from sfumato.cli.plan import Plan
 from sfumato.cli.predict import Predict
@@ -18,6 +19,7 @@ from sfumato.cli.verify import Verify
 VERBS = {
     "train": Train,
     "pretrain": Pretrain,
+    "features": Features,
     "sweep": Sweep,
     "plan": Plan,
     "tradeoff": Tradeoff,

@@ -1,15 +1,40 @@
 """Pictures with labels: where they come from, in what form, and which facts about them were declared.
 
-`open_source` reads one of five kinds of source into memory and refuses bad data before anything is spent;
+`open_source` reads one of five kinds of source into memory, or opens a cache of features on disk (`Cache`), and refuses
+bad data before anything is spent;
 `Transform` turns its pictures into a model's input by public constants; `Views` shows each of them K times.
 Nothing here draws noise or knows of a promise, but what one record may influence is decided here: every record is
 read, split, resized, normalised and augmented by itself.
 """
 
-from sfumato.data.normalise import Transform
+from sfumato.data.crops import InceptionCrops, dice_of
+from sfumato.data.features import BACKBONE, PARTS, Cache, CachedRecords, Contents
+from sfumato.data.normalise import AsStored, Transform, preparation
 from sfumato.data.records import Records
-from sfumato.data.source import FACTS, KINDS, Source, open_source
+from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source
 from sfumato.data.validation import put_aside
 from sfumato.data.views import Draws, Views
 
-__all__ = ["FACTS", "KINDS", "Draws", "Records", "Source", "Transform", "Views", "open_source", "put_aside"]
+__all__ = [
+    "BACKBONE",
+    "FACTS",
+    "KINDS",
+    "PARTS",
+    "AsStored",
+    "Cache",
+    "CachedRecords",
+    "Contents",
+    "Draws",
+    "InceptionCrops",
+    "Part",
+    "Records",
+    "Source",
+    "Transform",
+    "Views",
+    "dice_of",
+    "facts",
+    "is_public",
+    "open_source",
+    "preparation",
+    "put_aside",
+]

@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn import functional
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import images as pictures
 
+INTERPOLATIONS = ("bilinear", "bicubic")
+_CUTTING = ("resolution", "enlarged", "interpolation")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """(pixel / 255 - mean) / deviation, channel by channel.
+    """(pixel / 255 - mean) / deviation, channel by channel; for a backbone, of the middle of the enlarged picture.
 
     **Guarantee.** The constants are public: statistics measured on the private pictures would be a release without
     noise. The result for one picture depends on that picture alone (unit: one example; adjacency: any).
@@ -28,6 +32,9 @@ class Transform:
         channels: 1 or 3.
         mean: what to subtract, one number for each channel or one for all, in pixel / 255.
         std: what to divide by, likewise. The defaults bring pixels to [-1, 1].
+        resolution: pixels on each side of the result, cut out of the middle; None for all of the picture.
+        enlarged: to how many pixels a side the picture is brought before that; None for as it is.
+        interpolation: "bilinear" or "bicubic", both antialiased.
 
     >>> transform = Transform(size=8, channels=1)
     >>> batch = transform(np.full((2, 8, 8, 1), 255, np.uint8))
@@ -41,6 +48,9 @@ class Transform:
     channels: int
     mean: float | Sequence[float] = (0.5,)
     std: float | Sequence[float] = (0.5,)
+    resolution: int | None = None
+    enlarged: int | None = None
+    interpolation: str = "bilinear"
 
     def __post_init__(self):
         pictures.check_size(_checks.positive_integer("size", self.size))
@@ -54,9 +64,19 @@ class Transform:
                     f"{name} holds {len(values)} numbers for {self.channels} channels", "give one for each channel"
                 )
             object.__setattr__(self, name, tuple(check(name, number) for number in values))
+        _checks.one_of("interpolation", self.interpolation, INTERPOLATIONS)
+        side = self.size if self.enlarged is None else _checks.positive_integer("enlarged", self.enlarged)
+        if self.resolution is not None and _checks.positive_integer("resolution", self.resolution) > side:
+            raise SfumatoError(
+                f"resolution must be at most the {side} pixels that it is cut out of, got {self.resolution}",
+                "give enlarged as well",
+            )
 
     def __call__(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Pictures uint8 (n, size, size, channels) to float32 (n, channels, size, size), on the tensor's device."""
+        """Pictures uint8 (n, size, size, channels) to float32 (n, channels, R, R), on the tensor's device.
+
+        R is the resolution, or the size where there is none.
+        """
         tensor = torch.from_numpy(images) if isinstance(images, np.ndarray) else images
         shape = (self.size, self.size, self.channels)
         if tensor.dtype != torch.uint8 or tuple(tensor.shape[1:]) != shape:
@@ -65,7 +85,22 @@ class Transform:
                 "bring files to this form with the transform's read method",
             )
         result = tensor.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        return result.div_(255).sub_(self._constants("mean", result)).div_(self._constants("std", result))
+        return self.normalised(self.cut_out(result))
+
+    def cut_out(self, pixels: torch.Tensor) -> torch.Tensor:
+        """The middle (n, channels, R, R) of pictures (n, channels, size, size), enlarged first; pixels 0 to 255."""
+        if self.enlarged not in (None, self.size):
+            side = (self.enlarged, self.enlarged)
+            pixels = functional.interpolate(pixels, side, mode=self.interpolation, antialias=True).clamp_(0, 255)
+        if self.resolution in (None, pixels.shape[-1]):
+            return pixels
+        start = (pixels.shape[-1] - self.resolution) // 2
+        middle = slice(start, start + self.resolution)
+        return pixels[:, :, middle, middle].contiguous()
+
+    def normalised(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels 0 to 255 (n, channels, H, W), changed in place, by the constants."""
+        return pixels.div_(255).sub_(self._constants("mean", pixels)).div_(self._constants("std", pixels))
 
     def read(self, image: str | Path | Image.Image) -> torch.Tensor:
         """One picture, from a file or from Pillow, as float32 (channels, size, size), by the rule of the sources.
@@ -84,12 +119,16 @@ class Transform:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
         constants = {name: list(getattr(self, name)) for name in ("mean", "std")}
-        return {"size": self.size, "channels": self.channels, **constants}
+        plain = {"size": self.size, "channels": self.channels, **constants}
+        if self.resolution is None and self.enlarged is None:
+            return plain
+        return plain | {name: getattr(self, name) for name in _CUTTING}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Transform:
         """The transform that `to_dict` wrote down."""
-        if set(data) != {"size", "channels", "mean", "std"}:
+        plain = {"size", "channels", "mean", "std"}
+        if set(data) not in (plain, plain | set(_CUTTING)):
             raise SfumatoError(
                 f"a transform holds size, channels, mean and std, got {sorted(data)}", "restore the file"
             )
@@ -97,3 +136,45 @@ class Transform:
 
     def _constants(self, name: str, like: torch.Tensor) -> torch.Tensor:
         return torch.tensor(getattr(self, name), dtype=torch.float32, device=like.device).reshape(1, -1, 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsStored:
+    """In place of a `Transform` where the records are features: they are a model's input already.
+
+    Args:
+        width: D.
+
+    >>> AsStored(width=3)(torch.ones(2, 1, 3)).shape
+    torch.Size([2, 3])
+    """
+
+    width: int
+
+    def __post_init__(self):
+        _checks.positive_integer("width", self.width)
+
+    def __call__(self, features: np.ndarray | torch.Tensor) -> torch.Tensor:
+        """Features float32 (n, K, D) to the first view of each, (n, D)."""
+        tensor = torch.from_numpy(features) if isinstance(features, np.ndarray) else features
+        if tensor.dim() != 3 or tensor.shape[2] != self.width:
+            raise SfumatoError(
+                f"features must be (n, K, {self.width}), got {tuple(tensor.shape)}", "give those of the same backbone"
+            )
+        return tensor[:, 0].float()
+
+    def read(self, image: str | Path | Image.Image) -> torch.Tensor:
+        """Refused: without its backbone a head knows nothing of images."""
+        raise SfumatoError(
+            "this model takes features, and does not know the backbone that made them",
+            "compute the image's features, and call the module on them",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a JSON file."""
+        return {"width": self.width}
+
+
+def preparation(data: Mapping[str, Any]) -> Transform | AsStored:
+    """What `to_dict` of either wrote down."""
+    return AsStored(width=data["width"]) if set(data) == {"width"} else Transform.from_dict(data)

@@ -47,6 +47,20 @@ class Records:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pictures."""
+        return self.images.nbytes
+
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Pictures uint8 (n, H, W, C) of the records at these positions."""
+        return self.images[rows]
+
+    def chosen(self, which: np.ndarray) -> Records:
+        """The records where the mask (N,) is true."""
+        users = None if self.users is None else self.users[which]
+        return Records(images=self.images[which], labels=self.labels[which], users=users)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import arrays, digits, folder, table, zoo
 from sfumato.data import classes as class_lists
+from sfumato.data.features import Cache, CachedRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
 from sfumato.data.records import Declared, Loaded, Progress, Records
+
+Part = Records | CachedRecords
 
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""
@@ -23,12 +27,12 @@ class Kind:
     """One kind of source.
 
     Args:
-        load: reads it, given what follows the colon and what the owner declared.
+        load: reads it, given what follows the colon and what the owner declared; None for a cache, which is opened.
         argument: what follows the colon, or None for a name that stands alone.
         published: whether the data is published, so that nothing about it is secret.
     """
 
-    load: Callable[[str, Declared], Loaded]
+    load: Callable[[str, Declared], Loaded] | None
     argument: str | None
     published: bool = False
 
@@ -39,6 +43,7 @@ KINDS = {
     "npz": Kind(load=arrays.load, argument="PATH"),
     "csv": Kind(load=table.load, argument="PATH"),
     "torchvision": Kind(load=zoo.load, argument="NAME", published=True),
+    "features": Kind(load=None, argument="PATH"),
 }
 
 
@@ -47,8 +52,8 @@ class Source:
     """A labelled set of pictures in two parts, with what may be said about it.
 
     Args:
-        kind: "digits", "folder", "npz", "csv" or "torchvision"; never a path.
-        train, test: the records; images uint8 (N, size, size, channels).
+        kind: "digits", "folder", "npz", "csv", "torchvision" or "features"; never a path.
+        train, test: the records; images uint8 (N, size, size, channels), or features float32 (N, K, D).
         classes: class names; a label is a position in it.
         size: pixels on each side of every picture.
         channels: 1 (grey) or 3 (red, green, blue).
@@ -58,11 +63,12 @@ class Source:
         public: whether the records are public, so that figures measured on them may be shown.
         fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits.
         size_rule: how the size came about, in words.
+        cache: where the records are features; size and channels are then those of the images behind them.
     """
 
     kind: str
-    train: Records = field(repr=False)
-    test: Records = field(repr=False)
+    train: Part = field(repr=False)
+    test: Part = field(repr=False)
     classes: tuple[str, ...]
     size: int
     channels: int
@@ -71,6 +77,17 @@ class Source:
     public: bool
     fingerprint: str = field(repr=False)
     size_rule: str
+    cache: Cache | None = None
+
+    @property
+    def published(self) -> bool:
+        """Whether the records are a published collection, or the features of one."""
+        return KINDS[self.kind if self.cache is None else self.cache.contents.source["kind"]].published
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record as a model takes it: (C, H, W), or (D,)."""
+        return (self.channels, self.size, self.size) if self.cache is None else (self.cache.contents.width,)
 
 
 def open_source(
@@ -96,7 +113,8 @@ def open_source(
     (unit: one record; adjacency: any): the picture is brought to the declared size, and the split hashes it by itself.
 
     Args:
-        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH` or `torchvision:NAME`.
+        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `torchvision:NAME`, or `features:PATH` for a cache, of which
+            everything but `examples` and `public` was declared when it was made.
         owner_key: the owner's secret, 32 bytes.
         examples: the declared number of training examples.
         classes: the declared class names, in the order of the labels. A class may then be absent from the data.
@@ -113,11 +131,16 @@ def open_source(
     ((1438, 8, 8, 1), 359, ('0', '1', '2'), (), True)
     """
     name, argument = parse(spec)
-    kind = KINDS[name]
-    if not isinstance(owner_key, bytes) or len(owner_key) < 32:
-        raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
     if examples is not None:
         _checks.positive_integer("examples", examples)
+    kind = KINDS[name]
+    if kind.load is None:
+        declared_before = {"classes": classes, "size": size, "channels": channels, "root": root}
+        return _of_cache(
+            argument, examples, public, [key for key, value in declared_before.items() if value is not None]
+        )
+    if not isinstance(owner_key, bytes) or len(owner_key) < 32:
+        raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
     if size is not None:
         check_size(_checks.positive_integer("size", size))
     if channels not in (None, 1, 3):
@@ -148,6 +171,52 @@ def open_source(
         fingerprint=fingerprint(owner_key, loaded.train, loaded.test, loaded.classes),
         size_rule=loaded.size_rule,
     )
+
+
+def facts(source: Source) -> dict[str, Any]:
+    """What a cache keeps of the source that it is made from."""
+    return {
+        "kind": source.kind,
+        "fingerprint": source.fingerprint,
+        "classes": list(source.classes),
+        "examples": source.examples,
+        "read": list(source.read),
+        "public": source.public,
+        "size": source.size,
+        "channels": source.channels,
+        "size_rule": source.size_rule,
+    }
+
+
+def _of_cache(path: str, examples: int | None, public: bool | None, declared: list[str]) -> Source:
+    if declared:
+        raise SfumatoError(
+            f"{', '.join(declared)} of features:{path} were decided when it was made", "leave them out, or make it anew"
+        )
+    cache = Cache(path)
+    contents = cache.contents
+    known = contents.source
+    read = tuple(fact for fact in known["read"] if fact != "examples" or examples is None)
+    return Source(
+        kind="features",
+        train=cache.records("train"),
+        test=cache.records("test"),
+        classes=tuple(known["classes"]),
+        size=known["size"],
+        channels=known["channels"],
+        examples=known["examples"] if examples is None else examples,
+        read=read,
+        public=known["public"] if public is None else public,
+        fingerprint=known["fingerprint"],
+        size_rule=known["size_rule"],
+        cache=cache,
+    )
+
+
+def is_public(spec: str) -> bool:
+    """Whether the source is public without being declared so: a published collection, or features of public data."""
+    name, argument = parse(spec)
+    return KINDS[name].published if KINDS[name].load else bool(Cache(argument).contents.source["public"])
 
 
 def parse(spec: str) -> tuple[str, str]:

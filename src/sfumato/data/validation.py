@@ -9,17 +9,19 @@ from dataclasses import replace
 import numpy as np
 
 from sfumato._checks import SfumatoError, fraction
-from sfumato.data.records import Records
-from sfumato.data.source import Source
+from sfumato.data.source import Part, Source
 from sfumato.data.split import in_test
 
+_BLOCK = 1024
 
-def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, Records]:
+
+def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, Part]:
     """The source with a smaller training part, and the validation part.
 
-    **Guarantee.** Each training record goes to one side or the other by a keyed hash of its own pixels, so adding or
-    removing one record moves no other, and copies of a picture go the same way (unit: one record; adjacency: any). The
-    number of examples that a promise is computed for is the declared one times 1 - share, rounded: a public constant.
+    **Guarantee.** Each training record goes to one side or the other by a keyed hash of its own pixels or features,
+    so adding or removing one record moves no other, and copies of a picture go the same way (unit: one record;
+    adjacency: any). The number of examples that a promise is computed for is the declared one times 1 - share, rounded:
+    a public constant.
 
     Args:
         source: an opened source.
@@ -28,13 +30,17 @@ def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, R
     """
     fraction("validation", share, remedy="give the share of the training part to put aside, such as 0.1")
     train = source.train
-    aside = np.array([in_test(owner_key, b"validation" + image.tobytes(), share) for image in train.images], dtype=bool)
+    pixels = (train.take(slice(start, start + _BLOCK)) for start in range(0, len(train), _BLOCK))
+    aside = np.array(
+        [in_test(owner_key, b"validation" + record.tobytes(), share) for block in pixels for record in block],
+        dtype=bool,
+    )
     if aside.all() or not aside.any():
         raise SfumatoError(
             f"validation {share:g} of the training examples puts {'all' if aside.all() else 'none'} of them aside",
             "give a share that leaves some on either side",
         )
-    rest, validation = _chosen(train, ~aside), _chosen(train, aside)
+    rest, validation = train.chosen(~aside), train.chosen(aside)
     smaller = replace(
         source,
         train=rest,
@@ -42,8 +48,3 @@ def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, R
         fingerprint=hmac.new(owner_key, f"{source.fingerprint} {share!r}".encode(), hashlib.sha256).hexdigest(),
     )
     return smaller, validation
-
-
-def _chosen(records: Records, which: np.ndarray) -> Records:
-    users = None if records.users is None else records.users[which]
-    return Records(images=records.images[which], labels=records.labels[which], users=users)

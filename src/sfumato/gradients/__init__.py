@@ -6,8 +6,16 @@ cannot keep that promise is refused (`isolation`), and `ClippedGradient.self_che
 plain computation (`oracle`) on made-up inputs before any private example is touched.
 """
 
-from sfumato.gradients.alone import outputs_alone, same_throughout
+from sfumato.gradients.alone import keeps_apart, outputs_alone, outputs_together, same_throughout
 from sfumato.gradients.clipped import ClippedGradient, ClippedSum
 from sfumato.gradients.explain import Explanation
 
-__all__ = ["ClippedGradient", "ClippedSum", "Explanation", "outputs_alone", "same_throughout"]
+__all__ = [
+    "ClippedGradient",
+    "ClippedSum",
+    "Explanation",
+    "keeps_apart",
+    "outputs_alone",
+    "outputs_together",
+    "same_throughout",
+]

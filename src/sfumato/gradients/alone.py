@@ -13,6 +13,11 @@ from sfumato._checks import SfumatoError
 from sfumato.gradients.examples import call
 from sfumato.gradients.isolation import nothing_kept, refuse_mixing_layers
 
+# By how much a row may differ, relatively, when it is computed beside others and by itself.
+_ROUNDING = 1e-3
+# What no example may pass on to another one.
+_ODD = (float("nan"), float("inf"), 1e30)
+
 
 def outputs_alone(model: nn.Module, inputs: Tensor) -> Tensor:
     """The model on one example at a time in meaning, and on all at once in fact where vmap can run it.
@@ -29,22 +34,27 @@ def outputs_alone(model: nn.Module, inputs: Tensor) -> Tensor:
     a batch, is refused. Assumed, as for `ClippedGradient`: no channel that `isolation` cannot see.
     """
     refuse_mixing_layers(model)
+    with torch.no_grad():
+        if not len(inputs):
+            return model(inputs)
+        try:
+            return _vectorised(model, inputs)
+        except SfumatoError:
+            raise
+        except Exception:  # what vmap cannot run, such as a branch on an example's value, is run one by one
+            return torch.stack([_one_by_one(model, example) for example in inputs])
+
+
+def _vectorised(model: nn.Module, inputs: Tensor) -> Tensor:
+    """One example at a time in meaning, all at once in fact."""
     own = {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
     def one(example: Tensor) -> Tensor:
         return call(model, own, example.unsqueeze(0)).squeeze(0)
 
-    with torch.no_grad():
-        if not len(inputs):
-            return model(inputs)
-        try:
-            with nothing_kept(model, None, own.items()), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=".*performance drop.*")
-                return torch.vmap(one, randomness="error")(inputs)
-        except SfumatoError:
-            raise
-        except Exception:  # what vmap cannot run, such as a branch on an example's value, is run one by one
-            return torch.stack([_one_by_one(model, example) for example in inputs])
+    with torch.no_grad(), nothing_kept(model, None, own.items()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*performance drop.*")
+        return torch.vmap(one, randomness="error")(inputs)
 
 
 @contextmanager
@@ -73,3 +83,45 @@ def _one_by_one(model: nn.Module, example: Tensor) -> Tensor:
     with torch.random.fork_rng(devices=devices), nothing_kept(model, None, own.items(), strict=True):
         torch.manual_seed(0)
         return call(model, own, example.unsqueeze(0)).squeeze(0)
+
+
+def outputs_together(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The same rows as `outputs_alone` up to rounding, by one ordinary batch, for a model that `keeps_apart`.
+
+    Args:
+        model, inputs: as for `outputs_alone`, of the shape and the number of examples that were tried.
+    """
+    with torch.no_grad(), nothing_kept(model, None):
+        return model(inputs)
+
+
+def keeps_apart(model: nn.Module, made_up: Tensor) -> bool:
+    """Whether an ordinary batch gives each example the row that it has by itself, found by trying.
+
+    Three things must hold: vmap can run the model, so that no branch hangs on an example's values; on made-up examples
+    the ordinary batch agrees with it; and examples that are all NaN, infinite or huge leave every other row as it was,
+    bit for bit. NaN times zero is NaN, so a NaN shows each way that arithmetic could take from one example to another.
+
+    Args:
+        model: in the mode in which it is to be run.
+        made_up: (N, ...), of the shape and number in which private examples will come; N at least 4.
+
+    **Guarantee.** Nothing private is looked at. Assumed for a model that passes: it does not look for NaN.
+    """
+    try:
+        refuse_mixing_layers(model)
+        with torch.no_grad(), nothing_kept(model, None):
+            together = model(made_up)
+        if not torch.allclose(together, _vectorised(model, made_up), rtol=_ROUNDING, atol=_ROUNDING):
+            return False
+        places = torch.tensor([0, len(made_up) // 2, len(made_up) - 1], device=made_up.device)
+        rest = torch.ones(len(made_up), dtype=torch.bool, device=made_up.device).index_fill(0, places, False)
+        for odd in (_ODD, _ODD[::-1]):
+            tried = made_up.clone()
+            for place, value in zip(places, odd, strict=True):
+                tried[place] = value
+            if not torch.equal(outputs_together(model, tried)[rest], together[rest]):
+                return False
+    except Exception:  # whatever such a model cannot do, it can do one example at a time, or is refused there
+        return False
+    return bool(torch.isfinite(together).all())

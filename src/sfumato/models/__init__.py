@@ -1,6 +1,11 @@
 """Models by name: float images (N, C, H, W) in, logits (N, classes) out."""
 
-from sfumato.models.pretrained import HEADS, classifier_names, file_of, public_constants
+from sfumato.models.backbone import Architecture, Backbone, Expects
+from sfumato.models.backbone import build as build_backbone
+from sfumato.models.backbone import load as load_backbone
+from sfumato.models.head import Head, OnBackbone
+from sfumato.models.head import create as create_head
+from sfumato.models.pretrained import HEADS, begin_classifier, classifier_names, file_of, public_constants
 from sfumato.models.registry import NAMES, create
 from sfumato.models.trainable import select
 from sfumato.models.trial import check_shapes
@@ -9,11 +14,20 @@ from sfumato.models.trunk import Trunk, trunk_of
 __all__ = [
     "HEADS",
     "NAMES",
+    "Architecture",
+    "Backbone",
+    "Expects",
+    "Head",
+    "OnBackbone",
     "Trunk",
+    "begin_classifier",
+    "build_backbone",
     "check_shapes",
     "classifier_names",
     "create",
+    "create_head",
     "file_of",
+    "load_backbone",
     "public_constants",
     "select",
     "trunk_of",

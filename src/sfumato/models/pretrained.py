@@ -31,9 +31,20 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
         SfumatoError: no such file, not a safetensors file, or weights that don't fit.
     """
     one_of("head", head, HEADS)
-    stored = _read(file_of(path))
-    own = model.state_dict()
-    prefixes = tuple(f"{name}." for name in classifier_names(model)) if head == "new" else ()
+    classifier = classifier_names(model) if head == "new" else ()
+    fill(model, path, without=classifier)
+    if classifier:
+        zero_classifier(model)
+
+
+def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = ()) -> None:
+    """Copy the tensors of a safetensors file into the model, by name; those of the modules `without` stay as they are.
+
+    Raises:
+        SfumatoError: as `load`.
+    """
+    stored, own = _read(file_of(path)), model.state_dict()
+    prefixes = tuple(f"{name}." for name in without)
 
     def fresh(key: str) -> bool:
         return bool(prefixes) and key.startswith(prefixes)
@@ -50,8 +61,6 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
         for key, tensor in own.items():
             if not fresh(key):
                 tensor.copy_(stored[key])
-    if prefixes:
-        zero_classifier(model)
 
 
 def file_of(path: str | Path) -> Path:
@@ -81,6 +90,34 @@ def zero_classifier(model: nn.Module) -> None:
                 parameter.zero_()
 
 
+def begin_classifier(model: nn.Module, *, deviation: float | None, bias: float | None) -> None:
+    """Draw the weights of the model's classifier from a Gaussian, and set its biases to one number.
+
+    Mehta et al. 2022, section 5: at zero or near it, since noisy steps never make up for a large beginning; and a bias
+    of -10 for the sigmoid loss (appendix D.3).
+
+    Args:
+        model: any module with linear or convolutional classifiers.
+        deviation: of the Gaussian; 0 for zeros; None leaves the weights as they are.
+        bias: None leaves the biases as they are.
+
+    Raises:
+        SfumatoError: the model has no classifier that is known.
+    """
+    names = classifier_names(model)
+    if not names:
+        raise SfumatoError(
+            "head_deviation and head_bias are for a classifier, and the model has none that is known",
+            "call its last layer head, or leave them out",
+        )
+    with torch.no_grad():
+        for name in names:
+            for key, parameter in model.get_submodule(name).named_parameters():
+                value = bias if key.endswith("bias") else deviation
+                if value is not None:
+                    parameter.fill_(value) if key.endswith("bias") else parameter.normal_().mul_(value)
+
+
 def public_constants(model: nn.Module, *, channels: int = 3) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Mean and standard deviation per channel, on the scale 0 to 1, of the pixels that the backbone was trained with.
 
@@ -94,10 +131,10 @@ def public_constants(model: nn.Module, *, channels: int = 3) -> tuple[tuple[floa
     settings: Any = getattr(model, "pretrained_cfg", None)
     if not isinstance(settings, Mapping) or "mean" not in settings or "std" not in settings:
         return None
-    return _spread(settings["mean"], channels), _spread(settings["std"], channels)
+    return spread(settings["mean"], channels), spread(settings["std"], channels)
 
 
-def _spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
+def spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
     listed = tuple(float(value) for value in values)
     return listed if len(listed) == channels else (sum(listed) / len(listed),) * channels
 

@@ -68,7 +68,7 @@ def create(
         model = _create(base, options, classes=classes, channels=channels, size=shape)
         if pretrained is not None:
             load(model, pretrained, head=head)
-    check_shapes(name, model, classes=classes, channels=channels, size=shape)
+    check_shapes(name, model, classes=classes, shape=(channels, *shape))
     return model
 
 

@@ -8,27 +8,26 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 
 
-def check_shapes(name: str, model: nn.Module, *, classes: int, channels: int, size: tuple[int, int]) -> None:
-    """Refuse a model that fails on images (1, C, H, W) of zeros, or whose output is not logits (1, classes).
+def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...]) -> None:
+    """Refuse a model that fails on an input (1, ...) of zeros, or whose output is not logits (1, classes).
 
     Args:
         name: what the user calls the model, for the message.
         model: any module; run in evaluation mode and left in the mode it had.
         classes: number of classes.
-        channels: colour channels C.
-        size: height and width (H, W) in pixels.
+        shape: of an input: (C, H, W) of an image, (D,) of a feature vector.
 
     Raises:
         SfumatoError: the pass fails, or gives something else than logits.
     """
     modes = [(module, module.training) for module in model.modules()]
-    images = f"images of {channels} x {size[0]} x {size[1]}"
+    images = f"images of {' x '.join(map(str, shape))}" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
     try:
         with torch.no_grad():
-            logits = model.eval()(torch.zeros(1, channels, *size))
+            logits = model.eval()(torch.zeros(1, *shape))
     except Exception as error:
         raise SfumatoError(
-            f"model {name!r} fails on {images}: {' '.join(str(error).split())}", "choose another model or image size"
+            f"model {name!r} fails on {images}: {' '.join(str(error).split())}", "choose another model or size"
         ) from error
     finally:
         for module, training in modes:

@@ -50,13 +50,23 @@ def create_downloaded(
     return model
 
 
+def create_whole(name: str, options: Mapping[str, Any], *, size: tuple[int, int] | None, downloaded: bool) -> nn.Module:
+    """The model `timm:NAME` for coloured images with the classifier that its own weights have, for its own size by
+    default.
+
+    Raises:
+        SfumatoError: as `create` and `create_downloaded`.
+    """
+    return _build(name, options, classes=None, channels=3, size=size, downloaded=downloaded)
+
+
 def _build(
     name: str,
     options: Mapping[str, Any],
     *,
-    classes: int,
+    classes: int | None,
     channels: int,
-    size: tuple[int, int],
+    size: tuple[int, int] | None,
     downloaded: bool,
 ) -> nn.Module:
     import timm
@@ -68,11 +78,14 @@ def _build(
             f"model {name!r}: timm {timm.__version__} has no model of that name",
             f"did you mean {', '.join(near)}" if near else "timm.list_models() lists its models",
         )
-    settings: dict[str, Any] = {"pretrained": downloaded, "num_classes": classes, "in_chans": channels, **options}
+    settings: dict[str, Any] = {"pretrained": downloaded, "in_chans": channels, **options}
+    if classes is not None:
+        settings = {"num_classes": classes} | settings
     skipinit = settings.pop("skipinit", None)
+    sized: dict[str, Any] = {} if size is None else {"img_size": size}
     try:
         try:
-            model = timm.create_model(short, img_size=size, **settings)
+            model = timm.create_model(short, **settings, **sized)
         except TypeError as error:
             # A network that takes any size, as most convolutional ones do, has no such argument.
             if "img_size" not in str(error):
@@ -85,9 +98,11 @@ def _build(
             if downloaded
             else "choose another model, option or image size"
         )
-        raise SfumatoError(
-            f"model {name!r} cannot be made for {channels} x {size[0]} x {size[1]} images: {reason}", remedy
-        ) from error
+        raise SfumatoError(f"model {name!r} cannot be made{_for_images(channels, size)}: {reason}", remedy) from error
     if skipinit is not None:
         set_skipinit(model, skipinit, name=name)
     return model
+
+
+def _for_images(channels: int, size: tuple[int, int] | None) -> str:
+    return f" for {channels} x {size[0]} x {size[1]} images" if size else ""

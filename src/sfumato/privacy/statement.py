@@ -21,6 +21,7 @@ FACT_NAMES = {
 
 ORIGINS = {
     "timm": "from timm), which are taken as public",
+    "torchvision": "from torchvision), which are taken as public",
     "file": "from a file of the owner), which are taken as public",
     "public run": "from training without privacy), which their owner declared public",
     "private run": "from another private run), for which that run's own statement speaks: where both have used the "

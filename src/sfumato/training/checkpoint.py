@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.training.directory import write
+from sfumato._files import write
 
 METADATA = "sfumato"
 
@@ -110,7 +110,9 @@ def stored_statement(path: Path) -> dict[str, Any] | None:
 def stored_constants(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Mean and deviation of the pixels that a model file of ours was trained with, else None."""
     about = stored_about(path)
-    return None if about is None else (tuple(about["transform"]["mean"]), tuple(about["transform"]["std"]))
+    if about is None or "mean" not in about["transform"]:
+        return None
+    return tuple(about["transform"]["mean"]), tuple(about["transform"]["std"])
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato._files import sync_directory, write, writing
 
 PLAN = "plan.json"
 SETTINGS = "settings.json"
@@ -90,7 +91,7 @@ class RunDirectory:
                 if self.path.is_dir():
                     self.path.rmdir()
                 os.rename(beside.path, self.path)
-                _sync_directory(self.path.parent)
+                sync_directory(self.path.parent)
             except BaseException:
                 shutil.rmtree(beside.path, ignore_errors=True)
                 raise
@@ -143,37 +144,6 @@ class RunDirectory:
         write(self / name, b"".join(json.dumps(row).encode() + b"\n" for row in rows), private=True)
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into ours."""
-    try:
-        yield
-    except SfumatoError:
-        raise
-    except OSError as error:
-        raise SfumatoError(
-            f"{path} cannot be written ({error.strerror or error})",
-            "free some space or choose another --output; an unfinished run goes on when the command is given again",
-        ) from None
-
-
-def write(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write a file whole or not at all, durably: a neighbour first, then one rename."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with writing(path):
-        try:
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-        _sync_directory(path.parent)
-
-
 def sweep(directory: Path) -> None:
     """Remove what a killed process left of files that it had not finished writing."""
     for stray in directory.glob(".*.????????"):
@@ -184,13 +154,3 @@ def file_hash(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_directory(path: Path) -> None:
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from sfumato.data import Records, Transform
+from sfumato.data import AsStored, Part, Records, Transform
 from sfumato.report import Evaluation
+from sfumato.training.losses import LOSSES, probabilities
 
 BATCH = 256
 SAMPLES = 24
 
 
-def logits(module: nn.Module, images: np.ndarray, transform: Transform, device: torch.device) -> Tensor:
-    """Logits (N, classes), on the CPU, of uint8 images (N, H, W, C); the module is in evaluation mode meanwhile."""
+def logits(module: nn.Module, records: Part, transform: Transform | AsStored, device: torch.device) -> Tensor:
+    """Logits (N, classes), on the CPU, of the records; the module is in evaluation mode meanwhile."""
     with evaluating(module), torch.inference_mode():
         parts = [
-            module(transform(torch.from_numpy(images[start : start + BATCH]).to(device))).float().cpu()
-            for start in range(0, len(images), BATCH)
+            module(transform(torch.from_numpy(records.take(slice(start, start + BATCH))).to(device))).float().cpu()
+            for start in range(0, len(records), BATCH)
         ]
     return torch.cat(parts)
 
@@ -46,47 +46,63 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """How often the label is the first choice, how often among the first five (shares; None with five classes or
-    fewer), and the mean cross-entropy (nats), on some records."""
+    fewer), and the mean loss (nats), on some records."""
 
     accuracy: float
     top5: float | None
     loss: float
 
 
-def score(module: nn.Module, records: Records, transform: Transform, device: torch.device) -> Score:
-    """How the module does on the records."""
-    return score_of(logits(module, records.images, transform, device), torch.from_numpy(records.labels))
+def score(
+    module: nn.Module,
+    records: Part,
+    transform: Transform | AsStored,
+    device: torch.device,
+    *,
+    loss: str = "softmax",
+) -> Score:
+    """How the module does on the records, by the loss of that name."""
+    return score_of(logits(module, records, transform, device), torch.from_numpy(records.labels), loss=loss)
 
 
-def score_of(outputs: Tensor, labels: Tensor) -> Score:
-    """How logits (N, classes) do against labels (N,), both on the CPU."""
+def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score:
+    """How logits (N, classes) do against labels (N,), both on the CPU, by the loss of that name."""
     top5 = None
     if outputs.shape[1] > 5:
         top5 = (outputs.topk(5, dim=1).indices == labels.unsqueeze(1)).any(1).double().mean().item()
     return Score(
         accuracy=(outputs.argmax(1) == labels).double().mean().item(),
         top5=top5,
-        loss=functional.cross_entropy(outputs.double(), labels).item(),
+        loss=LOSSES[loss](outputs.double(), labels).item(),
     )
 
 
 def evaluation(
-    module: nn.Module, records: Records, transform: Transform, device: torch.device, classes: Sequence[str]
+    module: nn.Module,
+    records: Part,
+    transform: Transform | AsStored,
+    device: torch.device,
+    classes: Sequence[str],
+    *,
+    loss: str = "softmax",
 ) -> Evaluation:
-    """Accuracy, loss, confusion matrix and some samples, half of them errors where there are that many."""
-    outputs = logits(module, records.images, transform, device)
+    """Accuracy, loss, confusion matrix and some samples, half of them errors where there are that many.
+
+    Features have no samples to show.
+    """
+    outputs = logits(module, records, transform, device)
     labels = torch.from_numpy(records.labels)
     chosen = outputs.argmax(1)
     count = len(classes)
     confusion = torch.bincount(labels * count + chosen, minlength=count * count).reshape(count, count)
-    scores = outputs.double().softmax(1).max(1).values
+    scores = probabilities(outputs.double(), loss).max(1).values
     wrong = _across_classes(torch.nonzero(chosen != labels).flatten().tolist(), labels)[: SAMPLES // 2]
     right = _across_classes(torch.nonzero(chosen == labels).flatten().tolist(), labels)[: SAMPLES - len(wrong)]
     samples = [
         (_png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], float(scores[i]))
-        for i in sorted(wrong + right)
+        for i in (sorted(wrong + right) if isinstance(records, Records) else ())
     ]
-    figures = score_of(outputs, labels)
+    figures = score_of(outputs, labels, loss=loss)
     return Evaluation(
         accuracy=figures.accuracy,
         top5=figures.top5,

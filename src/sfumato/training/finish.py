@@ -8,14 +8,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from sfumato._checks import SfumatoError
-from sfumato.data import Source, Transform
+from sfumato._files import write, writing
+from sfumato.data import BACKBONE, AsStored, Source, Transform
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.report import Evaluation, Facts, page
 from sfumato.training import directory as names
 from sfumato.training import evaluate
-from sfumato.training.checkpoint import METADATA, to_bytes
-from sfumato.training.directory import RunDirectory, file_hash, sweep, write, writing
+from sfumato.training.checkpoint import METADATA, read_safetensors, to_bytes
+from sfumato.training.directory import RunDirectory, file_hash, sweep
 from sfumato.training.loop import Job, Outcome
 from sfumato.training.settings import Settings
 
@@ -35,12 +38,14 @@ def conclude(
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     module = copy.deepcopy(job.module)
     module.load_state_dict(outcome.weights)
-    result = evaluate.evaluation(module, job.source.test, job.transform, job.device, job.source.classes)
+    result = evaluate.evaluation(
+        module, job.source.test, job.transform, job.device, job.source.classes, loss=job.settings.loss
+    )
     run.write_json(names.EVALUATION, evaluate.to_dict(result), private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
     about = model_metadata(job.settings, job.source, job.transform, statement.to_dict())
-    write(run / names.MODEL, to_bytes(outcome.weights, about))
+    write(run / names.MODEL, to_bytes(on_backbone(job.source, job.settings, outcome.weights), about))
     _close(ledger, run, outcome.step)
     write(run / names.DONE, b"")
     clean(run)
@@ -72,10 +77,19 @@ def clean(run: RunDirectory) -> None:
     sweep(run.path)
 
 
+def on_backbone(source: Source, settings: Settings, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the model to release: a head that was trained on a cache stands on the cache's backbone."""
+    if source.cache is None or source.cache.contents.backbone is None or settings.model == "module":
+        return weights
+    backbone, _ = read_safetensors(source.cache.path / BACKBONE)
+    return {f"backbone.{name}": value for name, value in backbone.items()} | weights
+
+
 def model_metadata(
-    settings: Settings, source: Source, transform: Transform, statement: Mapping[str, Any]
+    settings: Settings, source: Source, transform: Transform | AsStored, statement: Mapping[str, Any]
 ) -> dict[str, str]:
     """What the model file says of itself: how to build and feed the model, and its statement."""
+    cache = None if source.cache is None else source.cache.contents
     about: dict[str, Any] = {
         "format": FORMAT,
         "model": settings.model,
@@ -83,8 +97,13 @@ def model_metadata(
         "channels": source.channels,
         "size": source.size,
         "transform": transform.to_dict(),
+        "loss": settings.loss,
         "statement": dict(statement),
     }
+    if cache is not None:
+        about["features"] = {"width": cache.width, "digest": cache.digest, "backbone": cache.backbone}
+        if cache.transform is not None and settings.model != "module":
+            about["transform"] = dict(cache.transform)
     return {METADATA: json.dumps(about, sort_keys=True)}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import Records, Views
+from sfumato.data import Part, Views
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk
 from sfumato.randomness import DiceKey
@@ -72,14 +72,17 @@ class Inputs:
         batch is cut does not matter to them.
         """
         job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
+        cached = job.source.cache is not None
         draws = job.views.draw(key.generator("views", step), len(participants), size=job.source.size)
         for start in range(0, len(participants), size):
             rows, dice = participants[start : start + size], draws[start : start + size]
-            if self._features is not None:
+            if cached:
+                inputs = torch.from_numpy(records.take(rows)).to(job.device)
+            elif self._features is not None:
                 chosen = torch.from_numpy(rows).to(job.device).unsqueeze(1)
                 inputs = self._features[chosen, torch.from_numpy(dice.mirrored).long().to(job.device)]
             else:
-                images = job.transform(torch.from_numpy(records.images[rows]).to(job.device))
+                images = job.transform(torch.from_numpy(records.take(rows)).to(job.device))
                 inputs = job.views.apply(images, dice)
             inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
             # Models may throw dice by other functions than dropout, which don't follow keys.
@@ -101,7 +104,7 @@ def kept_bytes(views: Views, records: int, width: int) -> int:
     return 4 * width * records * len(_variants(views))
 
 
-def features(job: Job, records: Records, progress: Progress, *, mirrored: bool = False) -> Tensor:
+def features(job: Job, records: Part, progress: Progress, *, mirrored: bool = False) -> Tensor:
     """The trunk's features (N, D) of the records, float32 on the job's device.
 
     With `mirrored` those of the images with left and right exchanged.
@@ -116,7 +119,7 @@ def features(job: Job, records: Records, progress: Progress, *, mirrored: bool =
     shape = (job.source.channels, job.source.size, job.source.size)
     with evaluating(job.trunk), same_throughout(job.trunk, torch.zeros(1, *shape, device=job.device)):
         for start in range(0, len(records), BATCH):
-            images = torch.from_numpy(records.images[start : start + BATCH]).to(job.device)
+            images = torch.from_numpy(records.take(slice(start, start + BATCH))).to(job.device)
             part = outputs_alone(job.trunk, job.transform(images.flip(2) if mirrored else images))
             if start == 0:
                 result = part.new_empty(len(records), *part.shape[1:])

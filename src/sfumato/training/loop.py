@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import optim
+from sfumato import models, optim
 from sfumato._checks import SfumatoError
+from sfumato._files import writing
 from sfumato.averaging import EMA
-from sfumato.data import Source, Transform, Views
+from sfumato.data import AsStored, Source, Transform, Views
 from sfumato.gradients import ClippedGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
@@ -32,7 +33,7 @@ from sfumato.randomness import DiceKey, Noise, Sampler
 from sfumato.training import directory as names
 from sfumato.training import pins, uses
 from sfumato.training.checkpoint import Checkpoint
-from sfumato.training.directory import RunDirectory, writing
+from sfumato.training.directory import RunDirectory
 from sfumato.training.evaluate import Score, score, score_of
 from sfumato.training.inputs import Inputs, OnFeatures, features
 from sfumato.training.progress import Progress, Silence
@@ -41,6 +42,8 @@ from sfumato.training.step import PrivateStep, descend
 
 CHECKPOINT_SECONDS = 15.0
 EVALUATIONS = 12
+FACTOR = "factor"
+"""What a group of an optimizer's parameters calls its share of the learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ class Job:
     plan: PrivacyPlan
     settings: Settings
     performance: Performance
-    transform: Transform
+    transform: Transform | AsStored
     circumstances: Circumstances
     key: DiceKey
     input_shape: tuple[int, ...]
@@ -227,8 +230,7 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
             if step >= paid:
                 ledger.append("release", {"step": step, "plan": plan.fingerprint})
             participants = sampler.draw(step)
-            for group in optimizer.param_groups:
-                group["lr"] = job.settings.learning_rate * rate(step)
+            set_rate(optimizer, job.settings.learning_rate * rate(step))
             descend(optimizer, trained, private_step(step, inputs.micro_batches(key, step, participants)))
             if averaging is not None:
                 average = averaging.update(average, trained, step)
@@ -250,7 +252,7 @@ def examiner(job: Job, progress: Progress) -> Callable[[Mapping[str, Tensor]], S
 
         def on_images(weights: Mapping[str, Tensor]) -> Score:
             shown.load_state_dict(weights)
-            return score(shown, test, job.transform, job.device)
+            return score(shown, test, job.transform, job.device, loss=job.settings.loss)
 
         return on_images
     known, labels, head = features(job, test, progress), torch.from_numpy(test.labels), job.trunk.head
@@ -258,7 +260,7 @@ def examiner(job: Job, progress: Progress) -> Callable[[Mapping[str, Tensor]], S
     def on_features(weights: Mapping[str, Tensor]) -> Score:
         shown.load_state_dict(weights)
         with torch.inference_mode():
-            return score_of(OnFeatures(shown, head)(known).float().cpu(), labels)
+            return score_of(OnFeatures(shown, head)(known).float().cpu(), labels, loss=job.settings.loss)
 
     return on_features
 
@@ -313,14 +315,36 @@ def evaluation_steps(steps: int) -> set[int]:
 
 
 def optimizer_for(module: nn.Module, choice: Settings) -> torch.optim.Optimizer:
-    """The chosen optimizer over the parameters that are trained."""
+    """The chosen optimizer over the parameters that are trained, the classifier's in a group of their own.
+
+    All other layers take `pretrained_rate` times the learning rate (alpha of Mehta et al. 2022, table 7).
+    """
+    below = tuple(f"{name}." for name in models.classifier_names(module))
+    trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    groups: list[Any] = list(trained.values())
+    if choice.pretrained_rate != 1:
+        last = [value for name, value in trained.items() if below and name.startswith(below)]
+        rest = [value for name, value in trained.items() if not (below and name.startswith(below))]
+        if not (last and rest):
+            raise SfumatoError(
+                f"pretrained_rate {choice.pretrained_rate} tells the classifier from the layers before it, and the "
+                f"model trains {'nothing else' if last else 'no classifier that is known'}",
+                "leave it out, or train both",
+            )
+        groups = [{"params": last, FACTOR: 1.0}, {"params": rest, FACTOR: choice.pretrained_rate}]
     return optim.create(
         choice.optimizer,
-        [parameter for parameter in module.parameters() if parameter.requires_grad],
+        groups,
         learning_rate=choice.learning_rate,
         momentum=choice.momentum,
         weight_decay=choice.weight_decay,
     )
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every group of parameters this learning rate, times its own factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get(FACTOR, 1.0)
 
 
 def _start_of_average(job: Job) -> dict[str, Tensor]:

@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.data import Source, Transform
+from sfumato.data import AsStored, Contents, Source, Transform
 from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan, Search
 from sfumato.randomness import DiceKey
 from sfumato.training import checkpoint, loop, pins
 from sfumato.training.inputs import OnFeatures, features_of, kept_bytes
 from sfumato.training.loop import Job
+from sfumato.training.losses import LOSSES
 from sfumato.training.settings import Performance, Settings
 
 CPU_MEMORY = 512 << 20
@@ -30,6 +30,7 @@ CUDA_SHARE = 0.5
 MOST_AT_ONCE = 4096
 MOST_IMAGES_ON_CPU = 128
 FEATURE_MEMORY = 2 << 30
+LIBRARIES = ("timm", "torchvision")
 
 
 def prepare(
@@ -76,7 +77,7 @@ def prepare(
         context = json.dumps([plan.fingerprint, source.fingerprint, settings.to_dict(), candidate], sort_keys=True)
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, context)
     module = build(model, source, settings, key).to(device)
-    shape: tuple[int, ...] = (source.channels, source.size, source.size)
+    shape = source.shape
     trunk = _trunk(module, source, settings)
     if trunk is not None:
         features_of(trunk, torch.zeros(2, *shape, device=device))  # refuses what would be refused after the beginning
@@ -84,7 +85,7 @@ def prepare(
     trained = module if trunk is None else OnFeatures(module, trunk.head)
     gradient = ClippedGradient(
         trained,
-        functional.cross_entropy,
+        LOSSES[settings.loss],
         max_norm=plan.max_norm,
         views=settings.views,
         ways=recorded.ways if recorded else None,
@@ -94,7 +95,7 @@ def prepare(
         gradient.self_check(shape)
         if micro_batch is None:
             micro_batch = (
-                recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, images=trunk is None)
+                recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, images=len(shape) == 3)
             )
     job = Job(
         module=module,
@@ -108,7 +109,7 @@ def prepare(
         key=key,
         input_shape=shape,
         trunk=trunk,
-        model_digest=pins.model_digest(module, (source.channels, source.size, source.size)),
+        model_digest=pins.model_digest(module, source.shape),
         request=request or {},
         candidate=candidate is not None,
     )
@@ -124,15 +125,20 @@ def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumsta
         test_public=source.public,
         seeded=settings.seed is not None,
         key_bits=key.bits,
-        pretrained=origin(settings),
+        pretrained=origin(source, settings),
     )
 
 
-def origin(settings: Settings) -> str | None:
-    """Where the initial weights come from, as a statement says it; a private run anywhere behind them counts."""
-    if settings.pretrained in (None, "timm"):
-        return settings.pretrained
-    statement = checkpoint.stored_statement(models.file_of(settings.pretrained))
+def origin(source: Source, settings: Settings) -> str | None:
+    """Where the initial weights come from, or those behind the features, as a statement says it."""
+    return origin_of(settings.pretrained) if source.cache is None else source.cache.contents.origin
+
+
+def origin_of(weights: str | None) -> str | None:
+    """What a statement calls weights: None, a library, or a path; a private run anywhere behind them counts."""
+    if weights in (None, *LIBRARIES):
+        return weights
+    statement = checkpoint.stored_statement(models.file_of(weights))
     if statement is None:
         return "file"
     private = statement["epsilon"] is not None or statement.get("pretrained") == "private run"
@@ -172,15 +178,20 @@ def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: 
 
 def _trunk(module: nn.Module, source: Source, settings: Settings) -> models.Trunk | None:
     """The model's fixed beginning, where its features of all records fit into memory and every step sees the same."""
-    if settings.view_rule.moves:
+    if settings.view_rule.moves or source.cache is not None:
         return None
     trunk = models.trunk_of(module, (source.channels, source.size, source.size))
     fits = trunk is not None and kept_bytes(settings.view_rule, source.examples, trunk.width) <= FEATURE_MEMORY
     return trunk if fits else None
 
 
-def transform_for(module: nn.Module, source: Source, settings: Settings) -> Transform:
-    """From stored images to the model's inputs: by the constants that pre-trained weights expect, else to [-1, 1]."""
+def transform_for(module: nn.Module, source: Source, settings: Settings) -> Transform | AsStored:
+    """From stored images to the model's inputs: by the constants that pre-trained weights expect, else to [-1, 1].
+
+    Features are inputs already.
+    """
+    if source.cache is not None:
+        return AsStored(width=source.cache.contents.width)
     constants = None
     if settings.pretrained not in (None, "timm"):
         constants = checkpoint.stored_constants(models.file_of(settings.pretrained))
@@ -198,8 +209,13 @@ def build(model: nn.Module | None, source: Source, settings: Settings, key: Dice
             module = _created(settings, source)
     else:
         module = copy.deepcopy(model).cpu()
-        size = (source.size, source.size)
-        models.check_shapes("module", module, classes=len(source.classes), channels=source.channels, size=size)
+        models.check_shapes("module", module, classes=len(source.classes), shape=source.shape)
+    if source.cache is not None:
+        _check_cache(source.cache.contents, settings)
+    if settings.head_deviation is not None or settings.head_bias is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key.seed("initial head", 0))
+            models.begin_classifier(module, deviation=settings.head_deviation, bias=settings.head_bias)
     module.train()
     if settings.trainable:
         models.select(module, settings.trainable)
@@ -211,8 +227,25 @@ def build(model: nn.Module | None, source: Source, settings: Settings, key: Dice
     return module
 
 
+def _check_cache(contents: Contents, settings: Settings) -> None:
+    """Refuse choices that were made for good when the features were computed."""
+    odd = [name for name in ("pretrained", "shift", "flip") if getattr(settings, name)]
+    odd += ["zoom"] if settings.zoom != 1 else []
+    if odd:
+        raise SfumatoError(
+            f"{', '.join(odd)} cannot be chosen for features that are computed already", "leave them out"
+        )
+    if settings.views != contents.views:
+        raise SfumatoError(
+            f"views must be {contents.views}, as many as the cache holds of each example, got {settings.views}",
+            "leave views out, or compute the features anew with --views",
+        )
+
+
 def _created(settings: Settings, source: Source) -> nn.Module:
     """The named model; where pre-trained weights of ours don't fit it, the refusal says which model they are of."""
+    if source.cache is not None:
+        return models.create_head(settings.model, classes=len(source.classes), width=source.cache.contents.width)
     try:
         return models.create(
             settings.model,

@@ -19,20 +19,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sfumato import optim
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato._files import write
 from sfumato.averaging import EMA
-from sfumato.data import KINDS, Source, Transform, open_source
+from sfumato.data import AsStored, Source, Transform, open_source
 from sfumato.privacy import NoPromise
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.report import Facts, page
 from sfumato.training import directory as names
 from sfumato.training import evaluate, finish, pins
 from sfumato.training.checkpoint import Checkpoint, to_bytes
-from sfumato.training.directory import RunDirectory, sweep, write
-from sfumato.training.loop import CHECKPOINT_SECONDS, evaluation_steps, optimizer_for
+from sfumato.training.directory import RunDirectory, sweep
+from sfumato.training.loop import CHECKPOINT_SECONDS, evaluation_steps, optimizer_for, set_rate
+from sfumato.training.losses import LOSSES
 from sfumato.training.prepare import build, choose_device, default_threads, origin, transform_for
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance
@@ -78,7 +79,7 @@ class PublicJob:
     source: Source
     training: PublicTraining
     performance: Performance
-    transform: Transform
+    transform: Transform | AsStored
     key: DiceKey
     model_digest: str
     origin: str | None = None
@@ -92,7 +93,7 @@ class PublicJob:
     @property
     def statement(self) -> NoPromise:
         """That nothing is promised."""
-        return NoPromise(published=KINDS[self.source.kind].published, pretrained=self.origin)
+        return NoPromise(published=self.source.published, pretrained=self.origin)
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
@@ -160,8 +161,8 @@ def prepare(
         performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
         transform=transform_for(module, source, settings),
         key=key,
-        model_digest=pins.model_digest(module, (source.channels, source.size, source.size)),
-        origin=origin(settings),
+        model_digest=pins.model_digest(module, source.shape),
+        origin=origin(source, settings),
         request=request or {},
     )
     optimizer_for(job.module, job.training.settings)
@@ -221,13 +222,14 @@ def _take_steps(job: PublicJob, run: RunDirectory, progress: Progress) -> dict[s
     saved_at = time.monotonic()
     with torch.random.fork_rng(devices=[job.device] if job.device.type == "cuda" else []):
         for step in range(checkpoint.step, training.steps):
-            for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * rate(step)
+            set_rate(optimizer, settings.learning_rate * rate(step))
             torch.manual_seed(key.seed("model", step))
             loss = _descend(job, optimizer, key, step)
             average = averaging.update(average, _trained(module), step)
             if step + 1 in due:
-                result = evaluate.score(_with(module, average), job.source.test, job.transform, job.device)
+                result = evaluate.score(
+                    _with(module, average), job.source.test, job.transform, job.device, loss=settings.loss
+                )
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"]}
                 run.append_row(row | {"training_loss": loss} | asdict(result))
                 progress.advance(step + 1, f"test accuracy {result.accuracy:.1%}")
@@ -247,10 +249,12 @@ def _descend(job: PublicJob, optimizer: torch.optim.Optimizer, key: DiceKey, ste
     optimizer.zero_grad(set_to_none=True)
     for start in range(0, len(chosen), MICRO_BATCH):
         rows = chosen[start : start + MICRO_BATCH]
-        images = job.transform(torch.from_numpy(records.images[rows]).to(job.device))
-        views = rule.apply(images, dice[start : start + MICRO_BATCH]).flatten(0, 1)
+        stored = torch.from_numpy(records.take(rows)).to(job.device)
+        if job.source.cache is None:
+            stored = rule.apply(job.transform(stored), dice[start : start + MICRO_BATCH])
+        views = stored.flatten(0, 1)
         targets = torch.from_numpy(records.labels[rows]).to(job.device).repeat_interleave(rule.count)
-        loss = functional.cross_entropy(job.module(views), targets) * (len(rows) / len(chosen))
+        loss = LOSSES[job.training.settings.loss](job.module(views), targets) * (len(rows) / len(chosen))
         loss.backward()
         total += loss.item()
     if not np.isfinite(total):
@@ -272,7 +276,10 @@ def _batch(job: PublicJob, key: DiceKey, step: int) -> np.ndarray:
 def _conclude(job: PublicJob, run: RunDirectory, weights: dict[str, Tensor], seconds: float) -> PublicRun:
     statement = job.statement
     module = _with(job.module, weights)
-    result = evaluate.evaluation(module, job.source.test, job.transform, job.device, job.source.classes)
+    settings = job.training.settings
+    result = evaluate.evaluation(
+        module, job.source.test, job.transform, job.device, job.source.classes, loss=settings.loss
+    )
     run.write_json(names.EVALUATION, evaluate.to_dict(result))
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
@@ -345,6 +352,10 @@ def pretrain(
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
     pretrained: str | None = None,
     head: str = "new",
+    head_deviation: float | None = None,
+    head_bias: float | None = None,
+    loss: str = "softmax",
+    pretrained_rate: float = 1.0,
     trainable: Sequence[str] = (),
     seed: int | None = None,
     device: str | None = None,
@@ -360,7 +371,7 @@ def pretrain(
         steps, batch_size: how long, and how many examples in a step.
         public: the owner's declaration that the records of a source named by its spelling are public.
         learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, zoom, pretrained, head,
-            trainable, seed: see `Settings`.
+            head_deviation, head_bias, loss, pretrained_rate, trainable, seed: see `Settings`.
         averaging: the weights' moving average, or None for the last weights.
         device, threads: performance.
         progress: where to report to.
@@ -374,6 +385,10 @@ def pretrain(
         model=model if isinstance(model, str) else "module",
         pretrained=pretrained,
         head=head,
+        head_deviation=head_deviation,
+        head_bias=head_bias,
+        loss=loss,
+        pretrained_rate=pretrained_rate,
         trainable=trainable,  # type: ignore[arg-type]
         optimizer=optimizer,
         learning_rate=learning_rate,

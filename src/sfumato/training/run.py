@@ -15,7 +15,7 @@ from torch import nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
-from sfumato.data import Source, Transform, open_source
+from sfumato.data import AsStored, Source, Transform, open_source, preparation
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.training import directory as names
@@ -23,6 +23,7 @@ from sfumato.training import finish, loop, uses
 from sfumato.training.checkpoint import METADATA, read_safetensors
 from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.loop import Job
+from sfumato.training.losses import probabilities
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.settings import Performance, Settings
@@ -37,12 +38,16 @@ class Loaded:
         transform: from images to its inputs: `transform.read(path)` or `transform(uint8 array (N, H, W, C))`.
         classes: the names of its outputs.
         statement: what its training promised, as in statement.json.
+        loss: the name of the loss that it was trained by, which says what its logits mean.
+        features: of a head that was trained on a cache: the width and the digest of its backbone's features.
     """
 
     module: nn.Module
-    transform: Transform
+    transform: Transform | AsStored
     classes: tuple[str, ...]
     statement: Mapping[str, Any]
+    loss: str = "softmax"
+    features: Mapping[str, Any] | None = None
 
     def predict(self, images: Sequence[str | Path], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes) for image files."""
@@ -50,7 +55,7 @@ class Loaded:
         with torch.inference_mode():
             for start in range(0, len(images), batch):
                 inputs = torch.stack([self.transform.read(path) for path in images[start : start + batch]])
-                parts.append(self.module(inputs).softmax(1))
+                parts.append(probabilities(self.module(inputs), self.loss))
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 
 
@@ -104,6 +109,10 @@ def train(
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
     pretrained: str | None = None,
     head: str = "new",
+    head_deviation: float | None = None,
+    head_bias: float | None = None,
+    loss: str = "softmax",
+    pretrained_rate: float = 1.0,
     trainable: Sequence[str] = (),
     seed: int | None = None,
     device: str | None = None,
@@ -119,7 +128,7 @@ def train(
         plan: everything that decides epsilon; its `examples` must be the source's.
         directory: the run directory.
         learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, zoom, pretrained, head,
-            trainable, seed: see `Settings`.
+            head_deviation, head_bias, loss, pretrained_rate, trainable, seed: see `Settings`.
         averaging: the weights' moving average, or None for the last weights.
         device, threads, micro_batch: performance; they don't change the promise.
         progress: where to report to.
@@ -134,6 +143,10 @@ def train(
         model=model if isinstance(model, str) else "module",
         pretrained=pretrained,
         head=head,
+        head_deviation=head_deviation,
+        head_bias=head_bias,
+        loss=loss,
+        pretrained_rate=pretrained_rate,
         trainable=trainable,  # type: ignore[arg-type]
         optimizer=optimizer,
         learning_rate=learning_rate,
@@ -287,7 +300,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -
         )
     if model is None:
         with torch.random.fork_rng(devices=[]):
-            model = models.create(about["model"], classes=len(classes), channels=about["channels"], size=about["size"])
+            model = _built(about)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -298,7 +311,20 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -
     model.eval()
     return Loaded(
         module=model,
-        transform=Transform.from_dict(about["transform"]),
+        transform=preparation(about["transform"]),
         classes=classes,
         statement=about["statement"],
+        loss=about.get("loss", "softmax"),
+        features=about.get("features"),
     )
+
+
+def _built(about: Mapping[str, Any]) -> nn.Module:
+    """The model that a file speaks of, with untrained weights."""
+    features, classes = about.get("features"), len(about["classes"])
+    if features is None:
+        return models.create(about["model"], classes=classes, channels=about["channels"], size=about["size"])
+    head = models.create_head(about["model"], classes=classes, width=features["width"])
+    if features["backbone"] is None:
+        return head
+    return models.OnBackbone(models.build_backbone(models.Architecture(**features["backbone"])), head)

@@ -40,11 +40,10 @@ def right_answers(job: Job, outcome: Outcome, validation: Records) -> int:
     module = copy.deepcopy(job.module).eval()
     module.load_state_dict(outcome.weights)
     right = 0
-    shape = (job.source.channels, job.source.size, job.source.size)
-    with same_throughout(module, torch.zeros(1, *shape, device=job.device)):
+    with same_throughout(module, torch.zeros(1, *job.source.shape, device=job.device)):
         for start in range(0, len(validation), evaluate.BATCH):
             part = slice(start, start + evaluate.BATCH)
-            images = job.transform(torch.from_numpy(validation.images[part]).to(job.device))
+            images = job.transform(torch.from_numpy(validation.take(part)).to(job.device))
             labels = outputs_alone(module, images).argmax(1).cpu()
             right += int((labels == torch.from_numpy(validation.labels[part])).sum())
     return right

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sfumato import models
-from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
+from sfumato._checks import SfumatoError, not_negative, number, one_of, positive, positive_integer
 from sfumato.data import Views
+from sfumato.training.losses import LOSSES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,12 @@ class Settings:
         model: a name that `models.create` knows, or "module" for an object of the caller's own.
         pretrained: where initial weights come from: None, "timm" or a path.
         head: "new" for a classifier of zeros on pre-trained weights, "pretrained" for the one that they bring.
+        head_deviation: of the Gaussian that a new head's weights are drawn from; None for zeros, or for what the model
+            itself begins with where nothing is pre-trained.
+        head_bias: what a new head's biases begin with; None likewise.
+        loss: "softmax", or "sigmoid" for one yes-or-no question per class.
+        pretrained_rate: by what the learning rate of all layers but the classifier is multiplied (alpha of Mehta et al.
+            2022, table 7).
         trainable: which parameters are trained, as `models.select` takes them; none for what the model itself says.
         optimizer: a name that `optim.create` knows.
         learning_rate: for gradients that are divided by the clipping norm (De 2022, equation 3).
@@ -39,6 +46,10 @@ class Settings:
     learning_rate: float
     pretrained: str | None = None
     head: str = "new"
+    head_deviation: float | None = None
+    head_bias: float | None = None
+    loss: str = "softmax"
+    pretrained_rate: float = 1.0
     trainable: tuple[str, ...] = ()
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -56,6 +67,16 @@ class Settings:
         one_of("head", self.head, models.HEADS)
         if self.head == "pretrained" and self.pretrained is None:
             raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
+        one_of("loss", self.loss, LOSSES)
+        positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
+        if self.head_deviation is not None:
+            not_negative("head_deviation", self.head_deviation, remedy="give a small number such as 1e-3, or 0")
+        if self.head_bias is not None:
+            number("head_bias", self.head_bias, remedy="give a number such as -10")
+        if self.head == "pretrained" and (self.head_deviation is not None or self.head_bias is not None):
+            raise SfumatoError(
+                "head is pretrained, but head_deviation or head_bias say how a new one begins", "leave one of them out"
+            )
         if isinstance(self.trainable, str):
             raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")
         object.__setattr__(self, "trainable", tuple(self.trainable))

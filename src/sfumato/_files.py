@@ -1,0 +1,53 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sfumato._checks import SfumatoError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into ours."""
+    try:
+        yield
+    except SfumatoError:
+        raise
+    except OSError as error:
+        raise SfumatoError(
+            f"{path} cannot be written ({error.strerror or error})",
+            "free some space or choose another --output; what is unfinished goes on when the command is given again",
+        ) from None
+
+
+def write(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file whole or not at all, durably: a neighbour first, then one rename."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with writing(path):
+        try:
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename in this directory durable."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

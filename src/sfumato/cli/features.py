@@ -1,0 +1,140 @@
+"""sfumato features: what a fixed public backbone makes of every image, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato.cli import console
+from sfumato.cli.choices import SourceChoices, read_source, stem_of
+from sfumato.cli.options import Device, Examples, OwnSide, Path, SourceName, Whole, WholeByRule
+
+if TYPE_CHECKING:
+    from sfumato.data import Cache
+    from sfumato.models import Architecture, Expects
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features(SourceChoices):
+    """Compute the features of a source under a fixed public backbone, once, to a cache on disk.
+
+    A cache is a source: sfumato train features:PATH trains a private classifier on it. The command goes on where it was
+    cut. For instance: sfumato features folder:photos --backbone timm:vit_base_patch16_224
+    """
+
+    what: SourceName
+    """digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME."""
+    backbone: Annotated[str, tyro.conf.arg(metavar="NAME")]
+    """timm:NAME, torchvision:NAME, or a run of sfumato pretrain: its weights must come from public data."""
+    weights: Path = None
+    """A safetensors file with the backbone's weights, in place of those that its library downloads."""
+    resolution: OwnSide = None
+    """Side of what the backbone sees."""
+    crop: str = "central"
+    """How training images are cut: central, or inception for random windows."""
+    views: Whole = None
+    """K, versions of each training image: any number of random windows, or the image and its mirror image."""
+    flip: bool = False
+    """Whether views are mirrored."""
+    dtype: str = "float32"
+    """How features are stored: float32, float16 or bfloat16."""
+    batch: WholeByRule = None
+    """Images at a time."""
+
+    examples: Examples = None
+    """N, declared: then a statement need not name it as read from the data."""
+    private: bool = False
+    """The data are private, although the source is a published one."""
+    output: Path = None
+    """The cache's directory. (default: caches/ and the source's name)"""
+    device: Device = None
+    """Where to compute."""
+    threads: Whole = None
+    """CPU threads."""
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+    def run(self) -> int:
+        """Compute what is missing."""
+        import time
+
+        import torch
+
+        from sfumato import models
+        from sfumato._checks import positive_integer
+        from sfumato.data import Cache
+        from sfumato.randomness import owner_key
+        from sfumato.training import caching
+        from sfumato.training.prepare import choose_device, default_threads, origin_of
+        from sfumato.training.progress import Bars
+
+        views = self.views if self.views is not None else (2 if self.flip and self.crop == "central" else 1)
+        showing = caching.Showing(crop=self.crop, views=views, flip=self.flip)
+        for name in ("threads", "batch"):
+            if getattr(self, name) is not None:
+                positive_integer(name, getattr(self, name))
+        device = choose_device(self.device)
+        torch.set_num_threads(self.threads or default_threads())
+        library = self.backbone.split(":")[0]
+        origin = origin_of(self.weights or (library if library in ("timm", "torchvision") else self.backbone))
+        cache = Cache(self.output or f"caches/{stem_of(self.what)}")
+        with Bars() as progress:
+            backbone, expects = models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
+            source, _ = read_source(self, self.what, progress, **self._declared(backbone.architecture, expects))
+            contents = caching.contents_for(source, backbone, expects, showing, dtype=self.dtype, origin=origin)
+            began = time.monotonic()
+            missing = caching.missing(cache, contents)
+            together = caching.compute(
+                cache,
+                contents,
+                source,
+                backbone,
+                owner_key=owner_key(),
+                device=device,
+                batch=self.batch,
+                progress=progress,
+            )
+        self._tell(cache, missing, together, time.monotonic() - began)
+        return 0
+
+    def _declared(self, architecture: Architecture, expects: Expects) -> dict[str, Any]:
+        """What the backbone says of the images, unless the user does: colour, and for files how large they are read."""
+        kind = self.what.partition(":")[0]
+        return {"channels": architecture.channels} | ({"size": expects.enlarged} if kind in ("folder", "csv") else {})
+
+    def _tell(self, cache: Cache, computed: int, together: bool, seconds: float) -> None:
+        contents = cache.contents
+        counts = contents.counts
+        size = sum(path.stat().st_size for path in cache.path.iterdir())
+        figures = {
+            "cache": str(cache.path),
+            "train": counts["train"],
+            "test": counts["test"],
+            "width": contents.width,
+            "views": contents.views,
+            "dtype": contents.dtype,
+            "bytes": size,
+            "computed": computed,
+            "seconds": seconds,
+            "one_by_one": not together,
+        }
+        if self.json:
+            console.as_json(figures)
+            return
+        console.columns(
+            [
+                ("features", f"{counts['train']:,} training and {counts['test']:,} test records, D = {contents.width}"),
+                ("views", f"{contents.views} of each training image ({contents.crop['crop']})"),
+                ("cache", f"{cache.path} ({size / 1e6:,.1f} MB, {contents.dtype})"),
+                ("time", f"{seconds:.1f} s for {computed:,} records"),
+            ]
+        )
+        if not together:
+            console.talk(
+                "note: the backbone ran on one image at a time, since in a batch images might reach each other"
+            )
+        if not contents.source["public"]:
+            console.talk("note: features tell much of their images; keep the cache as private as these")
+        console.talk(f"next: sfumato train features:{cache.path}")

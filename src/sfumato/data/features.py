@@ -1,0 +1,315 @@
+"""features:PATH - what a fixed public backbone makes of every record, computed once and kept on disk.
+
+A cache is a folder. `features.json` says what it holds, and pieces `train-00000.safetensors`, ..., `test-00000...` hold
+`features` (n, K, D) and `labels` (n,). A piece is written whole or not at all, so a cache is complete when all of its
+pieces are there, and one that was cut goes on with the first that is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._files import write
+
+INDEX = "features.json"
+BACKBONE = "backbone.safetensors"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PARTS = ("train", "test")
+PIECE_BYTES = 64 << 20
+_FORMAT = 1
+_METADATA = "sfumato"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a cache holds: everything that decides its numbers. A cache goes on only as what it began.
+
+    Args:
+        width: D, the length of a feature vector.
+        counts: records in the parts "train" and "test".
+        source: what is known of the records: kind, fingerprint, classes, examples, read, public, size, channels.
+        views: K, how many versions of each training record there are; test records have one.
+        dtype: "float32", "float16" or "bfloat16".
+        rows: records in a piece, the last one of a part excepted.
+        backbone: how to build the network again; None for features that came from elsewhere.
+        digest: SHA-256 of the backbone's function and weights; None without backbone.
+        origin: where the backbone's weights come from, as statements say it.
+        transform: how images become the backbone's input, as `Transform.to_dict` has it.
+        crop: how views are cut out of a training image, in words and numbers.
+    """
+
+    width: int
+    counts: Mapping[str, int]
+    source: Mapping[str, Any]
+    views: int = 1
+    dtype: str = "float32"
+    rows: int = 0
+    backbone: Mapping[str, Any] | None = None
+    digest: str | None = None
+    origin: str | None = None
+    transform: Mapping[str, Any] | None = None
+    crop: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        positive_integer("width", self.width)
+        positive_integer("views", self.views)
+        one_of("dtype", self.dtype, DTYPES)
+        if not self.rows:
+            object.__setattr__(self, "rows", max(1, PIECE_BYTES // self.record_bytes))
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of one training record's features."""
+        return self.views * self.width * DTYPES[self.dtype].itemsize
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of everything above; every piece carries it."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def pieces(self, part: str) -> list[tuple[str, range]]:
+        """The files of a part, and which of its records each holds."""
+        count = self.counts[part]
+        starts = range(0, count, self.rows)
+        return [
+            (f"{part}-{number:05d}.safetensors", range(start, min(start + self.rows, count)))
+            for number, start in enumerate(starts)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return {"format": _FORMAT} | asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Contents:
+        """The contents that `to_dict` wrote; `TypeError` or `KeyError` for anything else."""
+        if set(data) != {"format", *(one.name for one in fields(cls))} or data["format"] != _FORMAT:
+            raise TypeError("other fields")
+        return cls(**{name: value for name, value in data.items() if name != "format"})
+
+
+class Cache:
+    """A cache of features on disk.
+
+    Args:
+        path: the folder.
+
+    **Guarantee.** Whatever wrote it must have made each row from its own record alone. Reading keeps rows apart. The
+    files are as private as the images: a feature vector tells much of its image.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path).expanduser()
+
+    @property
+    def exists(self) -> bool:
+        """Whether a cache stands here, complete or not."""
+        return (self.path / INDEX).is_file()
+
+    @functools.cached_property
+    def contents(self) -> Contents:
+        """What the cache holds, or is to hold."""
+        try:
+            return Contents.from_dict(json.loads((self.path / INDEX).read_text("utf-8")))
+        except FileNotFoundError:
+            what = "holds no features" if self.path.exists() else "does not exist"
+            raise SfumatoError(
+                f"cache {str(self.path)!r} {what}", "make it with sfumato features SOURCE --output PATH"
+            ) from None
+        except OSError as error:
+            raise SfumatoError(f"cache {str(self.path)!r} cannot be read ({error.strerror})", "check it") from None
+        except (ValueError, TypeError, KeyError):
+            raise SfumatoError(f"{self.path / INDEX} is damaged", "restore it from a copy, or compute anew") from None
+
+    def begin(self, contents: Contents) -> None:
+        """Lay down a new cache, or refuse to go on with one that is something else, naming the difference."""
+        if self.exists:
+            was, now = self.contents.to_dict(), json.loads(json.dumps(contents.to_dict()))
+            odd = [
+                f"{name} was {_shown(was[name])} and is {_shown(now[name])}" for name in now if was[name] != now[name]
+            ]
+            if odd:
+                raise SfumatoError(
+                    f"cache {str(self.path)!r} began as something else: {', '.join(odd)}",
+                    "give the command that it began with, or another --output",
+                )
+            return
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise SfumatoError(f"{str(self.path)!r} exists and holds no features", "give --output a new directory")
+        self.path.mkdir(parents=True, exist_ok=True)
+        write(self.path / INDEX, json.dumps(contents.to_dict(), indent=2).encode() + b"\n", private=True)
+
+    def missing(self, part: str) -> list[tuple[str, range]]:
+        """The pieces of a part that are still to be written."""
+        return [(name, rows) for name, rows in self.contents.pieces(part) if not (self.path / name).is_file()]
+
+    def write(self, name: str, features: Tensor, labels: np.ndarray) -> None:
+        """Write a piece, whole or not at all.
+
+        Args:
+            name: as `missing` gives it.
+            features: (n, K, D); n and K are the piece's.
+            labels: int64 (n,).
+        """
+        contents = self.contents
+        stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
+        if bool(torch.isinf(stored).any() & torch.isfinite(features).all()):
+            raise SfumatoError(
+                f"some features are beyond the range of {contents.dtype}", "give --dtype bfloat16 or float32"
+            )
+        about = json.dumps({"cache": contents.identity, "piece": name}, sort_keys=True)
+        write(
+            self.path / name,
+            save({"features": stored, "labels": torch.from_numpy(labels)}, metadata={_METADATA: about}),
+            private=True,
+        )
+
+    def records(self, part: str) -> CachedRecords:
+        """A part of a complete cache."""
+        contents = self.contents
+        missing = [name for part in PARTS for name, _ in self.missing(part)]
+        if missing:
+            raise SfumatoError(
+                f"cache {str(self.path)!r} is not complete: {len(missing)} of its pieces are missing",
+                "give the command of sfumato features again: it goes on where it was cut",
+            )
+        views = contents.views if part == "train" else 1
+        pieces = [
+            _Piece.read(self.path / name, contents, shape=(len(rows), views, contents.width))
+            for name, rows in contents.pieces(part)
+        ]
+        return CachedRecords(pieces, contents.rows)
+
+
+class CachedRecords:
+    """One part of a cache: N records, whose features are read from disk when they are asked for.
+
+    Args:
+        pieces: in their order; all but the last have `rows` records.
+        which: positions in the part, where only some of its records are meant.
+
+    Attributes:
+        labels: int64 (N,), positions in the source's class list.
+        users: None: a cache does not know whose record each one is.
+    """
+
+    users = None
+
+    def __init__(self, pieces: list[_Piece], rows: int, which: np.ndarray | None = None):
+        self._pieces, self._rows, self._which = pieces, rows, which
+        labels = np.concatenate([piece.labels() for piece in pieces]) if pieces else np.zeros(0, np.int64)
+        self.labels = labels if which is None else labels[which]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the features on disk."""
+        return sum(piece.record_bytes for piece in self._pieces[:1]) * len(self)
+
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Features float32 (n, K, D) of the records at these positions."""
+        known = np.arange(len(self)) if self._which is None else self._which
+        places = known[rows]
+        dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
+        found = torch.empty(len(places), *shape, dtype=dtype)
+        memory = found.view(torch.uint8).reshape(len(places), -1).numpy()
+        for piece, first, run in self._runs(places):
+            self._pieces[piece].fill(memory[run], first)
+        return found.float().numpy()
+
+    def chosen(self, which: np.ndarray) -> CachedRecords:
+        """The records where the mask (N,) is true."""
+        places = np.flatnonzero(which)
+        return CachedRecords(self._pieces, self._rows, places if self._which is None else self._which[places])
+
+    def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int, slice]]:
+        """Neighbours on disk that are asked for one after another: piece, first record in it, and where they go."""
+        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(places // self._rows) != 0)) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), len(places)]):
+            if stop > start:
+                piece, first = divmod(int(places[start]), self._rows)
+                yield piece, first, slice(start, stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """Where the numbers of a piece lie in its file."""
+
+    path: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    features_at: int
+    labels_at: int
+
+    @property
+    def record_bytes(self) -> int:
+        return self.shape[1] * self.shape[2] * self.dtype.itemsize
+
+    @classmethod
+    def read(cls, path: Path, contents: Contents, *, shape: tuple[int, ...]) -> _Piece:
+        """The layout of a file that `Cache.write` wrote for these contents."""
+        dtype = DTYPES[contents.dtype]
+        try:
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))
+                header = json.loads(file.read(length))
+                size = file.seek(0, os.SEEK_END)
+            places = {name: header[name]["data_offsets"] for name in ("features", "labels")}
+            end = 8 + length + max(stop for _, stop in places.values())
+            fits = (
+                tuple(header["features"]["shape"]) == shape and header["labels"]["shape"] == [shape[0]] and end == size
+            )
+            own = json.loads(header["__metadata__"][_METADATA])
+        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+            raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and give the command again") from None
+        if own != {"cache": contents.identity, "piece": path.name}:
+            raise SfumatoError(f"{path} belongs to another cache", "delete it and give the command again")
+        if not fits:
+            raise SfumatoError(f"{path} is cut short or of another shape", "delete it and give the command again")
+        at = {name: 8 + length + start for name, (start, _) in places.items()}
+        return cls(path=path, dtype=dtype, shape=shape, features_at=at["features"], labels_at=at["labels"])
+
+    def labels(self) -> np.ndarray:
+        """int64 (n,)."""
+        labels = np.empty(self.shape[0], np.int64)
+        self._fill(labels.view(np.uint8).reshape(-1), self.labels_at)
+        return labels
+
+    def fill(self, memory: np.ndarray, first: int) -> None:
+        """Read as many records as the memory, uint8 (n, bytes), holds, from the record `first` on."""
+        self._fill(memory.reshape(-1), self.features_at + first * self.record_bytes)
+
+    def _fill(self, memory: np.ndarray, offset: int) -> None:
+        # Not mapped: mapped pages would count as the process's own memory.
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            rest = memoryview(memory)
+            while rest:
+                count = os.preadv(descriptor, [rest], offset)
+                if not count:
+                    raise SfumatoError(f"{self.path} is cut short", "delete it and compute the features again")
+                rest, offset = rest[count:], offset + count
+        finally:
+            os.close(descriptor)
+
+
+def _shown(value: Any) -> str:
+    text = f"{value}"
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,79 @@
+"""The classifier alone, on features that a fixed backbone has made; and the two put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sfumato._checks import SfumatoError, number, positive_integer
+from sfumato.models.backbone import Backbone
+from sfumato.models.name import parse
+from sfumato.models.pretrained import zero_classifier
+
+NAME = "head"
+
+
+class Head(nn.Module):
+    """One linear layer on features (N, D), starting at zero.
+
+    Args:
+        classes: number of classes.
+        width: D.
+        norm: the L2 norm to which each feature vector is brought first, or 0 to take them as they are. At a known norm
+            a step's noise moves every logit by a known amount, and a learning rate can be chosen without looking.
+    """
+
+    def __init__(self, *, classes: int, width: int, norm: float = 0.0):
+        super().__init__()
+        if number("norm", norm) < 0:
+            raise SfumatoError(f"norm must not be negative, got {norm!r}", "give 0 for features as they are")
+        self.norm = float(norm)
+        self.head = nn.Linear(positive_integer("width", width), positive_integer("classes", classes))
+        zero_classifier(self)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (N, D) to logits (N, classes)."""
+        if self.norm:
+            features = functional.normalize(features, dim=-1) * self.norm
+        return self.head(features)
+
+
+class OnBackbone(nn.Module):
+    """A head on its backbone: images (N, C, H, W) to logits (N, classes)."""
+
+    def __init__(self, backbone: Backbone, head: Head):
+        super().__init__()
+        self.backbone, self.head, self.norm = backbone, head.head, head.norm
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to logits."""
+        return self.on_features(self.backbone(images))
+
+    def on_features(self, features: Tensor) -> Tensor:
+        """Features (N, D) to logits."""
+        return Head.forward(self, features)  # type: ignore[arg-type]
+
+
+def create(spelling: str, *, classes: int, width: int) -> Head:
+    """The head of that spelling: `head`, or `head,norm=12.5`.
+
+    Raises:
+        SfumatoError: another name, or other options.
+    """
+    name, options = parse(spelling)
+    if name != NAME:
+        raise SfumatoError(
+            f"model {spelling!r} is for images, and the source holds features of {width} numbers",
+            "give head, or head,norm=12.5 to bring features to one norm",
+        )
+    return Head(classes=classes, width=width, **_known(spelling, options))
+
+
+def _known(spelling: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    odd = sorted(set(options) - {"norm"})
+    if odd:
+        raise SfumatoError(f"model {spelling!r} has no option {', '.join(odd)}", "it takes norm")
+    return options

@@ -1,0 +1,202 @@
+"""The features of a source under a fixed public backbone, computed once, to a cache on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._files import write
+from sfumato.data import BACKBONE, PARTS, Cache, Contents, InceptionCrops, Records, Source, Transform, dice_of, facts
+from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
+from sfumato.models import Backbone, Expects
+from sfumato.training import pins
+from sfumato.training.checkpoint import to_bytes
+from sfumato.training.progress import Progress, Silence
+
+CROPS = ("central", "inception")
+CPU_BATCH, CUDA_BATCH = 32, 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """How training images are shown to the backbone. Test images are always shown once, by their middle.
+
+    Args:
+        crop: "central" for the middle, "inception" for random windows.
+        views: K. Central ones are the image, or with `flip` the image and its mirror image.
+        flip: whether views are mirrored: of random windows each by a coin.
+    """
+
+    crop: str = "central"
+    views: int = 1
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("crop", self.crop, CROPS)
+        positive_integer("views", self.views, remedy="give the number of views of each example, such as 1 or 4")
+        if self.crop == "central" and self.views != (2 if self.flip else 1):
+            raise SfumatoError(
+                f"views must be {2 if self.flip else 1} with crop central {'and' if self.flip else 'without'} flip, "
+                f"got {self.views}: there is only the image{' and its mirror image' if self.flip else ''}",
+                "give --crop inception for more, or --views 2 with --flip True",
+            )
+
+
+def contents_for(
+    source: Source,
+    backbone: Backbone,
+    expects: Expects,
+    showing: Showing,
+    *,
+    dtype: str = "float32",
+    origin: str | None = None,
+) -> Contents:
+    """What the cache of this source under this backbone is to be.
+
+    Args:
+        origin: where the backbone's weights come from, as statements say it.
+    """
+    transform = Transform(
+        size=source.size,
+        channels=source.channels,
+        mean=expects.mean,
+        std=expects.std,
+        resolution=expects.resolution,
+        enlarged=expects.enlarged,
+        interpolation=expects.interpolation,
+    )
+    return Contents(
+        width=backbone.width,
+        counts={"train": len(source.train), "test": len(source.test)},
+        source=facts(source),
+        views=showing.views,
+        dtype=dtype,
+        backbone=backbone.architecture.to_dict(),
+        digest=digest_of(backbone),
+        origin=origin,
+        transform=transform.to_dict(),
+        crop={"crop": showing.crop, "flip": showing.flip},
+    )
+
+
+def missing(cache: Cache, contents: Contents) -> int:
+    """How many records are still to be computed."""
+    standing = cache.exists and cache.contents == contents
+    left = [rows for part in PARTS for _, rows in (cache.missing(part) if standing else contents.pieces(part))]
+    return sum(map(len, left))
+
+
+def digest_of(backbone: Backbone) -> str:
+    """SHA-256 of the backbone's function and of its weights."""
+    shape = (backbone.architecture.channels, backbone.architecture.size, backbone.architecture.size)
+    code = hashlib.sha256(pins.model_digest(backbone, shape).encode())
+    for name, value in sorted(backbone.state_dict().items()):
+        code.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        code.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return code.hexdigest()
+
+
+def compute(
+    cache: Cache,
+    contents: Contents,
+    source: Source,
+    backbone: Backbone,
+    *,
+    owner_key: bytes,
+    device: str = "cpu",
+    batch: int | None = None,
+    progress: Progress | None = None,
+) -> bool:
+    """Write what is missing of the cache, and say whether the backbone could take ordinary batches.
+
+    Args:
+        cache: a new place, or a cache that began with these very contents.
+        contents: as `contents_for` gave them for this source and backbone.
+        owner_key: keys the dice of random windows.
+        batch: images at a time; None for a rule's.
+
+    **Guarantee.** Each row is a function of its own image, of the owner's key and of public weights: the backbone runs
+    on ordinary batches where `keeps_apart` finds that it may, always of the number of images that was tried (short ones
+    are filled up with zeros), else on one image at a time (`outputs_alone`). So a cache is a per-record
+    preprocessing, and whatever is promised for training on it is promised for training on the images (unit: one
+    example; adjacency: any).
+    """
+    progress = progress or Silence()
+    for part in (source.train, source.test):
+        if not isinstance(part, Records):
+            raise SfumatoError("the source holds features already", "give a source of images")
+    cache.begin(contents)
+    if not (cache.path / BACKBONE).is_file():
+        write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}))
+    place = torch.device(device)
+    size = batch or (CUDA_BATCH if place.type == "cuda" else CPU_BATCH)
+    backbone = backbone.to(place)
+    transform = Transform.from_dict(contents.transform or {})
+    shape = (transform.channels, transform.resolution, transform.resolution)
+    generator = torch.Generator().manual_seed(0)
+    together = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(place))
+
+    def features(images: Tensor) -> Tensor:
+        if not together:
+            return outputs_alone(backbone, images)
+        filled = torch.cat([images, images.new_zeros(size - len(images), *shape)]) if len(images) < size else images
+        return outputs_together(backbone, filled)[: len(images)]
+
+    total, done = sum(contents.counts.values()), 0
+    progress.begin("computing features", total)
+    for name, part in (("train", source.train), ("test", source.test)):
+        shown = _shown(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
+        left = dict(cache.missing(name))
+        for piece, rows in contents.pieces(name):
+            if piece in left:
+                cache.write(piece, _piece(part, rows, shown, features, size), part.labels[rows.start : rows.stop])
+            done += len(rows)
+            progress.advance(done)
+    return together
+
+
+Shown = Callable[[np.ndarray], Tensor]
+
+
+def _piece(part: Records, rows: range, shown: Shown, features: Callable[[Tensor], Tensor], size: int) -> Tensor:
+    """Features (n, K, D) of the records in these rows."""
+    found = []
+    each = None
+    start = rows.start
+    while start < rows.stop:
+        stop = min(rows.stop, start + max(1, size // (each or 1)))
+        views = shown(part.take(slice(start, stop)))
+        each = views.shape[1]
+        flat = torch.cat([features(some) for some in views.flatten(0, 1).split(size)])
+        found.append(flat.unflatten(0, (len(views), each)).cpu())
+        start = stop
+    return torch.cat(found)
+
+
+def _middle(transform: Transform, device: torch.device) -> Shown:
+    return lambda images: transform(torch.from_numpy(images).to(device)).unsqueeze(1)
+
+
+def _shown(contents: Contents, transform: Transform, owner_key: bytes, device: torch.device) -> Shown:
+    """Views (n, K, C, R, R) of training images uint8 (n, H, W, C)."""
+    crop, flip = contents.crop["crop"], contents.crop["flip"]
+    middle = _middle(transform, device)
+    if crop == "central":
+        return (lambda images: torch.cat([middle(images), middle(images).flip(-1)], dim=1)) if flip else middle
+    assert transform.resolution is not None
+    windows = InceptionCrops(
+        count=contents.views, resolution=transform.resolution, interpolation=transform.interpolation, flip=flip
+    )
+
+    def cut(images: np.ndarray) -> Tensor:
+        pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float()
+        views = windows.apply(pixels, [dice_of(owner_key, image) for image in images])
+        return transform.normalised(views.flatten(0, 1)).unflatten(0, views.shape[:2])
+
+    return cut
