@@ -12,8 +12,10 @@ from sfumato.cli.options import (
     Device,
     Fraction,
     Head,
+    Loss,
     Momentum,
     Names,
+    NearZero,
     NoDecay,
     NumberByRule,
     One,
@@ -45,12 +47,20 @@ class ModelChoices:
     """What shapes the model."""
 
     model: TextByRule = None
-    """scattering, lenet5, cnn, linear, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or package:function; options follow
-    after commas, as in wrn-16-4,norm=none."""
+    """scattering, lenet5, cnn, linear, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or package:function; head for
+    features; options follow after commas, as in wrn-16-4,norm=none."""
     pretrained: Path = None
     """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
     head: Head = None
     """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
+    head_deviation: NearZero = None
+    """Standard deviation of a new classifier's first weights."""
+    head_bias: NearZero = None
+    """What a new classifier's biases begin with; -10 for the sigmoid loss in Mehta et al. 2022."""
+    loss: Loss = None
+    """softmax, or sigmoid for one yes-or-no question per class."""
+    pretrained_rate: One = None
+    """By what the learning rate of all layers but the classifier is multiplied."""
     trainable: Patterns = None
     """What is trained: all, classifier, norm, first, or patterns of parameter names."""
     optimizer: TextByRule = None

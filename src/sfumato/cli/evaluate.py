@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sfumato.cli import console
 from sfumato.cli.options import Device, Directory, Path, SourceName, TestShare
+
+if TYPE_CHECKING:
+    from sfumato.training import Loaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +22,12 @@ class Evaluate:
     run_directory: Directory
     """The run directory."""
     source: SourceName
-    """digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME."""
+    """digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a run on features."""
     part: str = "test"
     """Which part of the source: test, train, or all of it."""
+    label_sets: Path = None
+    """A JSON file with several right labels for an image, as ImageNet-ReaL has them: counts the first choice as right
+    where it is one of them."""
     root: Path = None
     """Where torchvision's data sets are."""
     download: bool = False
@@ -38,32 +45,37 @@ class Evaluate:
         import torch
 
         from sfumato._checks import one_of
-        from sfumato.data import Records, open_source
+        from sfumato.data import AsStored, open_source
+        from sfumato.data.source import parse
         from sfumato.randomness import owner_key
-        from sfumato.training import evaluate, load
+        from sfumato.training import evaluate, label_sets, load
         from sfumato.training.prepare import choose_device
 
         one_of("--part", self.part, ("test", "train", "all"))
         loaded = load(self.run_directory)
         device = torch.device(choose_device(self.device))
-        source = open_source(
-            self.source,
-            owner_key=owner_key(),
-            classes=loaded.classes,
-            size=loaded.transform.size,
-            channels=loaded.transform.channels,
-            root=self.root,
-            download=self.download,
-            test_fraction=self._test_fraction(),
-        )
-        records = {"test": source.test, "train": source.train}.get(self.part)
-        if records is None:
-            both = (source.train, source.test)
-            records = Records(
-                images=np.concatenate([part.images for part in both]),
-                labels=np.concatenate([part.labels for part in both]),
+        module, transform = loaded.module, loaded.transform
+        on_features = parse(self.source)[0] == "features"
+        if on_features or isinstance(transform, AsStored):
+            source = open_source(self.source, owner_key=owner_key())
+            module, transform = loaded.on(source)
+        else:
+            source = open_source(
+                self.source,
+                owner_key=owner_key(),
+                classes=loaded.classes,
+                size=transform.size,
+                channels=transform.channels,
+                root=self.root,
+                download=self.download,
+                test_fraction=self._test_fraction(loaded),
             )
-        result = evaluate.evaluation(loaded.module.to(device), records, loaded.transform, device, loaded.classes)
+        parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
+        sets = None if self.label_sets is None else label_sets.read(self.label_sets, parts, loaded.classes)
+        outputs = torch.cat([evaluate.logits(module.to(device), part, transform, device) for part in parts])
+        labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
+        result = evaluate.summary(outputs, labels, loaded.classes, loss=loaded.loss)
+        several = None if sets is None else label_sets.accuracy(outputs, sets)
         rows = [
             (name, row[place], sum(row))
             for place, (name, row) in enumerate(zip(loaded.classes, result.confusion, strict=True))
@@ -76,6 +88,8 @@ class Evaluate:
             "images": result.examples,
             "part": self.part,
             "accuracy_per_class": shares,
+            "accuracy_of_label_sets": several and several[0],
+            "images_with_label_sets": several and several[1],
             "public": source.public,
         }
         if self.json:
@@ -85,6 +99,7 @@ class Evaluate:
             [
                 ("accuracy", f"{result.accuracy:.2%} of {result.examples} images ({self.part} part)"),
                 *([] if result.top5 is None else [("top five", f"{result.top5:.2%}")]),
+                *([] if several is None else [("label sets", f"{several[0]:.2%} of {several[1]} images with a set")]),
                 ("loss", f"{result.loss:.4f}"),
                 *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
             ]
@@ -93,10 +108,12 @@ class Evaluate:
             console.talk("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
 
-    def _test_fraction(self) -> float:
+    def _test_fraction(self, loaded: Loaded) -> float:
         """As given, or as the run was trained, so that no training image is counted as a test image."""
         from sfumato.training import directory as names
 
+        if self.test_fraction is None and loaded.features is not None:
+            return loaded.features["test_fraction"]
         run = names.RunDirectory(self.run_directory)
         if self.test_fraction is not None or not run.exists:
             return 0.2 if self.test_fraction is None else self.test_fraction

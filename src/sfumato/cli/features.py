@@ -83,7 +83,15 @@ class Features(SourceChoices):
         with Bars() as progress:
             backbone, expects = models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
             source, _ = read_source(self, self.what, progress, **self._declared(backbone.architecture, expects))
-            contents = caching.contents_for(source, backbone, expects, showing, dtype=self.dtype, origin=origin)
+            contents = caching.contents_for(
+                source,
+                backbone,
+                expects,
+                showing,
+                dtype=self.dtype,
+                origin=origin,
+                test_fraction=0.2 if self.test_fraction is None else self.test_fraction,
+            )
             began = time.monotonic()
             missing = caching.missing(cache, contents)
             together = caching.compute(

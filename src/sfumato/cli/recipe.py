@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ABOUT = "about"
 SEARCH = "search"
 NOT_OPTIONS = (ABOUT, "sweep", SEARCH)
-TEXTS = ("source", "model", "pretrained", "head", "optimizer", "schedule", "root", "output", "device")
+TEXTS = ("source", "model", "pretrained", "head", "loss", "optimizer", "schedule", "root", "output", "device")
 SWITCHES = ("flip", "public", "private", "download")
 LISTS = ("classes", "trainable")
 

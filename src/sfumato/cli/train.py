@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Train(PrivateChoices):
     """Train an image classifier privately, and state what was promised.
 
-    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME; or a recipe (a .toml file), which any option
+    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a cache that sfumato
+    features has made; or a recipe (a .toml file), which any option
     overrides; or an unfinished run directory, which is resumed. Every option that is left out follows a written rule,
     from public facts alone, and the choice is printed.
     """

@@ -19,7 +19,7 @@ VALIDATION = 0.1
 if TYPE_CHECKING:
     from sfumato.cli.private import PrivateChoices
     from sfumato.cli.sweep import Sweep
-    from sfumato.data import Records, Source
+    from sfumato.data import Part, Source
     from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
     from sfumato.randomness import Dimension
     from sfumato.training.directory import RunDirectory
@@ -55,7 +55,7 @@ class Opened:
     """The source of a search, read: the part to train on, and the records to score on."""
 
     source: Source
-    validation: Records
+    validation: Part
     request: dict[str, Any]
 
 

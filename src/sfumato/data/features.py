@@ -51,6 +51,7 @@ class Contents:
         origin: where the backbone's weights come from, as statements say it.
         transform: how images become the backbone's input, as `Transform.to_dict` has it.
         crop: how views are cut out of a training image, in words and numbers.
+        test_fraction: the share of the test part, where the keyed hash split.
     """
 
     width: int
@@ -64,6 +65,7 @@ class Contents:
     origin: str | None = None
     transform: Mapping[str, Any] | None = None
     crop: Mapping[str, Any] = field(default_factory=dict)
+    test_fraction: float = 0.2
 
     def __post_init__(self) -> None:
         positive_integer("width", self.width)
@@ -205,10 +207,10 @@ class CachedRecords:
 
     Attributes:
         labels: int64 (N,), positions in the source's class list.
-        users: None: a cache does not know whose record each one is.
+        users, files: None: a cache knows neither whose record each one is nor where it came from.
     """
 
-    users = None
+    users = files = None
 
     def __init__(self, pieces: list[_Piece], rows: int, which: np.ndarray | None = None):
         self._pieces, self._rows, self._which = pieces, rows, which
@@ -300,7 +302,7 @@ class _Piece:
         # Not mapped: mapped pages would count as the process's own memory.
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            rest = memoryview(memory)
+            rest = memory.data
             while rest:
                 count = os.preadv(descriptor, [rest], offset)
                 if not count:

@@ -110,7 +110,8 @@ def _records(
         labels = np.array([numbers[entry.label] for entry in members], dtype=np.int64)
         known = bool(members) and members[0].user is not None
         users = np.array([entry.user for entry in members], dtype=np.str_) if known else None
-        return Records(images=pixels, labels=labels, users=users)
+        files = np.array([entry.path.name for entry in members], dtype=np.str_)
+        return Records(images=pixels, labels=labels, users=users, files=files)
 
     return part(images[: len(train)], train), part(images[len(train) :][::-1].copy(), test)
 

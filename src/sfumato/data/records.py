@@ -25,6 +25,7 @@ class Records:
         images: uint8 array (N, H, W, C), C = 1 (grey) or 3 (red, green, blue), 0 is black.
         labels: int64 array (N,), positions in the source's class list.
         users: array (N,) of text that says whose picture each one is, where the source knows.
+        files: array (N,) of the names of the files that the pictures come from, without their folders, likewise.
 
     >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
     >>> len(part), part.images.shape
@@ -34,6 +35,7 @@ class Records:
     images: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     users: np.ndarray | None = field(repr=False, default=None)
+    files: np.ndarray | None = field(repr=False, default=None)
 
     def __post_init__(self):
         images, labels, users = self.images, self.labels, self.users
@@ -58,8 +60,8 @@ class Records:
 
     def chosen(self, which: np.ndarray) -> Records:
         """The records where the mask (N,) is true."""
-        users = None if self.users is None else self.users[which]
-        return Records(images=self.images[which], labels=self.labels[which], users=users)
+        users, files = (None if known is None else known[which] for known in (self.users, self.files))
+        return Records(images=self.images[which], labels=self.labels[which], users=users, files=files)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,8 +113,8 @@ def open_source(
     (unit: one record; adjacency: any): the picture is brought to the declared size, and the split hashes it by itself.
 
     Args:
-        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `torchvision:NAME`, or `features:PATH` for a cache, of which
-            everything but `examples` and `public` was declared when it was made.
+        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `torchvision:NAME`, or `features:PATH` for a cache, of
+            which everything but `examples` and `public` was declared when it was made.
         owner_key: the owner's secret, 32 bytes.
         examples: the declared number of training examples.
         classes: the declared class names, in the order of the labels. A class may then be absent from the data.

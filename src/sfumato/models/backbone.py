@@ -238,7 +238,7 @@ def _last_linear(network: nn.Module) -> str | None:
 
 
 def _expected_by_timm(name: str) -> Expects:
-    from timm.data import resolve_model_data_config
+    from timm.data.config import resolve_model_data_config
 
     base, options = parse(name)
     with torch.device("meta"):
@@ -256,7 +256,8 @@ def _expected_by_timm(name: str) -> Expects:
 def _expected_by_torchvision(name: str) -> Expects:
     from torchvision import models
 
-    shown = models.get_model_weights(_known_to_torchvision(name)).DEFAULT.transforms()
+    known: Any = models.get_model_weights(_known_to_torchvision(name))
+    shown = known.DEFAULT.transforms()
     return Expects(
         resolution=shown.crop_size[0],
         enlarged=shown.resize_size[0],

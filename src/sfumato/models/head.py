@@ -41,24 +41,26 @@ class Head(nn.Module):
         return self.head(features)
 
 
-class OnBackbone(nn.Module):
+class OnBackbone(Head):
     """A head on its backbone: images (N, C, H, W) to logits (N, classes)."""
 
-    def __init__(self, backbone: Backbone, head: Head):
-        super().__init__()
-        self.backbone, self.head, self.norm = backbone, head.head, head.norm
+    def __init__(self, backbone: Backbone, **options: Any):
+        super().__init__(width=backbone.width, **options)
+        self.backbone = backbone
 
     def forward(self, images: Tensor) -> Tensor:
         """Images to logits."""
-        return self.on_features(self.backbone(images))
+        return super().forward(self.backbone(images))
 
-    def on_features(self, features: Tensor) -> Tensor:
-        """Features (N, D) to logits."""
-        return Head.forward(self, features)  # type: ignore[arg-type]
+    def on_features(self) -> Head:
+        """The head alone, with the same weights: features (N, D) to logits."""
+        alone = Head(classes=self.head.out_features, width=self.head.in_features, norm=self.norm)
+        alone.head = self.head
+        return alone
 
 
-def create(spelling: str, *, classes: int, width: int) -> Head:
-    """The head of that spelling: `head`, or `head,norm=12.5`.
+def create(spelling: str, *, classes: int, width: int, backbone: Backbone | None = None) -> Head:
+    """The head of that spelling, `head` or `head,norm=12.5`, on its backbone where one is given.
 
     Raises:
         SfumatoError: another name, or other options.
@@ -69,7 +71,10 @@ def create(spelling: str, *, classes: int, width: int) -> Head:
             f"model {spelling!r} is for images, and the source holds features of {width} numbers",
             "give head, or head,norm=12.5 to bring features to one norm",
         )
-    return Head(classes=classes, width=width, **_known(spelling, options))
+    options = _known(spelling, options)
+    if backbone is not None:
+        return OnBackbone(backbone, classes=classes, **options)
+    return Head(classes=classes, width=width, **options)
 
 
 def _known(spelling: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
-from sfumato.data import BACKBONE, PARTS, Cache, Contents, InceptionCrops, Records, Source, Transform, dice_of, facts
+from sfumato.data import BACKBONE, PARTS, Cache, Contents, InceptionCrops, Part, Source, Transform, dice_of, facts
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
 from sfumato.training import pins
@@ -56,11 +56,13 @@ def contents_for(
     *,
     dtype: str = "float32",
     origin: str | None = None,
+    test_fraction: float = 0.2,
 ) -> Contents:
     """What the cache of this source under this backbone is to be.
 
     Args:
         origin: where the backbone's weights come from, as statements say it.
+        test_fraction: as the source was split.
     """
     transform = Transform(
         size=source.size,
@@ -82,6 +84,7 @@ def contents_for(
         origin=origin,
         transform=transform.to_dict(),
         crop={"crop": showing.crop, "flip": showing.flip},
+        test_fraction=test_fraction,
     )
 
 
@@ -128,9 +131,8 @@ def compute(
     example; adjacency: any).
     """
     progress = progress or Silence()
-    for part in (source.train, source.test):
-        if not isinstance(part, Records):
-            raise SfumatoError("the source holds features already", "give a source of images")
+    if source.cache is not None:
+        raise SfumatoError("the source holds features already", "give a source of images")
     cache.begin(contents)
     if not (cache.path / BACKBONE).is_file():
         write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}))
@@ -138,7 +140,8 @@ def compute(
     size = batch or (CUDA_BATCH if place.type == "cuda" else CPU_BATCH)
     backbone = backbone.to(place)
     transform = Transform.from_dict(contents.transform or {})
-    shape = (transform.channels, transform.resolution, transform.resolution)
+    side = transform.resolution or transform.size
+    shape = (transform.channels, side, side)
     generator = torch.Generator().manual_seed(0)
     together = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(place))
 
@@ -164,7 +167,7 @@ def compute(
 Shown = Callable[[np.ndarray], Tensor]
 
 
-def _piece(part: Records, rows: range, shown: Shown, features: Callable[[Tensor], Tensor], size: int) -> Tensor:
+def _piece(part: Part, rows: range, shown: Shown, features: Callable[[Tensor], Tensor], size: int) -> Tensor:
     """Features (n, K, D) of the records in these rows."""
     found = []
     each = None

@@ -21,6 +21,7 @@ STEPS_FULL_BATCH = 60
 STEPS_SAMPLED = 500
 PUBLIC_BATCH = 128
 PUBLIC_EPOCHS = 30
+HEAD = f"head,norm={FEATURE_NORM}"
 NOISE_ON_A_LOGIT = 3.0
 """By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
 
@@ -51,7 +52,9 @@ def plan_rules(examples: int) -> dict[str, Rule]:
     }
 
 
-def training_rules(plan: PrivacyPlan, *, given: Mapping[str, Any], size: int, channels: int) -> dict[str, Rule]:
+def training_rules(
+    plan: PrivacyPlan, *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None
+) -> dict[str, Rule]:
     """Model, optimizer and the rest.
 
     Args:
@@ -59,6 +62,7 @@ def training_rules(plan: PrivacyPlan, *, given: Mapping[str, Any], size: int, ch
         given: what the user chose, by name; None for what follows a rule.
         size: pixels on each side.
         channels: 1 for grey, 3 for colour.
+        cached: K of a cache of features; None for images.
     """
     momentum = 0.9 if given.get("momentum") is None else given["momentum"]
     rules = {
@@ -72,7 +76,11 @@ def training_rules(plan: PrivacyPlan, *, given: Mapping[str, Any], size: int, ch
         "flip": Rule(value=False, reason="one view"),
     }
     scattering = given.get("model") in (None, "scattering")
-    if channels == 3 and scattering and given.get("views") is None and given.get("flip") is not False:
+    if cached is not None:
+        scattering = given.get("model") in (None, HEAD)
+        views = Rule(value=cached, reason="as many as the cache holds of each example")
+        rules |= {"model": Rule(value=HEAD, reason="one linear layer on features of one norm"), "views": views}
+    elif channels == 3 and scattering and given.get("views") is None and given.get("flip") is not False:
         rules["views"] = Rule(value=2, reason="colour photographs and their mirror images")
         rules["flip"] = Rule(value=True, reason="colour photographs may be mirrored, digits and letters not")
     elif (given.get("views") or 1) > 1:

@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,10 +70,10 @@ def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score
     top5 = None
     if outputs.shape[1] > 5:
         top5 = (outputs.topk(5, dim=1).indices == labels.unsqueeze(1)).any(1).double().mean().item()
+    pieces = zip(outputs.split(BATCH), labels.split(BATCH), strict=True)  # float64 a piece at a time
+    total = sum(LOSSES[loss](some.double(), known).item() * len(known) for some, known in pieces)
     return Score(
-        accuracy=(outputs.argmax(1) == labels).double().mean().item(),
-        top5=top5,
-        loss=LOSSES[loss](outputs.double(), labels).item(),
+        accuracy=(outputs.argmax(1) == labels).double().mean().item(), top5=top5, loss=total / max(1, len(labels))
     )
 
 
@@ -92,24 +92,30 @@ def evaluation(
     """
     outputs = logits(module, records, transform, device)
     labels = torch.from_numpy(records.labels)
-    chosen = outputs.argmax(1)
-    count = len(classes)
-    confusion = torch.bincount(labels * count + chosen, minlength=count * count).reshape(count, count)
-    scores = probabilities(outputs.double(), loss).max(1).values
-    wrong = _across_classes(torch.nonzero(chosen != labels).flatten().tolist(), labels)[: SAMPLES // 2]
-    right = _across_classes(torch.nonzero(chosen == labels).flatten().tolist(), labels)[: SAMPLES - len(wrong)]
-    samples = [
-        (_png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], float(scores[i]))
-        for i in (sorted(wrong + right) if isinstance(records, Records) else ())
-    ]
-    figures = score_of(outputs, labels, loss=loss)
+    samples = []
+    if isinstance(records, Records):
+        chosen = outputs.argmax(1)
+        wrong = _across_classes(torch.nonzero(chosen != labels).flatten().tolist(), labels)[: SAMPLES // 2]
+        right = _across_classes(torch.nonzero(chosen == labels).flatten().tolist(), labels)[: SAMPLES - len(wrong)]
+        places = sorted(wrong + right)
+        scores = probabilities(outputs[places].double(), loss).amax(1).tolist() if places else []
+        samples = [
+            (_png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], score)
+            for i, score in zip(places, scores, strict=True)
+        ]
+    return replace(summary(outputs, labels, classes, loss=loss), samples=samples)
+
+
+def summary(outputs: Tensor, labels: Tensor, classes: Sequence[str], *, loss: str = "softmax") -> Evaluation:
+    """How logits (N, classes) do against labels (N,), both on the CPU."""
+    count, figures = len(classes), score_of(outputs, labels, loss=loss)
+    confusion = torch.bincount(labels * count + outputs.argmax(1), minlength=count * count).reshape(count, count)
     return Evaluation(
         accuracy=figures.accuracy,
         top5=figures.top5,
         loss=figures.loss,
         classes=tuple(classes),
         confusion=confusion.tolist(),
-        samples=samples,
     )
 
 

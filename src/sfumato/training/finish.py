@@ -101,7 +101,7 @@ def model_metadata(
         "statement": dict(statement),
     }
     if cache is not None:
-        about["features"] = {"width": cache.width, "digest": cache.digest, "backbone": cache.backbone}
+        about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone", "test_fraction")}
         if cache.transform is not None and settings.model != "module":
             about["transform"] = dict(cache.transform)
     return {METADATA: json.dumps(about, sort_keys=True)}

@@ -116,8 +116,7 @@ def features(job: Job, records: Part, progress: Progress, *, mirrored: bool = Fa
         raise TypeError("the job's model has no fixed trunk")
     progress.begin("computing features", len(records))
     result = torch.zeros(0, device=job.device)
-    shape = (job.source.channels, job.source.size, job.source.size)
-    with evaluating(job.trunk), same_throughout(job.trunk, torch.zeros(1, *shape, device=job.device)):
+    with evaluating(job.trunk), same_throughout(job.trunk, torch.zeros(1, *job.source.shape, device=job.device)):
         for start in range(0, len(records), BATCH):
             images = torch.from_numpy(records.take(slice(start, start + BATCH))).to(job.device)
             part = outputs_alone(job.trunk, job.transform(images.flip(2) if mirrored else images))

@@ -49,6 +49,24 @@ class Loaded:
     loss: str = "softmax"
     features: Mapping[str, Any] | None = None
 
+    def on(self, source: Source) -> tuple[nn.Module, Transform | AsStored]:
+        """The module and the preparation for the records of this source, images or features.
+
+        Errors: `SfumatoError` for features that the model was not trained on.
+        """
+        if source.cache is None:
+            return self.module, self.transform
+        contents = source.cache.contents
+        known = self.features or {}
+        if (known.get("width"), known.get("digest")) != (contents.width, contents.digest):
+            raise SfumatoError(
+                f"the features in {source.cache.path} are not of the backbone that the model was trained on",
+                "give those of the same backbone, or images",
+            )
+        if isinstance(self.module, models.OnBackbone):
+            return self.module.on_features(), AsStored(width=contents.width)
+        return self.module, AsStored(width=contents.width)
+
     def predict(self, images: Sequence[str | Path], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes) for image files."""
         parts = []
@@ -324,7 +342,6 @@ def _built(about: Mapping[str, Any]) -> nn.Module:
     features, classes = about.get("features"), len(about["classes"])
     if features is None:
         return models.create(about["model"], classes=classes, channels=about["channels"], size=about["size"])
-    head = models.create_head(about["model"], classes=classes, width=features["width"])
-    if features["backbone"] is None:
-        return head
-    return models.OnBackbone(models.build_backbone(models.Architecture(**features["backbone"])), head)
+    known = features["backbone"]
+    backbone = None if known is None else models.build_backbone(models.Architecture(**known))
+    return models.create_head(about["model"], classes=classes, width=features["width"], backbone=backbone)

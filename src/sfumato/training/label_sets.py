@@ -1,0 +1,95 @@
+"""Several right labels for one image, in the manner of ImageNet-ReaL (Beyer et al. 2020, arXiv 2006.07159)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Part
+
+_NUMBERED = re.compile(r"ILSVRC2012_val_(\d{8})\..*")
+
+
+def read(path: str, parts: Sequence[Part], classes: Sequence[str]) -> list[frozenset[int]]:
+    """The set of right classes of each record; an empty one leaves the record out.
+
+    Args:
+        path: a JSON file: a list with a set for each record in their order, or an object from file names to sets. Each
+            set is a list of class names, or of positions in the class list. ReaL's own `real.json` is a list by the
+            number in the names of ImageNet's validation files, and is understood where records have such names.
+        parts: the records.
+        classes: class names.
+
+    Raises:
+        SfumatoError: a file that is something else, or does not fit the records.
+    """
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise SfumatoError(f"label sets {path} cannot be read ({error.strerror})", "check the path") from None
+    except ValueError:
+        raise SfumatoError(f"label sets {path} are not valid JSON", "write a list of lists, or an object") from None
+    count = sum(map(len, parts))
+    names = [] if any(part.files is None for part in parts) else [str(name) for part in parts for name in part.files]  # type: ignore[union-attr]
+    if isinstance(data, dict):
+        if not names:
+            raise SfumatoError(f"label sets {path} go by file name, and the records come from no files", "give a list")
+        missing = [name for name in names if name not in data]
+        if missing:
+            raise SfumatoError(f"label sets {path} lack the file {missing[0]}", "add it, if only with an empty list")
+        chosen = [data[name] for name in names]
+    elif isinstance(data, list):
+        numbers = [_NUMBERED.fullmatch(name) for name in names]
+        if names and all(numbers):
+            places = [int(number[1]) - 1 for number in numbers if number]
+            if max(places) >= len(data):
+                raise SfumatoError(f"label sets {path} end before image {max(places) + 1}", "give all of them")
+            chosen = [data[place] for place in places]
+        elif len(data) == count:
+            chosen = data
+        else:
+            raise SfumatoError(
+                f"label sets {path} hold {len(data)} sets for {count} records", "give one for each, or go by file name"
+            )
+    else:
+        raise SfumatoError(f"label sets {path} are neither a list nor an object", "write a list of lists")
+    positions = {name: place for place, name in enumerate(classes)}
+    return [frozenset(_position(label, positions, path) for label in _listed(labels, path)) for labels in chosen]
+
+
+def accuracy(outputs: Tensor, sets: Sequence[frozenset[int]]) -> tuple[float, int]:
+    """The share of records whose first choice is in their set, and how many records have a set that is not empty.
+
+    Args:
+        outputs: logits (N, classes).
+        sets: N of them.
+    """
+    chosen = outputs.argmax(1).tolist()
+    right = [place in known for place, known in zip(chosen, sets, strict=True) if known]
+    if not right:
+        raise SfumatoError("no record has a label in its set", "check that the sets belong to these records")
+    return torch.tensor(right).double().mean().item(), len(right)
+
+
+def _listed(labels: Any, path: str) -> list[Any]:
+    if not isinstance(labels, list):
+        raise SfumatoError(f"label sets {path} hold {labels!r} where a list is wanted", "write each set as a list")
+    return labels
+
+
+def _position(label: Any, positions: dict[str, int], path: str) -> int:
+    if isinstance(label, str) and label in positions:
+        return positions[label]
+    if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(positions):
+        return label
+    raise SfumatoError(
+        f"label sets {path} hold {label!r}, which is neither a class nor a position below {len(positions)}",
+        "write class names, or positions in the class list",
+    )
