@@ -90,6 +90,8 @@ def one_line(boxed: str) -> str:
         kinds = {"INT": "a whole number", "FLOAT": "a number"}
         kinds |= {"{[INT [INT ...]]}": "whole numbers", "{[FLOAT [FLOAT ...]]}": "numbers"}
         problem = f"{option} must be {kinds.get(kind, kind)}, got {given}"
+    if said := re.fullmatch(r"Error parsing (\S+): (must .+)", problem):
+        problem = f"{said[1]} {said[2]}"
     if not problem:
         return "the command cannot be understood"
     for part in rest:

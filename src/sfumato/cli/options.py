@@ -11,13 +11,31 @@ def _shown(metavar: str, hint: str = "") -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"({hint})" if hint else "")
 
 
+def _budgets(text: str) -> float | tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"must be a number, or several with commas between them, got {text!r}") from None
+    return values if "," in text else values[0]
+
+
 Directory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
 Examples = Annotated[int | None, _shown("N", "default: counted in the data")]
 BatchSize = Annotated[int | None, _shown("B", "default: by rule")]
 Steps = Annotated[int | None, _shown("T", "default: by rule")]
 NoiseMultiplier = Annotated[float | None, _shown("SIGMA", "default: the least that meets epsilon")]
-Epsilon = Annotated[float | None, _shown("EPSILON", "default: 3")]
+Epsilon = Annotated[
+    float | tuple[float, ...] | None,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="EPSILON[,EPSILON...]",
+        instance_from_str=lambda words: _budgets(words[0]),
+        is_instance=lambda value: isinstance(value, (float, int, tuple)),
+        str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
+    ),
+    _shown("EPSILON[,EPSILON...]", "default: 3"),
+]
 Delta = Annotated[float | None, _shown("DELTA", "default: the largest power of ten below 1/N")]
 Text = Annotated[str | None, _shown("NAME")]
 TextByRule = Annotated[str | None, _shown("NAME", "default: by rule")]

@@ -12,8 +12,9 @@ from sfumato.cli.choices import Choices
 from sfumato.cli.options import BatchSize, Steps
 
 if TYPE_CHECKING:
+    from sfumato.data import Source
     from sfumato.training.directory import RunDirectory
-    from sfumato.training.public import PublicJob
+    from sfumato.training.public import PublicJob, PublicTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class Pretrain(Choices):
         from sfumato.training.progress import Bars
 
         with Bars() as progress:
-            job, run = self._job(progress)
+            job, run = self.job(progress)
             done = public.execute(job, run.path, progress=progress)
         if self.json:
             console.as_json(
@@ -65,7 +66,8 @@ class Pretrain(Choices):
         console.talk("   fine-tunes it privately, with a classifier that starts at zero")
         return 0
 
-    def _job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
+    def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
+        """Everything up to the first step, and where the run is to be."""
         from sfumato.cli import recorded
         from sfumato.training import public
         from sfumato.training.run import recorded_key, recorded_performance
@@ -78,7 +80,7 @@ class Pretrain(Choices):
         asked, taken = asked.as_pretrained()
         source, request = asked.opened(progress)
         run = asked.directory(progress)
-        training, reasons = decide(asked, len(source.train), source.size, source.channels)
+        training, reasons = decide(asked, source)
         job = public.prepare(
             source,
             training,
@@ -94,15 +96,23 @@ class Pretrain(Choices):
         return job, run
 
 
-def decide(asked: Pretrain, examples: int, size: int, channels: int) -> tuple[Any, list[str]]:
+def decide(asked: Pretrain, source: Source) -> tuple[PublicTraining, list[str]]:
     """How to train: what was asked for, the rest by rule."""
     from sfumato.training import defaults
     from sfumato.training.public import PublicTraining
     from sfumato.training.settings import Settings
 
     given = {field.name: getattr(asked, field.name) for field in fields(asked)}
+    examples = len(source.train)
     batch_size = min(defaults.PUBLIC_BATCH, examples) if asked.batch_size is None else asked.batch_size
-    rules = defaults.public_rules(examples, batch_size, given=given, size=size, channels=channels)
+    rules = defaults.public_rules(
+        examples,
+        batch_size,
+        given=given,
+        size=source.size,
+        channels=source.channels,
+        cached=None if source.cache is None else source.cache.contents.views,
+    )
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}
     names = {field.name for field in fields(Settings)}

@@ -19,7 +19,7 @@ class PrivateChoices(Choices):
     """Options of a verb that trains privately."""
 
     epsilon: Epsilon = None
-    """The privacy budget."""
+    """The privacy budget, or in sfumato train several of them, with commas: a run for each."""
     delta: Delta = None
     """The chance at which the bound may fail."""
     noise_multiplier: NoiseMultiplier = None
@@ -39,6 +39,17 @@ class PrivateChoices(Choices):
     """The most examples in memory at once."""
 
 
+def one_budget(asked: PrivateChoices) -> float | None:
+    """The privacy budget, where one is given; several are refused."""
+    from sfumato._checks import SfumatoError
+
+    if isinstance(asked.epsilon, tuple):
+        raise SfumatoError(
+            f"--epsilon {','.join(map(str, asked.epsilon))} names several budgets", "give one, or use sfumato train"
+        )
+    return asked.epsilon
+
+
 def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings, list[str]]:
     """Plan and settings: what was asked for, the rest by rule."""
     from sfumato._checks import SfumatoError
@@ -47,7 +58,7 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
     from sfumato.training import defaults
     from sfumato.training.settings import Settings
 
-    epsilon, noise, steps, batch_size = asked.epsilon, asked.noise_multiplier, asked.steps, asked.batch_size
+    epsilon, noise, steps, batch_size = one_budget(asked), asked.noise_multiplier, asked.steps, asked.batch_size
     if epsilon is None and noise is None:
         epsilon = defaults.EPSILON
     if None not in (epsilon, noise, steps, batch_size):

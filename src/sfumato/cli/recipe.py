@@ -32,6 +32,12 @@ def read(path: str, known: Collection[str], verb: str | None = None) -> dict[str
     return _checked(path, {name.replace("-", "_"): value for name, value in data.items()}, known)
 
 
+def budget_of(path: str) -> float | tuple[float, ...] | None:
+    """The recipe's privacy budget, or budgets."""
+    value = _data(path).get("epsilon")
+    return tuple(value) if isinstance(value, list) else value
+
+
 def search_of(path: str, plan: PrivacyPlan) -> Search | None:
     """The uncovered search that the recipe's settings came from, with one more run by this plan; None where none did.
 

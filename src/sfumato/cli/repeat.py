@@ -13,6 +13,7 @@ from sfumato.cli.choices import stem_of
 if TYPE_CHECKING:
     from sfumato.cli.train import Train
     from sfumato.privacy import PrivacyPlan
+    from sfumato.training.progress import Progress
     from sfumato.training.run import Run
 
 
@@ -20,8 +21,7 @@ def repeat(asked: Train) -> int:
     """Train, resume or read the runs OUTPUT/1 to OUTPUT/N, and print what came of them."""
     from sfumato._checks import SfumatoError, positive_integer
     from sfumato.training import directory as names
-    from sfumato.training import loop, uses
-    from sfumato.training import run as runs
+    from sfumato.training import uses
     from sfumato.training.directory import RunDirectory
     from sfumato.training.progress import Bars
 
@@ -33,18 +33,26 @@ def repeat(asked: Train) -> int:
     with Bars() as progress:
         for number in range(1, count + 1):
             seed = None if asked.seed is None else asked.seed + number - 1
-            job, run = replace(asked, seeds=None, seed=seed, output=str(base / str(number))).job(progress)
-            if run.finished:
-                loop.compare(job, run, going_on=False)
-                found.append(runs.read(run))
-            else:
-                found.append(runs.execute(job, run, progress=progress))
+            one = replace(asked, seeds=None, seed=seed, output=str(base / str(number)))
+            found.append(carried_out(one, progress))
             done = " (trained before)" if found[-1].seconds == 0 else ""
             progress.say(f"run {number} of {count}: test accuracy {found[-1].accuracy:.2%}{done}")
     plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
     epsilon, delta = uses.together(plans)
     _show(found, len(plans), epsilon, delta, json=asked.json)
     return 0
+
+
+def carried_out(asked: Train, progress: Progress) -> Run:
+    """One of several runs: begun, resumed, or read where it is finished."""
+    from sfumato.training import loop
+    from sfumato.training import run as runs
+
+    job, run = asked.job(progress)
+    if run.finished:
+        loop.compare(job, run, going_on=False)
+        return runs.read(run)
+    return runs.execute(job, run, progress=progress)
 
 
 def _plans(base: Path, fingerprint: str) -> list[PrivacyPlan]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 from sfumato.cli.choices import stem_of
+from sfumato.cli.private import one_budget
 from sfumato.cli.search_open import line_of, plain
 from sfumato.cli.trials import (
     Opened,
@@ -125,7 +126,8 @@ def _selection(asked: Sweep, setting: Setting, data: Opened) -> PrivateSelection
     if noise is not None:
         trained = PrivateSelection(plan=plan, draws=draws, score_noise=None)
         return replace(trained, score_noise=_scores(asked, draws, trained.epsilon(), plan.delta))
-    epsilon = defaults.EPSILON if asked.epsilon is None else asked.epsilon
+    budget = one_budget(asked)
+    epsilon = defaults.EPSILON if budget is None else budget
     if setting.scored_on is None and score_noise is None:
         score_noise = least_score_noise(draws, epsilon=epsilon, delta=plan.delta)
     return PrivateSelection.calibrate(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from sfumato.cli.budgets import budgets
 from sfumato.cli.options import Whole
 from sfumato.cli.outcome import show, show_dry_run
 from sfumato.cli.private import PrivateChoices, decide
@@ -44,6 +45,8 @@ class Train(PrivateChoices):
         from sfumato.training.progress import Bars
         from sfumato.training.run import earlier_plans, execute
 
+        if isinstance(self.budget, tuple):
+            return budgets(self, self.budget)
         if self.seeds is not None:
             return repeat(self)
         with Bars() as progress:
@@ -57,6 +60,15 @@ class Train(PrivateChoices):
             finished = execute(job, run, progress=progress)
         show(finished, json=self.json)
         return 0
+
+    @property
+    def budget(self) -> float | tuple[float, ...] | None:
+        """The budget asked for here, or else by the recipe."""
+        from sfumato.cli import recipe
+
+        if self.epsilon is None and self.what.endswith(".toml"):
+            return recipe.budget_of(self.what)
+        return self.epsilon
 
     @property
     def _of_recipe(self) -> bool:

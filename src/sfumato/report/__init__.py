@@ -4,8 +4,9 @@ What the page may show to whom is decided in one place, `page`: its public versi
 everything that was measured on private data has been taken first.
 """
 
+from sfumato.report.budgets import curve_of_budgets
 from sfumato.report.facts import Evaluation, Facts, Sample
 from sfumato.report.page import page
 from sfumato.report.swept import swept
 
-__all__ = ["Evaluation", "Facts", "Sample", "page", "swept"]
+__all__ = ["Evaluation", "Facts", "Sample", "curve_of_budgets", "page", "swept"]

@@ -100,11 +100,17 @@ def training_rules(
 
 
 def public_rules(
-    examples: int, batch_size: int, *, given: Mapping[str, Any], size: int, channels: int
+    examples: int, batch_size: int, *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None
 ) -> dict[str, Rule]:
-    """Choices for training without privacy: De et al. 2022, appendix C.3 (CIFAR-100), for fewer epochs."""
+    """Choices for training without privacy: De et al. 2022, appendix C.3 (CIFAR-100), for fewer epochs.
+
+    Args:
+        examples: training examples.
+        batch_size: of them, in a step.
+        given, size, channels, cached: as for `training_rules`.
+    """
     still = given.get("zoom") in (None, 1)
-    return {
+    rules = {
         "model": Rule(value="wrn-16-4", reason="the smallest network of De et al. 2022"),
         "steps": Rule(value=PUBLIC_EPOCHS * -(-examples // batch_size), reason=f"{PUBLIC_EPOCHS} epochs"),
         "optimizer": Rule(value="momentum", reason="SGD with momentum 0.9"),
@@ -114,6 +120,16 @@ def public_rules(
         "shift": Rule(value=max(1, size // 8) if still else 0, reason="an eighth of the side"),
         "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
         "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
+    }
+    if cached is None:
+        return rules
+    return rules | {
+        "model": Rule(value=HEAD, reason="one linear layer on features of one norm"),
+        "learning_rate": Rule(value=0.01, reason="below 2 (1 + 0.9) over the curvature, for features of this norm"),
+        "schedule": Rule(value="cosine", reason="ends still"),
+        "views": Rule(value=cached, reason="as many as the cache holds of each example"),
+        "shift": Rule(value=0, reason="features"),
+        "flip": Rule(value=False, reason="features"),
     }
 
 

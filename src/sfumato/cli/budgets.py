@@ -1,0 +1,124 @@
+"""sfumato train --epsilon A,B,...: one run for each privacy budget, the curve, and what all of them cost together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sfumato.cli import console
+from sfumato.cli.choices import stem_of
+from sfumato.cli.repeat import carried_out
+
+if TYPE_CHECKING:
+    from sfumato.cli.train import Train
+    from sfumato.training.progress import Progress
+    from sfumato.training.run import Run
+
+PLOT, FILE = "budgets.svg", "budgets.json"
+PUBLIC = "without-privacy"
+OF_THE_MODEL = ("model", "pretrained", "head", "head_deviation", "head_bias", "loss", "trainable")
+"""Options that a run without privacy shares; the others follow its own rules."""
+
+
+def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
+    """Train, resume or read the runs OUTPUT/epsilon-A, OUTPUT/epsilon-B, ..., and print what came of them."""
+    from sfumato._checks import SfumatoError, positive
+    from sfumato._files import write
+    from sfumato.report import curve_of_budgets
+    from sfumato.training import uses
+    from sfumato.training.directory import RunDirectory
+    from sfumato.training.progress import Bars
+
+    given = [name for name in ("noise_multiplier", "seeds") if getattr(asked, name) is not None]
+    if given or asked.dry_run:
+        raise SfumatoError(
+            f"several budgets and --{(given[0] if given else 'dry_run').replace('_', '-')} are both given",
+            "give one --epsilon with it",
+        )
+    base = Path(asked.output or f"runs/{stem_of(asked.what)}-budgets")
+    found: list[Run] = []
+    with Bars() as progress:
+        for epsilon in sorted({positive("epsilon", value) for value in epsilons}):
+            place = base / f"epsilon-{epsilon:g}"
+            found.append(carried_out(replace(asked, epsilon=epsilon, output=str(place)), progress))
+            progress.say(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
+        plain = (
+            _without_privacy(asked, base / PUBLIC, progress) if found[0].statement.circumstances.data_public else None
+        )
+    together, delta = uses.together([run.statement.plan for run in found])
+    rows = [
+        {
+            "epsilon": run.statement.to_dict()["epsilon"],
+            "accuracy": run.accuracy,
+            "top5": run.top5,
+            "noise_multiplier": run.statement.plan.noise_multiplier,
+            "run": str(run.directory),
+        }
+        for run in found
+    ]
+    result: dict[str, Any] = {
+        "rows": rows,
+        "without_privacy": plain,
+        "epsilon_of_all": together,
+        "delta": delta,
+        "steps": found[0].statement.plan.steps,
+        "batch_size": found[0].statement.plan.expected_batch_size,
+    }
+    RunDirectory(base).write_json(FILE, result, private=True)
+    write(base / PLOT, curve_of_budgets(rows, plain).encode(), private=True)
+    if asked.json:
+        console.as_json(result)
+    else:
+        _show(result, base, void=found[0].statement.circumstances.seeded)
+    return 0
+
+
+def _without_privacy(asked: Train, place: Path, progress: Progress) -> float:
+    """The accuracy of the same model trained without privacy, by the rules of sfumato pretrain."""
+    from dataclasses import fields
+
+    from sfumato.cli.choices import RunChoices, SourceChoices
+    from sfumato.cli.pretrain import Pretrain
+    from sfumato.training import public
+    from sfumato.training.directory import EVALUATION, RunDirectory
+
+    run = RunDirectory(place)
+    if not run.finished:
+        whole = asked.with_recipe(asked.what)
+        shared = [field.name for kind in (RunChoices, SourceChoices) for field in fields(kind)] + list(OF_THE_MODEL)
+        options: dict[str, Any] = {name: getattr(whole, name) for name in shared} | {"output": str(place)}
+        job, run = Pretrain(what=whole.source or "", **options).job(progress)
+        public.execute(job, run.path, progress=progress)
+    return run.read_json(EVALUATION)["accuracy"]
+
+
+def _show(result: dict[str, Any], base: Path, *, void: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from sfumato.privacy.statement import rounded_up
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("epsilon", "accuracy", "noise", "run"):
+        table.add_column(name, justify="left" if name == "run" else "right")
+    for row in result["rows"]:
+        table.add_row(
+            f"{row['epsilon']:.3f}", f"{row['accuracy']:.2%}", f"{row['noise_multiplier']:.4g}", str(row["run"])
+        )
+    if result["without_privacy"] is not None:
+        table.add_row("none", f"{result['without_privacy']:.2%}", "0", str(base / PUBLIC))
+    console.result()
+    Console(highlight=False, soft_wrap=True).print(table)
+    console.result()
+    told = f"({rounded_up(result['epsilon_of_all'])}, {result['delta']!r})-differentially private"
+    console.result(
+        f"These are {len(result['rows'])} releases of one data set: whoever sees all of them is promised that they are "
+        f"together {told}, had they been planned in advance."
+        + (" To whoever knows their seed they promise nothing." if void else "")
+    )
+    console.result()
+    console.talk(f"{base / PLOT}   the curve")
+    console.talk(
+        f"release one of them (sfumato verify {result['rows'][-1]['run']}), and its own epsilon is the promise"
+    )
