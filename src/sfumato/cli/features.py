@@ -63,13 +63,15 @@ class Features(SourceChoices):
         import torch
 
         from sfumato import models
-        from sfumato._checks import positive_integer
+        from sfumato._checks import SfumatoError, positive_integer
         from sfumato.data import Cache
         from sfumato.randomness import owner_key
         from sfumato.training import caching
         from sfumato.training.prepare import choose_device, default_threads, origin_of
         from sfumato.training.progress import Bars
 
+        if self.what.startswith("features:"):
+            raise SfumatoError(f"{self.what} holds features already", "give a source of images")
         views = self.views if self.views is not None else (2 if self.flip and self.crop == "central" else 1)
         showing = caching.Showing(crop=self.crop, views=views, flip=self.flip)
         for name in ("threads", "batch"):

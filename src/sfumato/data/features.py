@@ -33,6 +33,7 @@ PARTS = ("train", "test")
 PIECE_BYTES = 64 << 20
 _FORMAT = 1
 _METADATA = "sfumato"
+_LONGEST_HEADER = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,11 +228,11 @@ class CachedRecords:
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """Features float32 (n, K, D) of the records at these positions."""
-        known = np.arange(len(self)) if self._which is None else self._which
-        places = known[rows]
+        places = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        places = places if self._which is None else self._which[places]
         dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
         found = torch.empty(len(places), *shape, dtype=dtype)
-        memory = found.view(torch.uint8).reshape(len(places), -1).numpy()
+        memory = found.view(torch.uint8).reshape(len(places), self._pieces[0].record_bytes).numpy()
         for piece, first, run in self._runs(places):
             self._pieces[piece].fill(memory[run], first)
         return found.float().numpy()
@@ -271,6 +272,8 @@ class _Piece:
         try:
             with path.open("rb") as file:
                 (length,) = struct.unpack("<Q", file.read(8))
+                if length > _LONGEST_HEADER:
+                    raise ValueError("no safetensors header")
                 header = json.loads(file.read(length))
                 size = file.seek(0, os.SEEK_END)
             places = {name: header[name]["data_offsets"] for name in ("features", "labels")}

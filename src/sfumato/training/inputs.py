@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import Part, Views
+from sfumato.data import Draws, Part, Views
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk
 from sfumato.randomness import DiceKey
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from sfumato.training.loop import Job
 
 BATCH = 256
+DEVICE_SHARE = 0.4
+"""How much of an accelerator's free memory a cache's features may take."""
 
 
 class OnFeatures(nn.Module):
@@ -52,7 +56,8 @@ MicroBatch = tuple[Tensor, Tensor, Tensor | None]
 class Inputs:
     """The training records as the model's inputs, in micro-batches.
 
-    A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image.
+    A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image. A
+    cache's are read from disk as they are wanted, one micro-batch ahead, or kept on an accelerator where they fit.
 
     **Guarantee.** Each record's input is a function of that record, of public constants and of dice that know no data.
     """
@@ -60,6 +65,8 @@ class Inputs:
     def __init__(self, job: Job, progress: Progress | None = None):
         self._job = job
         self._features = None
+        if job.source.cache is not None and _fits_on_device(job):
+            self._features = torch.from_numpy(job.source.train.take(slice(None))).to(job.device)
         if job.trunk is not None:
             progress = progress or Silence()
             variants = [features(job, job.source.train, progress, mirrored=way) for way in _variants(job.views)]
@@ -72,18 +79,18 @@ class Inputs:
         batch is cut does not matter to them.
         """
         job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
-        cached = job.source.cache is not None
+        starts = range(0, len(participants), size)
+        pieces = [participants[start : start + size] for start in starts]
+        stored = _ahead(records, pieces) if self._features is None else repeat(None)
         draws = job.views.draw(key.generator("views", step), len(participants), size=job.source.size)
-        for start in range(0, len(participants), size):
-            rows, dice = participants[start : start + size], draws[start : start + size]
-            if cached:
-                inputs = torch.from_numpy(records.take(rows)).to(job.device)
-            elif self._features is not None:
-                chosen = torch.from_numpy(rows).to(job.device).unsqueeze(1)
-                inputs = self._features[chosen, torch.from_numpy(dice.mirrored).long().to(job.device)]
+        for start, rows, taken in zip(starts, pieces, stored, strict=False):
+            dice = draws[start : start + size]
+            if taken is None:
+                inputs = self._kept(torch.from_numpy(rows).to(job.device), dice)
+            elif job.source.cache is not None:
+                inputs = torch.from_numpy(taken).to(job.device)
             else:
-                images = job.transform(torch.from_numpy(records.take(rows)).to(job.device))
-                inputs = job.views.apply(images, dice)
+                inputs = job.views.apply(job.transform(torch.from_numpy(taken).to(job.device)), dice)
             inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
             # Models may throw dice by other functions than dropout, which don't follow keys.
             torch.manual_seed(key.seed("model", step, str(start)))
@@ -92,6 +99,34 @@ class Inputs:
                 words = [key.words("dropout", step, str(row)) for row in rows]
                 keys = torch.from_numpy(np.stack(words).view(np.int64))
             yield inputs, torch.from_numpy(records.labels[rows]).to(job.device), keys
+
+    def _kept(self, rows: Tensor, dice: Draws) -> Tensor:
+        """Views (b, K, D) of the records in these rows, out of the features in memory."""
+        assert self._features is not None
+        if self._job.trunk is None:
+            return self._features[rows]
+        return self._features[rows.unsqueeze(1), torch.from_numpy(dice.mirrored).long().to(rows.device)]
+
+
+def _ahead(records: Part, pieces: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """What the records in each piece hold, read while the piece before it is worked on."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = [reader.submit(records.take, rows) for rows in pieces[:1]]
+        for rows in [*pieces[1:], None]:
+            found = coming.pop()
+            if rows is not None:
+                coming.append(reader.submit(records.take, rows))
+            yield found.result()
+
+
+def _fits_on_device(job: Job) -> bool:
+    """Whether an accelerator has room for all features of a cache, beside what a step needs."""
+    assert job.source.cache is not None
+    if job.device.type != "cuda":
+        return False
+    contents = job.source.cache.contents
+    needed = 4 * contents.views * contents.width * len(job.source.train)
+    return needed <= DEVICE_SHARE * torch.cuda.mem_get_info(job.device)[0]
 
 
 def _variants(views: Views) -> tuple[bool, ...]:

@@ -1,0 +1,181 @@
+"""sfumato features, training on what it makes, several budgets, and several right labels."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from sfumato import load
+from sfumato.cli import main
+from sfumato.privacy import PrivacyPlan, compose
+from sfumato.training import caching
+
+BACKBONE = "--backbone runs/wrn"
+QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
+
+
+@pytest.fixture
+def call(capsys):
+    def call(command, *, status=0):
+        capsys.readouterr()
+        assert main(shlex.split(command)) == status
+        printed = capsys.readouterr()
+        return printed.out if status == 0 else printed.err
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def wrn(tmp_path_factory) -> Path:
+    """A public run to take features of."""
+    path = tmp_path_factory.mktemp("public") / "wrn"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        command = "pretrain digits --model wrn-10-1 --size 12 --steps 4 --batch-size 64 --threads 1 --device cpu"
+        assert main([*shlex.split(command), "--output", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(autouse=True)
+def runs(workplace, wrn):
+    (workplace / "runs").mkdir()
+    (workplace / "runs" / "wrn").symlink_to(wrn)
+
+
+def test_from_pictures_to_a_private_model_that_takes_pictures(call, spots_folder):
+    told = call(f"features folder:{spots_folder} {BACKBONE} --output cache")
+    assert "D = 64" in told
+    assert "keep the cache as private as these" not in told, "talk goes to standard error"
+    call(f"train features:cache {QUICK} --output run")
+    call("verify run")
+    loaded = load("run")
+    path = str(spots_folder / "light" / "1.png")
+    scores = loaded.predict([path])
+    assert scores.shape == (1, 2)
+    assert json.loads(call(f"predict run {path} --json"))["predictions"][0]["score"] == pytest.approx(
+        scores.max().item()
+    )
+    on_pictures = json.loads(call(f"evaluate run folder:{spots_folder} --json"))
+    on_features = json.loads(call("evaluate run features:cache --json"))
+    assert on_pictures["accuracy"] == on_features["accuracy"]
+    assert on_pictures["loss"] == pytest.approx(on_features["loss"], rel=1e-5)
+    statement = json.loads(Path("run/statement.json").read_text())
+    assert statement["circumstances"]["pretrained"] == "public run"
+    assert statement["circumstances"]["read"] == ["examples", "classes"], "size and colour are the backbone's"
+    assert "cache" not in Path("run/statement.json").read_text()
+    call("evaluate run features:other", status=1)
+
+
+def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder, monkeypatch):
+    command = f"features folder:{spots_folder} {BACKBONE} --output cache"
+
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(caching, "_piece", dies)
+        assert main(shlex.split(command)) == 130
+    assert "goes on where it was cut" in call("train features:cache", status=1)
+    again = json.loads(call(f"{command} --json"))
+    assert again["computed"] == again["train"] + again["test"], "both parts have one piece, and none was written"
+    assert json.loads(call(f"{command} --json"))["computed"] == 0
+    assert "dtype was float32 and is float16" in call(f"{command} --dtype float16", status=1)
+
+
+def test_several_budgets_and_what_they_cost_together(call):
+    call(f"features digits {BACKBONE} --output cache")
+    quick = "--steps 2 --batch-size 1438 --threads 1 --device cpu"
+    command = f"train features:cache {quick} --epsilon 4,1 --output b"
+    found = json.loads(call(f"{command} --json"))
+    assert [row["epsilon"] for row in found["rows"]] == pytest.approx([1, 4], rel=1e-3)
+    plans = [
+        PrivacyPlan.from_dict(json.loads(Path(f"b/epsilon-{epsilon}/plan.json").read_text())) for epsilon in (1, 4)
+    ]
+    assert found["epsilon_of_all"] == pytest.approx(compose([plan.releases for plan in plans], plans[0].delta))
+    assert found["epsilon_of_all"] > 4
+    assert 0 < found["without_privacy"] <= 1
+    assert Path("b/budgets.svg").read_text().startswith("<?xml")
+    assert json.loads(call(f"{command} --json")) == found, "finished runs are read, not trained again"
+    told = call(command)
+    assert "These are 2 releases of one data set" in told
+    Path("r.toml").write_text('source = "features:cache"\nepsilon = [1, 4]\nsteps = 2\nbatch-size = 1438\n')
+    assert "These are 2 releases" in call("train r.toml --threads 1 --device cpu --output c")
+    call(f"train features:cache {quick} --private --epsilon 1,4 --output p")
+    assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
+    for refused in ("--epsilon 1,x", "--epsilon 1,-2", "--epsilon 1,2 --dry-run", "--epsilon 1,2 --seeds 2"):
+        assert main(shlex.split(f"train features:cache {quick} {refused} --output d")) != 0
+    assert not Path("d").exists()
+
+
+def test_heads_begin_where_they_are_told_and_losses_have_their_own_probabilities(call):
+    call(f"features digits {BACKBONE} --output cache")
+    options = "--model head --loss sigmoid --head-bias -10 --head-deviation 0.001 --optimizer lamb --learning-rate 1e-9"
+    call(f"train features:cache {QUICK} {options} --ema 0 --output run")
+    loaded = load("run")
+    assert loaded.loss == "sigmoid"
+    torch.testing.assert_close(loaded.module.head.bias, torch.full((10,), -10.0), atol=1e-3, rtol=0)
+    assert 0.0005 < loaded.module.head.weight.std() < 0.002
+    Image.new("L", (12, 12), 99).save("a.png")
+    assert loaded.predict(["a.png"]).sum() < 0.01, "ten unlikely answers, not shares of one"
+
+
+def test_several_right_labels(call, spots_folder):
+    call(f"features folder:{spots_folder} {BACKBONE} --output cache")
+    call(f"train features:cache {QUICK} --output run")
+    figures = json.loads(call("evaluate run features:cache --json"))
+    assert figures["accuracy_of_label_sets"] is None
+    count = figures["images"]
+    Path("all.json").write_text(json.dumps([["dark", 1]] * count))
+    every = json.loads(call("evaluate run features:cache --label-sets all.json --json"))
+    assert (every["accuracy_of_label_sets"], every["images_with_label_sets"]) == (1.0, count)
+    files = [path.name for path in sorted(spots_folder.rglob("*.png"))]
+    Path("by-name.json").write_text(json.dumps({name: ["light"] for name in files}))
+    light = json.loads(call(f"evaluate run folder:{spots_folder} --label-sets by-name.json --json"))
+    counted = light["images_with_label_sets"]
+    assert counted == light["images"]
+    shares, right = light["accuracy_per_class"], light["accuracy_of_label_sets"]
+    named_light = sum(row[1] for row in json.loads(Path("run/evaluation.json").read_text())["confusion"])
+    assert right == pytest.approx(named_light / counted)
+    assert set(shares) == {"dark", "light"}
+    for data, words in (
+        ([[0]] * (count - 1), f"hold {count - 1} sets for {count} records"),
+        ({"a.png": [0]}, "go by file name, and the records come from no files"),
+        ([["blue"]] * count, "neither a class nor a position below 2"),
+        ([[2]] * count, "neither a class nor a position below 2"),
+        ([[]] * count, "no record has a label in its set"),
+        ([0] * count, "where a list is wanted"),
+        ("x", "neither a list nor an object"),
+    ):
+        Path("odd.json").write_text(json.dumps(data))
+        assert words in call("evaluate run features:cache --label-sets odd.json", status=1)
+    assert "cannot be read" in call("evaluate run features:cache --label-sets none.json", status=1)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("features digits --backbone runs/none --output c", "nor a finished run"),
+        (f"features digits {BACKBONE} --crop left --output c", "--crop must be one of central, inception"),
+        (f"features digits {BACKBONE} --dtype int8 --output c", "--dtype must be one of float32"),
+        (f"features digits {BACKBONE} --views 3 --output c", "--views must be 1 with crop central"),
+        (f"features digits {BACKBONE} --batch 0 --output c", "--batch must be at least 1"),
+        ("train features:none", "does not exist; make it with sfumato features"),
+        ("train features:cache --model cnn", "is for images, and the source holds features"),
+        ("train features:cache --views 2", "--views must be 1, as many as the cache holds"),
+        ("train features:cache --flip True", "flip cannot be chosen for features that are computed already"),
+        ("train features:cache --pretrained timm", "pretrained cannot be chosen for features"),
+        ("train features:cache --size 9", "size of features:"),
+        ("train features:cache --loss hinge", "--loss must be one of softmax, sigmoid"),
+        ("train features:cache --pretrained-rate 0.1", "trains nothing else"),
+        (f"features features:cache {BACKBONE} --output c", "holds features already"),
+    ],
+)
+def test_refusals(call, command, words):
+    call(f"features digits {BACKBONE} --output cache")
+    assert words in call(command, status=1)
+    assert not Path("c").exists()

@@ -1,0 +1,164 @@
+"""Features computed to disk: rows of their own images, resumable, and trained on as the whole model would be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfumato import ClippedGradient, SfumatoError, models
+from sfumato.data import Cache, Records, Transform, open_source
+from sfumato.gradients import keeps_apart
+from sfumato.training import caching
+from sfumato.training.losses import LOSSES
+
+KEY = bytes(32)
+
+
+def backbone_for(size: int = 16) -> tuple[models.Backbone, models.Expects]:
+    torch.manual_seed(0)
+    backbone = models.build_backbone(models.Architecture(name="wrn-10-1", size=size))
+    return backbone, models.Expects(
+        resolution=size, enlarged=size + 4, interpolation="bicubic", mean=(0.5,) * 3, std=(0.5,) * 3
+    )
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A private archive of 30 coloured noise pictures, three classes."""
+    generator = np.random.default_rng(0)
+    images, labels = generator.integers(0, 256, (30, 12, 12, 3), dtype=np.uint8), np.arange(30) % 3
+    np.savez(tmp_path / "p.npz", x_train=images[:24], y_train=labels[:24], x_test=images[24:], y_test=labels[24:])
+    return open_source(f"npz:{tmp_path / 'p.npz'}", owner_key=KEY)
+
+
+def computed(path, source, showing=None, backbone=None, rows=7, **options):
+    network, expects = backbone_for()
+    network = backbone or network
+    showing = showing or caching.Showing()
+    contents = replace(caching.contents_for(source, network, expects, showing, origin="timm"), rows=rows)
+    cache = Cache(path)
+    caching.compute(cache, contents, source, network, owner_key=KEY, batch=4, **options)
+    return cache
+
+
+SHOWINGS = {
+    "middle": caching.Showing(),
+    "mirrored": caching.Showing(views=2, flip=True),
+    "windows": caching.Showing(crop="inception", views=3, flip=True),
+}
+
+
+@pytest.mark.parametrize("name", SHOWINGS)
+def test_a_record_moves_its_own_row_alone(tmp_path, pictures, name):
+    showing = SHOWINGS[name]
+    whole = computed(tmp_path / "a", pictures, showing).records("train").take(slice(None))
+    assert whole.shape == (24, showing.views, 64)
+    kept = np.arange(24) != 5
+    train = Records(images=pictures.train.images[kept], labels=pictures.train.labels[kept])
+    fewer = computed(tmp_path / "b", replace(pictures, train=train), showing).records("train").take(slice(None))
+    np.testing.assert_allclose(fewer, whole[kept], atol=1e-5)
+    other = pictures.train.images.copy()
+    other[5] = 255 - other[5]
+    changed = replace(pictures, train=Records(images=other, labels=pictures.train.labels))
+    moved = computed(tmp_path / "c", changed, showing).records("train").take(slice(None))
+    assert np.array_equal(moved[kept], whole[kept])
+    assert not np.allclose(moved[5], whole[5])
+
+
+def test_rows_are_the_backbones_features_of_the_prepared_images(tmp_path, pictures):
+    cache = computed(tmp_path / "a", pictures)
+    transform = Transform.from_dict(cache.contents.transform)
+    backbone = backbone_for()[0]
+    for part, records in (("train", pictures.train), ("test", pictures.test)):
+        images = transform(records.images)
+        assert images.shape[1:] == (3, 16, 16)
+        np.testing.assert_allclose(cache.records(part).take(slice(None))[:, 0], backbone(images).numpy(), atol=1e-5)
+    mirrored = computed(tmp_path / "b", pictures, SHOWINGS["mirrored"]).records("train").take(slice(None))
+    np.testing.assert_allclose(mirrored[:, 1], backbone(transform(pictures.train.images).flip(-1)).numpy(), atol=1e-5)
+
+
+def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, pictures, monkeypatch):
+    whole = computed(tmp_path / "a", pictures, SHOWINGS["windows"])
+    real, written = Cache.write, []
+
+    def dies(self, name, *rest):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(name)
+        return real(self, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, "write", dies)
+        with pytest.raises(KeyboardInterrupt):
+            computed(tmp_path / "b", pictures, SHOWINGS["windows"])
+    assert len(Cache(tmp_path / "b").missing("train")) == 2
+    again = computed(tmp_path / "b", pictures, SHOWINGS["windows"])
+    names = sorted(path.name for path in whole.path.iterdir())
+    assert names == sorted(path.name for path in again.path.iterdir())
+    for name in names:
+        assert (whole.path / name).read_bytes() == (again.path / name).read_bytes()
+
+
+def test_another_backbone_or_source_is_refused(tmp_path, pictures):
+    computed(tmp_path / "a", pictures)
+    torch.manual_seed(1)
+    other = models.build_backbone(models.Architecture(name="wrn-10-1", size=16))
+    with pytest.raises(SfumatoError, match="began as something else: digest was"):
+        computed(tmp_path / "a", pictures, backbone=other)
+    with pytest.raises(SfumatoError, match="began as something else: source was"):
+        computed(tmp_path / "a", replace(pictures, fingerprint="0" * 64))
+    with pytest.raises(SfumatoError, match="views was 1 and is 2, crop was"):
+        computed(tmp_path / "a", pictures, SHOWINGS["mirrored"])
+
+
+class Mixing(nn.Module):
+    """Pools over the batch: no network for private images, one at a time or not."""
+
+    def forward(self, images):
+        return images.flatten(1)[:, :8] - images.flatten(1)[:, :8].mean(0)
+
+
+def test_a_backbone_that_mixes_images_runs_on_one_at_a_time(tmp_path, pictures):
+    backbone = models.Backbone(Mixing(), models.Architecture(name="wrn-10-1", size=16))
+    assert not keeps_apart(backbone, torch.randn(4, 3, 16, 16))
+    cache = Cache(tmp_path / "a")
+    contents = caching.contents_for(pictures, backbone, backbone_for()[1], caching.Showing())
+    assert not caching.compute(cache, contents, pictures, backbone, owner_key=KEY, batch=4)
+    assert not cache.records("train").take(slice(None)).any(), "each image minus the mean of itself alone"
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("views", [1, 3])
+def test_the_clipped_gradient_on_features_is_that_of_the_whole_model(loss, views):
+    backbone = backbone_for()[0]
+    head = models.create_head("head,norm=3", classes=3, width=64)
+    whole = models.create_head("head,norm=3", classes=3, width=64, backbone=backbone)
+    nn.init.normal_(head.head.weight)
+    whole.head.load_state_dict(head.head.state_dict())
+    images, targets = torch.randn(5, views, 3, 16, 16), torch.arange(5) % 3
+    features = backbone(images.flatten(0, 1)).unflatten(0, (5, views))
+    images, features = (tensor.squeeze(1) if views == 1 else tensor for tensor in (images, features))
+    long = ClippedGradient(whole, LOSSES[loss], max_norm=0.5, views=views)(images, targets)
+    short = ClippedGradient(head, LOSSES[loss], max_norm=0.5, views=views)(features, targets)
+    torch.testing.assert_close(short.norms, long.norms, rtol=1e-4, atol=1e-5)
+    assert set(short.gradients) == set(long.gradients) == {"head.weight", "head.bias"}
+    for name, value in short.gradients.items():
+        torch.testing.assert_close(value, long.gradients[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("showing", "words"),
+    [
+        ({"crop": "left"}, "crop must be one of central, inception"),
+        ({"views": 3}, "views must be 1 with crop central without flip"),
+        ({"views": 1, "flip": True}, "views must be 2 with crop central and flip"),
+        ({"views": 0}, "views must be at least 1"),
+    ],
+)
+def test_views_that_cannot_be_shown_are_refused(showing, words):
+    with pytest.raises(SfumatoError, match=words):
+        caching.Showing(**showing)
