@@ -1,0 +1,256 @@
+"""Near duplicates of private pictures in a public set: copies, crops, shifts, mirror images, other sizes, JPEG.
+
+Each private picture is looked for in the public set alone. Three sieves follow one another:
+
+1. An embedding: 8 x 8 grey pixels, centred and of norm 1, of 18 windows on each public picture against windows on the
+   private one (`WINDOWS`), and their mirror images. The cosine of a mirrored pair differs from the plain one only in the
+   sign of the odd part, so both cost one product. The six best windows go on.
+2. A registration: the public picture's window is moved and scaled, coarse to fine, until its coloured pixels differ least
+   from the private one's.
+3. The difference that is left, over the private window's own contrast, is compared with a limit.
+
+Pictures are looked at in 32 x 32 pixels, whatever their size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sfumato._checks import SfumatoError, positive
+
+SIDE = 32
+LIMIT = 0.28
+"""The largest difference over contrast that counts as a duplicate: see docs/transfer.md for how it was found."""
+
+Window = tuple[float, float, float]
+"""Share of the side, and its middle to the right and down, in [-1, 1]."""
+
+_WHOLE: Window = (1.0, 0.0, 0.0)
+
+
+def _around(scale: float, step: float) -> list[Window]:
+    return [(scale, right, down) for down in (-step, 0.0, step) for right in (-step, 0.0, step)]
+
+
+WINDOWS: tuple[tuple[Window, Window], ...] = (
+    (_WHOLE, _WHOLE),
+    *((_WHOLE, window) for window in _around(0.85, 0.15)),
+    *(((0.85, 0.0, 0.0), window) for window in _around(0.85, 0.15) if window[1:] != (0.0, 0.0)),
+    *(((0.75, 0.0, 0.0), window) for window in _around(0.75, 0.25) if window[1:] != (0.0, 0.0)),
+)
+"""Pairs of a window on the private picture and one on the public picture: crops, small shifts, large shifts."""
+
+_KEPT = 6
+_COARSE = 8
+_LEAST_COSINE = 0.78
+_LEAST_CONTRAST = 0.02
+# Pixels on each side, the step by which a window moves and grows, and the difference over contrast that goes on.
+_STAGES = ((8, 0.08, 0.6), (16, 0.03, 0.5), (32, 0.012, 1.0))
+_ROWS, _COLUMNS, _PAIRS = 512, 2048, 2048
+
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A private picture and the public one that it repeats.
+
+    Args:
+        private, public: positions in the two sets.
+        exact: whether all pixels are equal.
+        mirrored: whether left and right have changed places.
+        difference: what registration leaves, over the private picture's contrast; 0 for an exact copy.
+    """
+
+    private: int
+    public: int
+    exact: bool
+    mirrored: bool
+    difference: float
+
+
+def find(public: np.ndarray, private: np.ndarray, *, limit: float = LIMIT, tell: Tell | None = None) -> list[Pair]:
+    """The best match of each private picture that has one, by rising position.
+
+    **Guarantee.** Whether a private picture has a match, and which, is a function of that picture and of the public set
+    (up to the rounding of matrix products): leaving those out is a stable filter, and whatever is promised for what is
+    left is promised for all (unit: one record; adjacency: any).
+
+    Args:
+        public, private: uint8 (n, 32, 32, 3).
+        limit: the largest difference over contrast that counts.
+        tell: called with (private pictures done, all of them).
+    """
+    for name, images in (("public", public), ("private", private)):
+        if images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE, 3):
+            raise SfumatoError(
+                f"{name} must be uint8 (n, {SIDE}, {SIDE}, 3), got {images.dtype} {images.shape}",
+                f"open the source with size={SIDE} and channels=3",
+            )
+    positive("limit", limit, remedy=f"give a share of the contrast, such as {LIMIT}")
+    if not len(public) or not len(private):
+        return []
+    known: dict[bytes, int] = {}
+    for place, image in enumerate(public):
+        known.setdefault(hashlib.sha256(image.tobytes()).digest(), place)
+    views = {window: _parts(public, window) for _, window in WINDOWS}
+    found: list[Pair] = []
+    for start in range(0, len(private), _ROWS):
+        block = private[start : start + _ROWS]
+        copies = [known.get(hashlib.sha256(image.tobytes()).digest()) for image in block]
+        near = _near(public, block, views, limit)
+        for place, copy in enumerate(copies):
+            if copy is not None:
+                found.append(Pair(private=start + place, public=copy, exact=True, mirrored=False, difference=0.0))
+            elif place in near:
+                match, mirrored, difference = near[place]
+                found.append(
+                    Pair(private=start + place, public=match, exact=False, mirrored=mirrored, difference=difference)
+                )
+        if tell is not None:
+            tell(min(start + _ROWS, len(private)), len(private))
+    return found
+
+
+Parts = tuple[Tensor, Tensor]
+"""Even and odd halves (n, 32) of unit vectors: their cosine is e e' + o o', of the mirror image e e' - o o'."""
+
+
+def _parts(images: np.ndarray, window: Window) -> Parts:
+    halves = []
+    for block in _blocks(images, _COLUMNS):
+        grey = block.float().mean(1, keepdim=True)
+        shown = grey if window == _WHOLE else _cut(grey, _matrices(window, len(grey)), 2 * _COARSE)
+        small = functional.interpolate(shown, (_COARSE, _COARSE), mode="area")
+        small = small - small.mean((2, 3), keepdim=True)
+        small = small / small.flatten(1).norm(dim=1).clamp_min(1e-3).reshape(-1, 1, 1, 1)
+        turned, left = small.flip(-1), slice(0, _COARSE // 2)
+        halves.append(tuple(((small + sign * turned) / 2**0.5)[..., left].flatten(1) for sign in (1, -1)))
+    even, odd = zip(*halves, strict=True)
+    return torch.cat(even), torch.cat(odd)
+
+
+def _near(
+    public: np.ndarray, block: np.ndarray, views: dict[Window, Parts], limit: float
+) -> dict[int, tuple[int, bool, float]]:
+    """By place in the block: the public match, whether it is mirrored, and the difference."""
+    own = {window: _parts(block, window) for window in {mine for mine, _ in WINDOWS}}
+    pieces = [(number, start) for number in range(len(WINDOWS)) for start in range(0, len(public), _COLUMNS)]
+    memory = torch.empty(len(block) * _COLUMNS)
+
+    def cosines(piece: tuple[int, int], rows: Tensor | slice = slice(None)) -> Tensor:
+        """Of these rows with a piece of the public pictures, mirrored or not, whichever is larger."""
+        number, start = piece
+        mine, theirs = WINDOWS[number]
+        (even, odd), (all_even, all_odd) = own[mine], views[theirs]
+        columns = all_odd[start : start + _COLUMNS].t()
+        odd, even = odd[rows], even[rows]
+        both = torch.mm(odd, columns, out=memory[: len(odd) * columns.shape[1]].view(len(odd), columns.shape[1]))
+        return both.abs_().addmm_(even, all_even[start : start + _COLUMNS].t())
+
+    best = torch.stack([cosines(piece).amax(1) for piece in pieces], dim=1)
+    cosine, chosen = best.topk(min(_KEPT, len(pieces)), dim=1)
+    rows, kept = (cosine > _LEAST_COSINE).nonzero(as_tuple=True)
+    piece_of = chosen[rows, kept]
+    place = torch.empty_like(rows)
+    for piece in piece_of.unique().tolist():  # where in the piece the best one stands
+        some = piece_of == piece
+        place[some] = cosines(pieces[piece], rows[some]).argmax(1) + pieces[piece][1]
+    number = torch.tensor([number for number, _ in pieces])[piece_of]
+    mirrored = torch.zeros(len(rows), dtype=torch.bool)
+    for index, (mine, theirs) in enumerate(WINDOWS):
+        some = number == index
+        mirrored[some] = (own[mine][1][rows[some]] * views[theirs][1][place[some]]).sum(1) < 0
+    candidates = _Candidates(rows=rows, public=place, mirrored=mirrored, number=number)
+    return _registered(public, block, candidates, limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidates:
+    """Pairs that may be duplicates: rows of the block, public positions, whether mirrored, and which of `WINDOWS`."""
+
+    rows: Tensor
+    public: Tensor
+    mirrored: Tensor
+    number: Tensor
+
+
+def _registered(
+    public: np.ndarray, block: np.ndarray, found: _Candidates, limit: float
+) -> dict[int, tuple[int, bool, float]]:
+    mine = torch.tensor([mine for mine, _ in WINDOWS])[found.number]
+    theirs = torch.tensor([theirs for _, theirs in WINDOWS])[found.number]
+    left = torch.arange(len(found.rows))
+    difference = torch.zeros(len(left))
+    for side, step, most in _STAGES:
+        parts = []
+        for some in left.split(_PAIRS):
+            own = _cut(_images(block[found.rows[some].numpy()]), _as_matrices(mine[some]), side)
+            other = _images(public[found.public[some].numpy()])
+            other = torch.where(found.mirrored[some].reshape(-1, 1, 1, 1), other.flip(-1), other)
+            theirs[some], rest = _moved(own, other, theirs[some], side, step)
+            parts.append(rest)
+        difference = torch.cat(parts) if parts else difference[:0]
+        going_on = difference < most
+        left, difference = left[going_on], difference[going_on]
+    result: dict[int, tuple[int, bool, float]] = {}
+    for place, rest in sorted(zip(left.tolist(), difference.tolist(), strict=True), key=lambda pair: pair[1]):
+        row = int(found.rows[place])
+        if rest <= limit and row not in result:
+            result[row] = int(found.public[place]), bool(found.mirrored[place]), rest
+    return result
+
+
+def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:
+    """The best of 27 windows (n, 3) on the public pictures (n, 3, 32, 32), and the difference over contrast it leaves."""
+    least, best = torch.full((len(own),), torch.inf), windows.clone()
+    for growth in (1 - step, 1.0, 1 + step):
+        for right in (-step, 0.0, step):
+            for down in (-step, 0.0, step):
+                tried = windows * torch.tensor([growth, 1, 1]) + torch.tensor([0, right, down])
+                rest = _difference(own, _cut(other, _as_matrices(tried), side))
+                better = rest < least
+                least, best = torch.where(better, rest, least), torch.where(better[:, None], tried, best)
+    return best, least
+
+
+def _difference(own: Tensor, other: Tensor) -> Tensor:
+    """Root mean square difference (n,) over the first one's contrast, of pictures (n, 3, S, S) in [0, 1]."""
+    if own.shape[-1] == SIDE:  # the finest pixels are where encoders and filters leave their traces
+        own, other = (functional.avg_pool2d(pixels, 2) for pixels in (own, other))
+    contrast = own.std((2, 3)).square().mean(1).sqrt()
+    return (own - other).square().mean((1, 2, 3)).sqrt() / (contrast + _LEAST_CONTRAST)
+
+
+def _images(pixels: np.ndarray) -> Tensor:
+    """uint8 (n, H, W, 3) to float32 (n, 3, H, W) in [0, 1]."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+
+
+def _blocks(images: np.ndarray, size: int) -> Iterator[Tensor]:
+    for start in range(0, len(images), size):
+        yield _images(images[start : start + size])
+
+
+def _matrices(window: Window, count: int) -> Tensor:
+    return _as_matrices(torch.tensor([window]).expand(count, 3))
+
+
+def _as_matrices(windows: Tensor) -> Tensor:
+    """Windows (n, 3) as affine maps (n, 2, 3)."""
+    scale, right, down = windows.float().unbind(1)
+    none = torch.zeros_like(scale)
+    return torch.stack([torch.stack([scale, none, right], 1), torch.stack([none, scale, down], 1)], 1)
+
+
+def _cut(pixels: Tensor, matrices: Tensor, side: int) -> Tensor:
+    """What windows show of pictures (n, C, H, W): (n, C, side, side)."""
+    grid = functional.affine_grid(matrices, [len(pixels), pixels.shape[1], side, side], align_corners=False)
+    return functional.grid_sample(pixels, grid, padding_mode="reflection", align_corners=False)
