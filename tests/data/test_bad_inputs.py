@@ -62,7 +62,8 @@ def table(path: Path, text: str | bytes) -> str:
 
 
 @refused(
-    "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, features:PATH"
+    "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, "
+    "features:PATH"
 )
 def unknown_kind(path):
     return "imagenet", {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tyro
 
+from sfumato.cli.dedup import Dedup
 from sfumato.cli.evaluate import Evaluate
 from sfumato.cli.features import Features
 from sfumato.cli.finish import Finish
@@ -20,6 +21,7 @@ VERBS = {
     "train": Train,
     "pretrain": Pretrain,
     "features": Features,
+    "dedup": Dedup,
     "sweep": Sweep,
     "plan": Plan,
     "tradeoff": Tradeoff,

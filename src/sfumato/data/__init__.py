@@ -8,7 +8,10 @@ read, split, resized, normalised and augmented by itself.
 """
 
 from sfumato.data.crops import InceptionCrops, dice_of
+from sfumato.data.duplicates import Pair
+from sfumato.data.duplicates import find as find_duplicates
 from sfumato.data.features import BACKBONE, PARTS, Cache, CachedRecords, Contents
+from sfumato.data.filtered import write_without
 from sfumato.data.normalise import AsStored, Transform, preparation
 from sfumato.data.records import Records
 from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source
@@ -26,6 +29,7 @@ __all__ = [
     "Contents",
     "Draws",
     "InceptionCrops",
+    "Pair",
     "Part",
     "Records",
     "Source",
@@ -33,8 +37,10 @@ __all__ = [
     "Views",
     "dice_of",
     "facts",
+    "find_duplicates",
     "is_public",
     "open_source",
     "preparation",
     "put_aside",
+    "write_without",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
+from sfumato.data.filtered import MARK
 from sfumato.data.images import check_size, prepare_array
 from sfumato.data.records import Declared, Loaded, Records
 from sfumato.data.split import in_test
@@ -23,12 +24,12 @@ def load(path: str, declared: Declared) -> Loaded:
     """Read images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
-    refused. An array `classes` of text names the classes. A pair x, y is split by a keyed hash of each picture's
-    pixels. Pictures that are not square lose the ends of their longer side.
+    refused. An array `classes` of text names the classes, one named as `filtered.MARK` says that the set was filtered
+    by looking at private data. A pair x, y is split by a keyed hash of each picture's pixels. Pictures that are not square lose the ends of their longer side.
     """
     file = Path(path).expanduser()
     where = f"archive {str(file)!r}"
-    arrays, names = _read(file, where)
+    arrays, names, filtered = _read(file, where)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
         listing = " and ".join(map(str, sorted(shapes)))
@@ -59,10 +60,11 @@ def load(path: str, declared: Declared) -> Loaded:
         classes_listed=listed,
         parted="x" not in arrays,
         size_rule=rule,
+        filtered=filtered,
     )
 
 
-def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
+def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
     if not os.path.exists(file):
         raise SfumatoError(f"{where} does not exist", "correct the path after npz:")
     try:
@@ -80,6 +82,7 @@ def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...
                     )
             arrays = {name: archive[name] for name in wanted}
             listed = archive["classes"] if "classes" in archive.files else None
+            filtered = MARK in archive.files
     except SfumatoError:
         raise
     except PermissionError:
@@ -113,7 +116,7 @@ def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...
             )
         if not counts[0]:
             raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
-    return arrays, _names(listed, where)
+    return arrays, _names(listed, where), filtered
 
 
 def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:

@@ -2,11 +2,11 @@
 
 Each private picture is looked for in the public set alone. Three sieves follow one another:
 
-1. An embedding: 8 x 8 grey pixels, centred and of norm 1, of 18 windows on each public picture against windows on the
-   private one (`WINDOWS`), and their mirror images. The cosine of a mirrored pair differs from the plain one only in the
-   sign of the odd part, so both cost one product. The six best windows go on.
-2. A registration: the public picture's window is moved and scaled, coarse to fine, until its coloured pixels differ least
-   from the private one's.
+1. An embedding: 8 x 8 grey pixels, centred and of norm 1, of windows on each public picture against windows on the
+   private one (`WINDOWS`), and their mirror images. The cosine of a mirrored pair differs from the plain one only in
+   the sign of the odd part, so both cost one product. The six best windows go on.
+2. A registration: the public picture's window is moved and scaled, coarse to fine, until its coloured pixels differ
+   least from the private one's.
 3. The difference that is left, over the private window's own contrast, is compared with a limit.
 
 Pictures are looked at in 32 x 32 pixels, whatever their size.
@@ -168,6 +168,8 @@ def _near(
     for index, (mine, theirs) in enumerate(WINDOWS):
         some = number == index
         mirrored[some] = (own[mine][1][rows[some]] * views[theirs][1][place[some]]).sum(1) < 0
+    if not len(rows):
+        return {}
     candidates = _Candidates(rows=rows, public=place, mirrored=mirrored, number=number)
     return _registered(public, block, candidates, limit)
 
@@ -209,11 +211,11 @@ def _registered(
 
 
 def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:
-    """The best of 27 windows (n, 3) on the public pictures (n, 3, 32, 32), and the difference over contrast it leaves."""
+    """The best of 27 windows (n, 3) on public pictures (n, 3, 32, 32), and the difference over contrast it leaves."""
     least, best = torch.full((len(own),), torch.inf), windows.clone()
-    for growth in (1 - step, 1.0, 1 + step):
-        for right in (-step, 0.0, step):
-            for down in (-step, 0.0, step):
+    for growth in (1.0, 1 - step, 1 + step):  # where all do equally well, the window stays
+        for right in (0.0, -step, step):
+            for down in (0.0, -step, step):
                 tried = windows * torch.tensor([growth, 1, 1]) + torch.tensor([0, right, down])
                 rest = _difference(own, _cut(other, _as_matrices(tried), side))
                 better = rest < least
@@ -231,7 +233,7 @@ def _difference(own: Tensor, other: Tensor) -> Tensor:
 
 def _images(pixels: np.ndarray) -> Tensor:
     """uint8 (n, H, W, 3) to float32 (n, 3, H, W) in [0, 1]."""
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).float() / 255
 
 
 def _blocks(images: np.ndarray, size: int) -> Iterator[Tensor]:

@@ -30,12 +30,14 @@ class Entry:
         label: its class's name.
         part: "train", "test", or None to let the keyed hash decide.
         user: whose picture it is, where that is known.
+        filtered: whether it stands in a list that was filtered by looking at private data.
     """
 
     path: Path
     label: str
     part: str | None = None
     user: str | None = None
+    filtered: bool = False
 
 
 def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> Loaded:
@@ -66,6 +68,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
         classes_listed=declared.classes is not None,
         parted=entries[0].part is not None,
         size_rule=size_rule,
+        filtered=any(entry.filtered for entry in entries),
     )
 
 
@@ -110,7 +113,7 @@ def _records(
         labels = np.array([numbers[entry.label] for entry in members], dtype=np.int64)
         known = bool(members) and members[0].user is not None
         users = np.array([entry.user for entry in members], dtype=np.str_) if known else None
-        files = np.array([entry.path.name for entry in members], dtype=np.str_)
+        files = np.array([str(entry.path) for entry in members], dtype=np.str_)
         return Records(images=pixels, labels=labels, users=users, files=files)
 
     return part(images[: len(train)], train), part(images[len(train) :][::-1].copy(), test)

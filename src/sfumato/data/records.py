@@ -25,7 +25,7 @@ class Records:
         images: uint8 array (N, H, W, C), C = 1 (grey) or 3 (red, green, blue), 0 is black.
         labels: int64 array (N,), positions in the source's class list.
         users: array (N,) of text that says whose picture each one is, where the source knows.
-        files: array (N,) of the names of the files that the pictures come from, without their folders, likewise.
+        files: array (N,) of the paths of the files that the pictures come from, likewise.
 
     >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
     >>> len(part), part.images.shape
@@ -101,6 +101,7 @@ class Loaded:
             any picture is meant; otherwise the list is what the labels show.
         parted: whether the parts were made beforehand; otherwise the keyed hash made them.
         size_rule: how the pictures' size came about, in words.
+        filtered: whether the set was filtered by looking at private data.
     """
 
     train: Records
@@ -109,3 +110,4 @@ class Loaded:
     classes_listed: bool
     parted: bool
     size_rule: str
+    filtered: bool = False

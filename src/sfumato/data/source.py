@@ -63,6 +63,7 @@ class Source:
         public: whether the records are public, so that figures measured on them may be shown.
         fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits.
         size_rule: how the size came about, in words.
+        filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
         cache: where the records are features; size and channels are then those of the images behind them.
     """
 
@@ -77,6 +78,7 @@ class Source:
     public: bool
     fingerprint: str = field(repr=False)
     size_rule: str
+    filtered: bool = False
     cache: Cache | None = None
 
     @property
@@ -170,6 +172,7 @@ def open_source(
         public=kind.published if public is None else public,
         fingerprint=fingerprint(owner_key, loaded.train, loaded.test, loaded.classes),
         size_rule=loaded.size_rule,
+        filtered=loaded.filtered,
     )
 
 
@@ -185,6 +188,7 @@ def facts(source: Source) -> dict[str, Any]:
         "size": source.size,
         "channels": source.channels,
         "size_rule": source.size_rule,
+        "filtered": source.filtered,
     }
 
 
@@ -209,6 +213,7 @@ def _of_cache(path: str, examples: int | None, public: bool | None, declared: li
         public=known["public"] if public is None else public,
         fingerprint=known["fingerprint"],
         size_rule=known["size_rule"],
+        filtered=known["filtered"],
         cache=cache,
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.data.files import Entry, load_files
+from sfumato.data.filtered import MARK
 from sfumato.data.records import Declared, Loaded
 
 
@@ -16,7 +17,8 @@ def load(path: str, declared: Declared) -> Loaded:
 
     Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose picture it
     is), `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so
-    that one person's pictures stay together, else of the file's bytes. Other columns are not looked at.
+    that one person's pictures stay together, else of the file's bytes. A column named as `filtered.MARK` says that the
+    list was filtered by looking at private data. Other columns are not looked at.
     """
     table = Path(path).expanduser()
     entries = []
@@ -82,4 +84,4 @@ def _entry(row: dict[str, str], table: Path, line: int) -> Entry:
         raise SfumatoError(f"line {line} of {str(table)!r} has the split {part!r}", "write train or test")
     user = row["user"].strip() if "user" in row else None
     file = table.parent / Path(row["path"].strip()).expanduser()
-    return Entry(path=file, label=row["label"].strip(), part=part, user=user)
+    return Entry(path=file, label=row["label"].strip(), part=part, user=user, filtered=MARK in row)

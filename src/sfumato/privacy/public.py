@@ -15,6 +15,7 @@ class NoPromise:
     Args:
         published: whether the data are a published collection; otherwise their owner declared them public.
         pretrained: where the initial weights came from: None or one of `statement.ORIGINS`.
+        filtered: whether the data were filtered by looking at private data.
 
     >>> NoPromise(published=True).sentence.split(":")[0]
     'This model promises nothing'
@@ -22,6 +23,7 @@ class NoPromise:
 
     published: bool
     pretrained: str | None = None
+    filtered: bool = False
 
     @property
     def sentence(self) -> str:
@@ -40,6 +42,11 @@ class NoPromise:
                 "A private run stands behind the weights that this training began with: that run's own statement "
                 "speaks for its data, and where the same data are used again, epsilons add up."
             )
+        if self.filtered or self.pretrained == "filtered run":
+            lines.append(
+                "The data, or those behind the weights that this training began with, were filtered by looking at "
+                "private data. What was left out tells of those, without noise."
+            )
         return {
             "sentence": self.sentence,
             "plain": [
@@ -51,4 +58,5 @@ class NoPromise:
             "delta": None,
             "published": self.published,
             "pretrained": self.pretrained,
+            "filtered": self.filtered,
         }

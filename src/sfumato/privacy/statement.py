@@ -24,6 +24,8 @@ ORIGINS = {
     "torchvision": "from torchvision), which are taken as public",
     "file": "from a file of the owner), which are taken as public",
     "public run": "from training without privacy), which their owner declared public",
+    "filtered run": "from training without privacy on data that were filtered by looking at private data): the filter "
+    "is a function of those without noise, which no promise here covers",
     "private run": "from another private run), for which that run's own statement speaks: where both have used the "
     "same data, their epsilons add up",
 }

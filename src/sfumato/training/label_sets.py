@@ -37,7 +37,8 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str]) -> list[froze
     except ValueError:
         raise SfumatoError(f"label sets {path} are not valid JSON", "write a list of lists, or an object") from None
     count = sum(map(len, parts))
-    names = [] if any(part.files is None for part in parts) else [str(name) for part in parts for name in part.files]  # type: ignore[union-attr]
+    known = [part.files for part in parts if part.files is not None]
+    names = [Path(name).name for files in known for name in files] if len(known) == len(parts) else []
     if isinstance(data, dict):
         if not names:
             raise SfumatoError(f"label sets {path} go by file name, and the records come from no files", "give a list")

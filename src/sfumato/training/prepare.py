@@ -142,7 +142,10 @@ def origin_of(weights: str | None) -> str | None:
     if statement is None:
         return "file"
     private = statement["epsilon"] is not None or statement.get("pretrained") == "private run"
-    return "private run" if private else "public run"
+    if private:
+        return "private run"
+    filtered = statement.get("filtered", False) or statement.get("pretrained") == "filtered run"
+    return "filtered run" if filtered else "public run"
 
 
 def choose_device(name: str | None) -> str:

@@ -93,7 +93,7 @@ class PublicJob:
     @property
     def statement(self) -> NoPromise:
         """That nothing is promised."""
-        return NoPromise(published=self.source.published, pretrained=self.origin)
+        return NoPromise(published=self.source.published, pretrained=self.origin, filtered=self.source.filtered)
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""

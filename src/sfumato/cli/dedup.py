@@ -1,0 +1,163 @@
+"""sfumato dedup: pictures of a private set that stand in a public one as well."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato.cli import console
+from sfumato.cli.options import Path, Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from sfumato.data import Pair, Source
+    from sfumato.report import ShownPair
+
+DROPS = ("private", "public", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dedup:
+    """Find copies and near copies of private pictures in a public set: crops, shifts, mirror images, other sizes, JPEG.
+
+    Pre-training on a picture that is also private breaks the promise for it. By default the private set is written
+    again without such pictures: each is compared with the public set alone, so the promise holds for those that are
+    left. To leave them out of the public set instead tells of the private one, and statements that come of it say so.
+    """
+
+    public: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PUBLIC")]
+    """The public source: digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME."""
+    private: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRIVATE")]
+    """The private source."""
+    drop: str = "private"
+    """From which set pictures are left out: private, public, or none."""
+    limit: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0.28)")] = None
+    """The largest difference, over a picture's contrast, that counts as a copy."""
+    output: Path = None
+    """Where the pairs and the smaller set go. (default: dedup/ and the private source's name)"""
+    root: Path = None
+    """Where torchvision's data sets are."""
+    threads: Whole = None
+    """CPU threads."""
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+    def run(self) -> int:
+        """Compare, and write what came of it."""
+        import json
+        from pathlib import Path as FilePath
+
+        import numpy as np
+        import torch
+
+        from sfumato._checks import SfumatoError, one_of, positive_integer
+        from sfumato._files import write, writing
+        from sfumato.cli.choices import stem_of
+        from sfumato.data import find_duplicates
+        from sfumato.data.duplicates import LIMIT
+        from sfumato.report import page_of_pairs
+        from sfumato.training.prepare import default_threads
+        from sfumato.training.progress import Bars
+
+        one_of("drop", self.drop, DROPS)
+        torch.set_num_threads(positive_integer("threads", default_threads() if self.threads is None else self.threads))
+        place = FilePath(self.output or f"dedup/{stem_of(self.private)}")
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise SfumatoError(f"{place} exists and is not empty", "give --output a new directory")
+        with Bars() as progress:
+            progress.begin("reading", 2)
+            public, private = (self._small(spec) for spec in (self.public, self.private))
+            images = [np.concatenate([part.take(slice(None)) for part in parts]) for parts in (public, private)]
+            # What is to be left out is looked for in the other set: all copies of it then go.
+            looked_in, looked_for = images if self.drop != "public" else images[::-1]
+            progress.begin("comparing", len(looked_for))
+            pairs = find_duplicates(
+                looked_in,
+                looked_for,
+                limit=LIMIT if self.limit is None else self.limit,
+                tell=lambda done, _: progress.advance(done),
+            )
+        if self.drop == "public":
+            pairs = [replace(pair, private=pair.public, public=pair.private) for pair in pairs]
+        with writing(place):
+            place.mkdir(parents=True, mode=0o700, exist_ok=True)
+        summary = self._summary(len(images[1]), len(images[0]), pairs)
+        write(place / "pairs.json", json.dumps([asdict(pair) for pair in pairs], indent=1).encode(), private=True)
+        shown = _shown(pairs, *images)
+        write(place / "pairs.html", page_of_pairs("Pictures in both sets", summary, shown).encode(), private=True)
+        written = self._written(pairs, place)
+        figures = {
+            "public": len(images[0]),
+            "private": len(images[1]),
+            "exact": sum(pair.exact for pair in pairs),
+            "near": sum(not pair.exact for pair in pairs),
+            "page": str(place / "pairs.html"),
+            "written": written,
+        }
+        if self.json:
+            console.as_json(figures)
+            return 0
+        console.result(summary)
+        console.talk(f"{place / 'pairs.html'}   the pairs side by side; it shows private pictures")
+        if self.drop == "public" and written:
+            console.talk("note: this choice looked at private data without noise; statements that come of it say so")
+        if written:
+            console.talk(f"next: sfumato {'train' if self.drop == 'private' else 'pretrain'} {written}")
+        return 0
+
+    def _small(self, spec: str) -> Sequence[Any]:
+        """Both parts of a source, 32 pixels a side, in colour."""
+        from sfumato.data import open_source
+        from sfumato.data.duplicates import SIDE
+        from sfumato.randomness import owner_key
+
+        source = open_source(spec, owner_key=owner_key(), size=SIDE, channels=3, root=self.root)
+        return source.train, source.test
+
+    def _written(self, pairs: Sequence[Pair], place: Any) -> str | None:
+        """The set without its duplicates, as another source; None where nothing is left out."""
+        from sfumato.data import open_source, write_without
+        from sfumato.randomness import owner_key
+
+        if self.drop == "none":
+            return None
+        spec = self.private if self.drop == "private" else self.public
+        source: Source = open_source(spec, owner_key=owner_key(), root=self.root)
+        return write_without(
+            {"train": source.train, "test": source.test},
+            source.classes,
+            {pair.private if self.drop == "private" else pair.public for pair in pairs},
+            place / self.drop,
+            marked=self.drop == "public" or source.filtered,
+        )
+
+    def _summary(self, private: int, public: int, pairs: Sequence[Pair]) -> str:
+        exact = sum(pair.exact for pair in pairs)
+        theirs, mine = (len({getattr(pair, side) for pair in pairs}) for side in ("public", "private"))
+        return (
+            f"{mine} of {private:,} private pictures and {theirs} of {public:,} public ones are the same: {exact} exact "
+            f"copies, {len(pairs) - exact} near ones."
+        )
+
+
+def _shown(pairs: Sequence[Pair], public: np.ndarray, private: np.ndarray) -> list[ShownPair]:
+    from sfumato.report import ShownPair
+
+    return [
+        ShownPair(
+            private=private[pair.private],
+            public=public[pair.public],
+            private_name=f"number {pair.private}",
+            public_name=f"number {pair.public}",
+            note="an exact copy"
+            if pair.exact
+            else f"differs by {pair.difference:.0%} of its contrast{', mirrored' if pair.mirrored else ''}",
+            difference=pair.difference,
+        )
+        for pair in pairs
+    ]

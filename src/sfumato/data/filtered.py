@@ -1,0 +1,70 @@
+"""A source without some of its records, written down as another source."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sfumato._files import write
+
+if TYPE_CHECKING:
+    from sfumato.data.source import Part
+
+MARK = "filtered_by_private_data"
+"""The array or column that says so: what is trained on such a set tells of the private data."""
+
+
+def write_without(
+    parts: dict[str, Part], classes: tuple[str, ...], left_out: set[int], path: Path, *, marked: bool
+) -> str:
+    """Write the records that are kept, as a table of files where they come from files, else as arrays.
+
+    Args:
+        parts: "train" and "test".
+        classes: their class names.
+        left_out: positions, counted through both parts.
+        path: without suffix.
+        marked: whether the choice was made by looking at private data.
+
+    Returns:
+        the spelling of the source that was written: `csv:PATH` or `npz:PATH`.
+    """
+    kept: dict[str, np.ndarray] = {}
+    first = 0
+    for name, part in parts.items():
+        kept[name] = np.array([first + place not in left_out for place in range(len(part))], dtype=bool)
+        first += len(part)
+    if all(part.files is not None for part in parts.values()):
+        file = path.with_suffix(".csv")
+        write(file, _table(parts, classes, kept, marked=marked).encode(), private=True)
+        return f"csv:{file}"
+    arrays = {
+        f"{letter}_{name}": array[kept[name]]
+        for name, part in parts.items()
+        for letter, array in (("x", part.take(slice(None))), ("y", part.labels))
+    }
+    arrays["classes"] = np.array(classes)
+    if marked:
+        arrays[MARK] = np.array(True)
+    memory = io.BytesIO()
+    np.savez(memory, **arrays)  # type: ignore[arg-type]
+    file = path.with_suffix(".npz")
+    write(file, memory.getvalue(), private=True)
+    return f"npz:{file}"
+
+
+def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
+    """Lines of path, label and split, with absolute paths."""
+    text = io.StringIO(newline="")
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["path", "label", "split", *([MARK] if marked else [])])
+    for name, part in parts.items():
+        assert part.files is not None
+        for place in np.flatnonzero(kept[name]):
+            label = classes[int(part.labels[place])]
+            lines.writerow([Path(part.files[place]).resolve(), label, name, *(["yes"] if marked else [])])
+    return text.getvalue()

@@ -1,0 +1,69 @@
+"""The page of near duplicates: each private picture beside the public one that it repeats."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+import jinja2
+import numpy as np
+from PIL import Image
+
+MOST = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPair:
+    """Two pictures side by side.
+
+    Args:
+        private, public: uint8 (H, W, C).
+        private_name, public_name: what to call them.
+        note: how they differ, in words.
+        difference: the pairs that differ most are shown first.
+    """
+
+    private: np.ndarray
+    public: np.ndarray
+    private_name: str
+    public_name: str
+    note: str
+    difference: float
+
+
+def page_of_pairs(title: str, summary: str, pairs: Sequence[ShownPair]) -> str:
+    """One HTML file that needs no network and runs no script. It shows private pictures.
+
+    Args:
+        title, summary: what was compared, and what came of it.
+        pairs: all of them; at most `MOST` are shown, the most different first, since those are the ones to doubt.
+    """
+    shown = sorted(pairs, key=lambda pair: -pair.difference)[:MOST]
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(files("sfumato.report").joinpath("pairs.html.jinja").read_text("utf-8"))
+    return template.render(
+        title=title,
+        summary=summary,
+        more=len(pairs) - len(shown),
+        pairs=[
+            {
+                "private": _png(pair.private),
+                "public": _png(pair.public),
+                "private_name": pair.private_name,
+                "public_name": pair.public_name,
+                "note": pair.note,
+            }
+            for pair in shown
+        ],
+    )
+
+
+def _png(pixels: np.ndarray) -> str:
+    memory = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(memory, "PNG")
+    return base64.b64encode(memory.getvalue()).decode("ascii")

@@ -1,0 +1,120 @@
+"""sfumato dedup: which set loses its pictures, and who is told of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfumato.cli import main
+from sfumato.data import open_source
+
+KEY = bytes(32)
+QUICK = "--model linear --steps 2 --noise-multiplier 8 --batch-size 20 --threads 1 --device cpu"
+
+
+@pytest.fixture
+def call(capsys):
+    def call(command, *, status=0):
+        capsys.readouterr()
+        assert main(shlex.split(command)) == status
+        printed = capsys.readouterr()
+        return printed.out if status == 0 else printed.err
+
+    return call
+
+
+def noise(count: int, seed: int) -> np.ndarray:
+    coarse = np.random.default_rng(seed).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
+    return coarse.repeat(4, 1).repeat(4, 2)
+
+
+@pytest.fixture
+def sets(workplace) -> tuple[str, str]:
+    """A public and a private archive; the private pictures 3, 7 and 41 are public, 7 as its mirror image."""
+    public, private = noise(60, 0), noise(50, 1)
+    private[3], private[7], private[41] = public[5], public[9][:, ::-1], public[50]
+    for name, images in (("public", public), ("private", private)):
+        train = 40
+        labels = np.arange(len(images)) % 2
+        np.savez(
+            f"{name}.npz",
+            x_train=images[:train],
+            y_train=labels[:train],
+            x_test=images[train:],
+            y_test=labels[train:],
+        )
+    return "npz:public.npz", "npz:private.npz"
+
+
+def test_private_pictures_are_left_out_of_the_private_set(call, sets):
+    found = json.loads(call(f"dedup {sets[0]} {sets[1]} --output d --json"))
+    assert (found["exact"], found["near"], found["written"]) == (2, 1, "npz:d/private.npz")
+    pairs = json.loads(Path("d/pairs.json").read_text())
+    assert [(pair["private"], pair["public"], pair["mirrored"]) for pair in pairs] == [
+        (3, 5, False),
+        (7, 9, True),
+        (41, 50, False),
+    ]
+    before, after = (open_source(spec, owner_key=KEY) for spec in (sets[1], found["written"]))
+    kept = [place for place in range(40) if place not in (3, 7)]
+    assert np.array_equal(after.train.images, before.train.images[kept])
+    assert np.array_equal(after.train.labels, before.train.labels[kept])
+    assert len(after.test) == 9
+    assert not after.filtered
+    assert Path("d/pairs.html").read_text().count("<li>") == 3
+    assert {path.stat().st_mode & 0o077 for path in Path("d").iterdir()} == {0}
+    assert "is not empty" in call(f"dedup {sets[0]} {sets[1]} --output d", status=1)
+
+
+def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call, sets):
+    found = json.loads(call(f"dedup {sets[0]} {sets[1]} --drop public --output d --json"))
+    assert found["written"] == "npz:d/public.npz"
+    assert open_source(found["written"], owner_key=KEY).filtered
+    call(f"pretrain {found['written']} --public --model linear --steps 2 --batch-size 10 --output pre --threads 1")
+    statement = json.loads(Path("pre/statement.json").read_text())
+    assert statement["filtered"]
+    assert "were filtered by looking at private data" in statement["not_covered"][-1]
+    call(f"pretrain {sets[0]} --public --pretrained pre --steps 2 --batch-size 10 --output again --threads 1")
+    assert json.loads(Path("again/statement.json").read_text())["pretrained"] == "filtered run"
+    for weights in ("pre", "again"):
+        call(f"train {sets[1]} {QUICK.replace('--model linear', '')} --pretrained {weights} --output {weights}-run")
+        private = json.loads(Path(f"{weights}-run/statement.json").read_text())
+        assert private["circumstances"]["pretrained"] == "filtered run"
+        assert "filtered by looking at private data" in private["not_covered"][0]
+        call(f"verify {weights}-run")
+    call(f"pretrain {sets[0]} --public --model linear --steps 2 --batch-size 10 --output plain --threads 1")
+    assert not json.loads(Path("plain/statement.json").read_text())["filtered"]
+
+
+def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
+    found = json.loads(call(f"dedup digits folder:{spots_folder} --output d --json"))
+    assert found["written"] == "csv:d/private.csv"
+    assert found["private"] == 120
+    again = json.loads(call(f"dedup folder:{spots_folder} folder:{spots_folder} --drop public --output e --json"))
+    assert again["exact"] == 120
+    assert open_source("csv:d/private.csv", owner_key=KEY).train.files is not None
+    lines = Path("e/public.csv").read_text().splitlines()  # all copies of a picture are left out
+    assert lines == ["path,label,split,filtered_by_private_data"]
+    table = Path("d/private.csv").read_text().splitlines()
+    marked = [f"{table[0]},filtered_by_private_data", *(f"{line},yes" for line in table[1:])]
+    Path("marked.csv").write_text("\n".join(marked))
+    assert open_source("csv:marked.csv", owner_key=KEY).filtered
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [("--drop both", "--drop must be one of private, public, none"), ("--limit 0", "--limit must be positive")],
+)
+def test_refusals(call, sets, options, words):
+    assert words in call(f"dedup {sets[0]} {sets[1]} {options} --output d", status=1)
+    assert not Path("d").exists()
+
+
+def test_none_is_left_out_where_none_is_asked_for(call, sets):
+    found = json.loads(call(f"dedup {sets[0]} {sets[1]} --drop none --output d --json"))
+    assert found["written"] is None
+    assert sorted(path.name for path in Path("d").iterdir()) == ["pairs.html", "pairs.json"]

@@ -1,0 +1,109 @@
+"""Near duplicates: planted ones are found, others are not, and one private picture says nothing of another."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato._checks import SfumatoError
+from sfumato.data import duplicates, find_duplicates
+
+KINDS = ("exact", "crop", "shift", "jpeg", "flip", "resize")
+
+
+def scenes(count: int, seed: int) -> np.ndarray:
+    """Made-up pictures with edges and colours at all scales, uint8 (count, 32, 32, 3)."""
+    generator = np.random.default_rng(seed)
+    pictures = np.zeros((count, 32, 32, 3))
+    for side in (2, 4, 8, 16):
+        coarse = generator.normal(size=(count, side, side, 3)) * 40 * (4 / side) ** 0.5
+        pictures += coarse.repeat(32 // side, 1).repeat(32 // side, 2)
+    return (pictures + 128).clip(0, 255).astype(np.uint8)
+
+
+def planted(picture: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
+    image = Image.fromarray(picture)
+    if kind == "crop":
+        side = int(generator.integers(26, 31))
+        left, top = generator.integers(0, 33 - side, 2)
+        image = image.crop((left, top, left + side, top + side)).resize((32, 32), Image.Resampling.BILINEAR)
+    elif kind == "shift":
+        right, down = generator.integers(-4, 5, 2)
+        padded = np.pad(picture, ((4, 4), (4, 4), (0, 0)), mode="reflect")
+        image = Image.fromarray(padded[4 + down : 36 + down, 4 + right : 36 + right])
+    elif kind == "jpeg":
+        memory = io.BytesIO()
+        image.save(memory, "JPEG", quality=80)
+        image = Image.open(memory)
+    elif kind == "flip":
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    elif kind == "resize":
+        image = image.resize((20, 20), Image.Resampling.BICUBIC).resize((32, 32), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+@pytest.fixture(scope="module")
+def public() -> np.ndarray:
+    return scenes(300, 0)
+
+
+def test_planted_copies_are_found_and_nothing_else(public):
+    generator = np.random.default_rng(1)
+    chosen = generator.integers(0, 300, 90)
+    private = scenes(200, 2)
+    for place, source in enumerate(chosen):
+        private[place] = planted(public[source], KINDS[place % len(KINDS)], generator)
+    pairs = {pair.private: pair for pair in find_duplicates(public, private)}
+    assert not [place for place in pairs if place >= 90]
+    for number, kind in enumerate(KINDS):
+        places = range(number, 90, len(KINDS))
+        right = [place in pairs and pairs[place].public == chosen[place] for place in places]
+        assert np.mean(right) >= (1.0 if kind in ("exact", "flip") else 0.9), kind
+        if kind == "exact":
+            assert all(pairs[place].exact and pairs[place].difference == 0 for place in places)
+        if kind == "flip":
+            assert all(pairs[place].mirrored for place in places)
+
+
+def test_a_private_picture_is_looked_for_by_itself(public, monkeypatch):
+    generator = np.random.default_rng(3)
+    private = np.stack([planted(public[place], KINDS[place % len(KINDS)], generator) for place in range(40)])
+    whole = {pair.private: (pair.public, pair.mirrored) for pair in find_duplicates(public, private)}
+    assert len(whole) > 35
+    fewer = find_duplicates(public, private[1:])
+    assert {pair.private + 1: (pair.public, pair.mirrored) for pair in fewer} == {
+        place: match for place, match in whole.items() if place > 0
+    }
+    monkeypatch.setattr(duplicates, "_ROWS", 7)
+    cut = find_duplicates(public, private)
+    assert {pair.private: (pair.public, pair.mirrored) for pair in cut} == whole
+
+
+def test_the_pieces_of_the_public_set_do_not_matter(public, monkeypatch):
+    private = public[::7].copy()[:, :, ::-1]
+    before = find_duplicates(public, private)
+    monkeypatch.setattr(duplicates, "_COLUMNS", 64)
+    assert find_duplicates(public, private) == before
+    assert [pair.public for pair in before] == list(range(0, 300, 7))
+
+
+def test_blank_pictures_match_only_blank_ones():
+    blank, white = np.zeros((1, 32, 32, 3), np.uint8), np.full((1, 32, 32, 3), 255, np.uint8)
+    assert [pair.exact for pair in find_duplicates(blank, blank)] == [True]
+    assert find_duplicates(blank, white) == []
+    assert find_duplicates(scenes(20, 0), white) == []
+
+
+def test_nothing_is_found_in_nothing(public):
+    assert find_duplicates(public[:0], public) == []
+    assert find_duplicates(public, public[:0]) == []
+
+
+def test_other_pictures_are_refused(public):
+    with pytest.raises(SfumatoError, match=r"private must be uint8 \(n, 32, 32, 3\)"):
+        find_duplicates(public, public[:, :16])
+    with pytest.raises(SfumatoError, match="limit must be positive"):
+        find_duplicates(public, public, limit=0)
