@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction")
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds"),
-    *("vary", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
+    *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
 
 

@@ -140,8 +140,8 @@ class Dedup:
         exact = sum(pair.exact for pair in pairs)
         theirs, mine = (len({getattr(pair, side) for pair in pairs}) for side in ("public", "private"))
         return (
-            f"{mine} of {private:,} private pictures and {theirs} of {public:,} public ones are the same: {exact} exact "
-            f"copies, {len(pairs) - exact} near ones."
+            f"{mine} of {private:,} private pictures and {theirs} of {public:,} public ones are the same: {exact} "
+            f"exact copies, {len(pairs) - exact} near ones."
         )
 
 

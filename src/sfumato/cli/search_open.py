@@ -39,7 +39,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     check_kind(asked, data, public=mode == "public")
     try_each(setting, data, rules)
     plans = [plan_for(setting, data, change) for change in changes]
-    told = _together(plans) if mode == "uncovered" else None
+    told = together(plans) if mode == "uncovered" else None
     if asked.dry_run:
         return _foretell(asked, changes, plans, told)
     record = {
@@ -48,7 +48,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
         "runs": len(changes),
         "data": data.source.fingerprint,
     }
-    _begin(place, record)
+    begin(place, record, FILE)
     del data  # each process reads its own
     width = len(str(len(changes)))
     places = [place / f"{number:0{width}d}" for number in range(1, len(changes) + 1)]
@@ -75,7 +75,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
         console.as_json({"search": mode, **result})
         return 0
     _table(ranked, list(rules))
-    _say_what_it_cost(mode, told)
+    say_what_it_cost(mode, told)
     console.talk(f"{place / PLOT}   what was found, setting by setting")
     console.talk(f"sfumato train {place / BEST}   trains on the whole training part with the best settings")
     return 0
@@ -113,7 +113,7 @@ def _save(key: DiceKey, place: Path) -> None:
         key.save(place / KEY)
 
 
-def _begin(place: Path, record: Mapping[str, Any]) -> None:
+def begin(place: Path, record: Mapping[str, Any], file: str) -> None:
     """Write what the search is, or refuse to go on with another one."""
     from sfumato._checks import SfumatoError
     from sfumato._files import writing
@@ -121,8 +121,8 @@ def _begin(place: Path, record: Mapping[str, Any]) -> None:
     from sfumato.training.directory import RunDirectory
 
     run = RunDirectory(place)
-    if (place / FILE).exists():
-        before = run.read_json(FILE)
+    if (place / file).exists():
+        before = run.read_json(file)
         pins.compare(
             "search",
             {name: before.get(name) for name in record},
@@ -135,10 +135,10 @@ def _begin(place: Path, record: Mapping[str, Any]) -> None:
         raise SfumatoError(f"{place} exists and holds no search", "give --output a directory that is empty or new")
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)
-    run.write_json(FILE, dict(record), private=True)
+    run.write_json(file, dict(record), private=True)
 
 
-def _together(plans: Sequence[PrivacyPlan]) -> Search:
+def together(plans: Sequence[PrivacyPlan]) -> Search:
     """What all runs cost together by composition."""
     from sfumato.privacy import Search
     from sfumato.training import uses
@@ -159,7 +159,7 @@ def _foretell(
         return 0
     for change, row in zip(changes, rows, strict=True):
         console.result(f"{line_of(change)}: {row['steps']} steps, batch {row['batch_size']}, noise {row['sigma']:g}")
-    _say_what_it_cost("uncovered" if told else "public", told)
+    say_what_it_cost("uncovered" if told else "public", told)
     console.talk(f"nothing was spent; without --dry-run this would train {len(rows)} runs")
     return 0
 
@@ -179,7 +179,8 @@ def _table(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> None:
     console.result()
 
 
-def _say_what_it_cost(mode: str, told: Search | None) -> None:
+def say_what_it_cost(mode: str, told: Search | None) -> None:
+    """What all runs of an open search cost together, if anything."""
     from sfumato.privacy.statement import rounded_up
 
     if told is None:

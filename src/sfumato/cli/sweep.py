@@ -34,6 +34,8 @@ class Sweep(PrivateChoices):
 
     vary: Vary = None
     """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
+    one_at_a_time: bool = False
+    """Change one thing at a time, and show what each change does; source may then vary too, over caches of features."""
     search: ModeOfSearch = None
     """How the search treats privacy."""
     candidates: Candidates = None
@@ -55,13 +57,15 @@ class Sweep(PrivateChoices):
 
     def run(self) -> int:
         """Search, and show what was found."""
-        from sfumato.cli import search_open, search_private
+        from sfumato.cli import factors, search_open, search_private
         from sfumato.training.progress import Bars
 
         asked = self.with_recipe(self.what)
-        rules = space.read(self.vary or (), self.what, VARIED)
+        rules = space.read(self.vary or (), self.what, (*VARIED, "source") if self.one_at_a_time else VARIED)
         mode = asked.mode(rules)
         with Bars() as progress:
+            if self.one_at_a_time:
+                return factors.factors(asked, rules, mode, progress)
             if mode == "private":
                 return search_private.search(asked, rules, progress)
             return search_open.search(asked, rules, mode, progress)
@@ -84,6 +88,11 @@ class Sweep(PrivateChoices):
         mode = one_of("search", self.search or "public", MODES)
         if mode == "public" and not public:
             raise SfumatoError("--search is public, but the data are private", "give --public if they are not")
+        if self.one_at_a_time and (mode == "private" or self.candidates is not None):
+            raise SfumatoError(
+                "--one-at-a-time shows all of its runs, which a private selection must not",
+                "leave it out, or give --search uncovered and no --candidates",
+            )
         if mode != "private" and (self.shape is not None or self.score_noise is not None):
             raise SfumatoError(
                 "--shape and --score-noise belong to a private selection", "leave them out, or give --search private"

@@ -64,6 +64,7 @@ def setting_of(asked: Sweep) -> Setting:
     from sfumato.training.prepare import default_threads
 
     threads = max(1, default_threads() // (asked.processes or 1)) if asked.threads is None else asked.threads
+    _STATE.clear()
     share = VALIDATION if asked.validation is None else asked.validation
     asked, _ = asked.as_pretrained()
     return Setting(asked=asked, validation=share, scored_on=asked.score_on, threads=threads)
@@ -90,6 +91,24 @@ def opened(setting: Setting) -> Opened:
             f"--score-on {setting.scored_on} is private", "leave it out, and scores are taken with noise instead"
         )
     return Opened(source=source, validation=other.test, request={"source": request, "scored on": setting.scored_on})
+
+
+def data_for(setting: Setting, data: Opened, change: Mapping[str, Any]) -> Opened:
+    """The data of one run: the search's own, or the same in another form, such as another cache of their features."""
+    from sfumato._checks import SfumatoError
+
+    if change.get("source") in (None, setting.asked.source):
+        return data
+    spec = change["source"]
+    others = _STATE.setdefault("others", {})
+    if spec not in others:
+        others[spec] = opened(replace(setting, asked=replace(setting.asked, source=spec)))
+    if others[spec].source.fingerprint != data.source.fingerprint:
+        raise SfumatoError(
+            f"source {spec} holds other data than {setting.asked.source}",
+            "compare features of the same source, or the source itself in the same size",
+        )
+    return others[spec]
 
 
 def check_kind(asked: Sweep, data: Opened, *, public: bool) -> None:
@@ -182,7 +201,8 @@ def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any
 
     if "refused" in _STATE:
         raise _STATE["refused"]
-    setting, data = _STATE["setting"], _STATE["opened"]
+    setting = _STATE["setting"]
+    data = data_for(setting, _STATE["opened"], change)
     run = RunDirectory(place)
     if setting.selection is not None:
         check_machine(setting, run)

@@ -25,7 +25,8 @@ def load(path: str, declared: Declared) -> Loaded:
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
     refused. An array `classes` of text names the classes, one named as `filtered.MARK` says that the set was filtered
-    by looking at private data. A pair x, y is split by a keyed hash of each picture's pixels. Pictures that are not square lose the ends of their longer side.
+    by looking at private data. A pair x, y is split by a keyed hash of each picture's pixels. Pictures that are not
+    square lose the ends of their longer side.
     """
     file = Path(path).expanduser()
     where = f"archive {str(file)!r}"

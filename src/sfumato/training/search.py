@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from sfumato.data import Records
+from sfumato.data import Part
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.privacy import Ledger, PrivateSelection
 from sfumato.training import directory as names
@@ -31,7 +31,7 @@ def train_candidate(job: Job, run: RunDirectory, *, progress: Progress | None = 
         return loop.take_steps(job, run, ledger, progress=progress)
 
 
-def right_answers(job: Job, outcome: Outcome, validation: Records) -> int:
+def right_answers(job: Job, outcome: Outcome, validation: Part) -> int:
     """How many validation records the candidate labels rightly. Private: to be used with noise, or on public data.
 
     **Guarantee.** Each record is labelled by itself (`outputs_alone`), so adding or removing one validation record
