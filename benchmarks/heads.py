@@ -85,6 +85,7 @@ def make(place: Path, records: int, width: int, classes: int) -> Path:
             "size": 224,
             "channels": 3,
             "size_rule": "declared",
+            "filtered": False,
         },
     )
     cache.begin(contents)

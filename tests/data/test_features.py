@@ -27,6 +27,7 @@ SOURCE = {
     "size": 8,
     "channels": 3,
     "size_rule": "declared",
+    "filtered": False,
 }
 
 

@@ -30,6 +30,9 @@ INDEX = "features.json"
 BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PARTS = ("train", "test")
+SOURCE_FACTS = frozenset(
+    ("kind", "fingerprint", "classes", "examples", "read", "public", "size", "channels", "size_rule", "filtered")
+)
 PIECE_BYTES = 64 << 20
 _FORMAT = 1
 _METADATA = "sfumato"
@@ -43,7 +46,7 @@ class Contents:
     Args:
         width: D, the length of a feature vector.
         counts: records in the parts "train" and "test".
-        source: what is known of the records: kind, fingerprint, classes, examples, read, public, size, channels.
+        source: what is known of the records: the `SOURCE_FACTS`.
         views: K, how many versions of each training record there are; test records have one.
         dtype: "float32", "float16" or "bfloat16".
         rows: records in a piece, the last one of a part excepted.
@@ -72,6 +75,8 @@ class Contents:
         positive_integer("width", self.width)
         positive_integer("views", self.views)
         one_of("dtype", self.dtype, DTYPES)
+        if set(self.source) != SOURCE_FACTS:
+            raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
         if not self.rows:
             object.__setattr__(self, "rows", max(1, PIECE_BYTES // self.record_bytes))
 
