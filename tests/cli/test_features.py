@@ -13,7 +13,7 @@ from PIL import Image
 from sfumato import load
 from sfumato.cli import main
 from sfumato.privacy import PrivacyPlan, compose
-from sfumato.training import caching
+from sfumato.training import caching, loop
 
 BACKBONE = "--backbone runs/wrn"
 QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
@@ -154,6 +154,28 @@ def test_several_right_labels(call, spots_folder):
         Path("odd.json").write_text(json.dumps(data))
         assert words in call("evaluate run features:cache --label-sets odd.json", status=1)
     assert "cannot be read" in call("evaluate run features:cache --label-sets none.json", status=1)
+
+
+def test_a_run_goes_on_with_the_features_that_it_began_with(call, monkeypatch):
+    for size in (12, 16):
+        call(f"features digits {BACKBONE} --size 12 --resolution {size} --output c{size}")
+    Path("c12").rename("c")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
+    Path("c").rename("c12")
+    Path("c16").rename("c")
+    assert "another data: features was" in call(f"train features:c {QUICK} --output run", status=1)
+    Path("c").rename("c16")
+    Path("c12").rename("c")
+    call("train run")
+
+
+def test_a_head_is_no_backbone(call):
+    call(f"features digits {BACKBONE} --output cache")
+    call(f"train features:cache {QUICK} --output run")
+    assert "is a head on features; name the network itself" in call("features digits --backbone run", status=1)
+    assert "give the backbone as --model" in call("train digits --pretrained run", status=1)
 
 
 @pytest.mark.parametrize(

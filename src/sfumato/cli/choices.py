@@ -180,9 +180,15 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         if self.pretrained in (None, "timm"):
             return self, []
         from sfumato import models
+        from sfumato._checks import SfumatoError
         from sfumato.training.checkpoint import stored_about
 
         about = stored_about(models.file_of(self.pretrained)) or {}
+        if about.get("features"):
+            raise SfumatoError(
+                f"{self.pretrained} is a head on the features of a fixed backbone",
+                "give the backbone as --model, with its own weights, to train all of its layers",
+            )
         taken = {name: about[name] for name in ("model", "size", "channels") if name in about}
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]

@@ -145,8 +145,9 @@ def _of_run(name: str, resolution: int | None) -> tuple[Backbone, Expects]:
             f"backbone {name!r} is neither timm:NAME nor torchvision:NAME, nor a finished run", "correct the name"
         )
     about = _about(path)
-    if about is None or about["model"] in ("module", "head"):
-        raise SfumatoError(f"{path} does not say how to build its network", "name the network, and give --weights")
+    if about is None or about["model"] == "module" or about.get("features"):
+        what = "is a head on features" if about and about.get("features") else "does not say how to build its network"
+        raise SfumatoError(f"{path} {what}", "name the network itself, and give --weights")
     size = about["size"] if resolution is None else positive_integer("resolution", resolution)
     architecture = Architecture(
         name=about["model"], size=size, channels=about["channels"], classes=len(about["classes"])

@@ -241,7 +241,7 @@ def _check_cache(contents: Contents, settings: Settings) -> None:
     if settings.views != contents.views:
         raise SfumatoError(
             f"views must be {contents.views}, as many as the cache holds of each example, got {settings.views}",
-            "leave views out, or compute the features anew with --views",
+            "give that number, or compute the features anew with --views",
         )
 
 

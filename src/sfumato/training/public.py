@@ -104,7 +104,11 @@ class PublicJob:
             **self.training.to_dict(),
             "performance": self.performance.to_dict(),
             "environment": pins.environment(),
-            "data": {"kind": self.source.kind, "fingerprint": self.source.fingerprint},
+            "data": {
+                "kind": self.source.kind,
+                "fingerprint": self.source.fingerprint,
+                "features": None if self.source.cache is None else self.source.cache.contents.identity,
+            },
             "transform": self.transform.to_dict(),
             "model": {"function": self.model_digest},
             "origin": {"of the initial weights": self.origin},

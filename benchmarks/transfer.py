@@ -1,0 +1,124 @@
+"""CIFAR-10 from public features, after Mehta et al. 2022: python benchmarks/transfer.py DATA WEIGHTS PLACE
+
+Features of a SqueezeNet that was trained on ImageNet (images enlarged to 96 pixels), and of a WRN-16-4 that is trained
+here on CIFAR-100; on each a head under differential privacy. The optimizers at full batch, one step against ten and
+more; where the head begins; the privacy budgets. Rates are chosen on a tenth of the training part, and the figures are
+those of the test part.
+
+DATA holds cifar10.npz and cifar100.npz, WEIGHTS is squeezenet1_0_imagenet.safetensors. PLACE keeps caches and runs, so
+that the command goes on where it was cut. Writes results/transfer.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from runs import last_row
+
+RESULTS = Path(__file__).parent / "results" / "transfer.json"
+EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+DELTA, EXAMPLES = "1e-5", 50_000
+# Rates that bracket the best one, by optimizer; for one step Adam and LAMB move each weight by the rate.
+RATES = {
+    "sgd": (0.3, 1.0, 3.0, 10.0, 30.0),
+    "momentum": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "adam": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
+    "lamb": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
+}
+STEPS = (1, 10, 100)
+HEAD = ("--model", "head,norm=12.5", "--ema", "0", "--batch-size", str(EXAMPLES), "--examples", str(EXAMPLES))
+
+
+def main() -> None:
+    data, weights, place = (Path(word) for word in sys.argv[1:])
+    public = place / "cifar100-wrn-16-4"
+    backbones = {
+        "SqueezeNet, ImageNet": (
+            "--backbone",
+            "torchvision:squeezenet1_0",
+            "--weights",
+            str(weights),
+            "--resolution",
+            "96",
+        ),
+        "WRN-16-4, CIFAR-100": ("--backbone", str(public)),
+    }
+    last_row(
+        public,
+        *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", "wrn-16-4", "--steps", "1560"),
+        *("--batch-size", "128", "--flip", "True", "--shift", "4", "--seed", "0"),
+    )
+    found: dict[str, Any] = {}
+    for name, options in backbones.items():
+        cache = place / name.split(",")[0].lower()
+        command = [sys.executable, "-m", "sfumato", "features", f"npz:{data / 'cifar10.npz'}", "--public", *options]
+        subprocess.run([*command, "--output", str(cache), "--json"], check=True, stdout=subprocess.DEVNULL)
+        found[name] = table(cache, place)
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        show(name, found[name])
+
+
+def table(cache: Path, place: Path) -> dict[str, Any]:
+    """All comparisons on one cache."""
+    optimizers = {
+        f"{optimizer}, {steps} steps": best(cache, place, optimizer, steps, 2.0)
+        for optimizer in RATES
+        for steps in STEPS
+    }
+    width = json.loads((cache / "features.json").read_text())["width"]
+    begins = {
+        label: best(cache, place, "lamb", 1, 2.0, "--head-deviation", str(deviation))
+        for label, deviation in (("zero", 0.0), ("0.01", 0.01), ("LeCun", 1 / math.sqrt(width)))
+    }
+    budgets = {epsilon: best(cache, place, "adam", 10, epsilon) for epsilon in EPSILONS}
+    return {"optimizers at epsilon 2": optimizers, "beginning, LAMB, one step": begins, "Adam, ten steps": budgets}
+
+
+def best(cache: Path, place: Path, optimizer: str, steps: int, epsilon: float, *more: str) -> dict[str, float]:
+    """Test accuracy of three seeds at the rate that is best on the validation part."""
+    common = (
+        "--epsilon",
+        str(epsilon),
+        "--delta",
+        DELTA,
+        "--steps",
+        str(steps),
+        "--optimizer",
+        optimizer,
+        *HEAD,
+        *more,
+    )
+    stem = place / "runs" / f"{cache.name}-{optimizer}-{steps}-{epsilon:g}{''.join(more).replace('-', '_')}"
+    rates = ",".join(map(str, RATES[optimizer]))
+    sweep = [sys.executable, "-m", "sfumato", "sweep", f"features:{cache}", *common, "--seed", "0"]
+    command = [*sweep, "--vary", f"learning-rate={rates}", "--output", f"{stem}-sweep", "--threads", "1", "--json"]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    rate = json.loads(done.stdout)["best"]["learning_rate"]
+    accuracies = [
+        last_row(
+            Path(f"{stem}-seed{seed}"),
+            *("train", f"features:{cache}", *common, "--learning-rate", str(rate), "--seed", str(seed)),
+        )["accuracy"]
+        for seed in range(3)
+    ]
+    return {"rate": rate, "accuracy": sorted(accuracies)[1], "spread": max(accuracies) - min(accuracies)}
+
+
+def show(name: str, comparisons: dict[str, Any]) -> None:
+    print(name)
+    for title, rows in comparisons.items():
+        print(f"  {title}")
+        for label, row in rows.items():
+            print(f"    {label!s:<22} {row['accuracy']:.1%} (spread {row['spread']:.1%}, rate {row['rate']:g})")
+
+
+if __name__ == "__main__":
+    main()
