@@ -32,7 +32,8 @@ RATES = {
     "lamb": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
 }
 STEPS = (1, 10, 100)
-HEAD = ("--model", "head,norm=12.5", "--ema", "0", "--batch-size", str(EXAMPLES), "--examples", str(EXAMPLES))
+HEAD = ("--model", "head,norm=12.5", "--ema", "0", "--examples", str(EXAMPLES))
+TRAINED = round(0.9 * EXAMPLES)  # without the validation part
 
 
 def main() -> None:
@@ -82,31 +83,21 @@ def table(cache: Path, place: Path) -> dict[str, Any]:
 
 def best(cache: Path, place: Path, optimizer: str, steps: int, epsilon: float, *more: str) -> dict[str, float]:
     """Test accuracy of three seeds at the rate that is best on the validation part."""
-    common = (
-        "--epsilon",
-        str(epsilon),
-        "--delta",
-        DELTA,
-        "--steps",
-        str(steps),
-        "--optimizer",
-        optimizer,
-        *HEAD,
-        *more,
-    )
+    plan = ("--epsilon", str(epsilon), "--delta", DELTA, "--steps", str(steps))
+    common = (*plan, "--optimizer", optimizer, *HEAD, *more)
     stem = place / "runs" / f"{cache.name}-{optimizer}-{steps}-{epsilon:g}{''.join(more).replace('-', '_')}"
-    rates = ",".join(map(str, RATES[optimizer]))
-    sweep = [sys.executable, "-m", "sfumato", "sweep", f"features:{cache}", *common, "--seed", "0"]
-    command = [*sweep, "--vary", f"learning-rate={rates}", "--output", f"{stem}-sweep", "--threads", "1", "--json"]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    sweep = [
+        *(sys.executable, "-m", "sfumato", "sweep", f"features:{cache}", *common, "--batch-size", str(TRAINED)),
+        *("--vary", f"learning-rate={','.join(map(str, RATES[optimizer]))}", "--seed", "0"),
+        *("--output", f"{stem}-sweep", "--threads", "1", "--json"),
+    ]
+    done = subprocess.run(sweep, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     rate = json.loads(done.stdout)["best"]["learning_rate"]
+    full = ("--batch-size", str(EXAMPLES), "--learning-rate", str(rate))
     accuracies = [
-        last_row(
-            Path(f"{stem}-seed{seed}"),
-            *("train", f"features:{cache}", *common, "--learning-rate", str(rate), "--seed", str(seed)),
-        )["accuracy"]
+        last_row(Path(f"{stem}-seed{seed}"), "train", f"features:{cache}", *common, *full, "--seed", str(seed))[
+            "accuracy"
+        ]
         for seed in range(3)
     ]
     return {"rate": rate, "accuracy": sorted(accuracies)[1], "spread": max(accuracies) - min(accuracies)}

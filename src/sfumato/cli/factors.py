@@ -1,4 +1,4 @@
-"""sfumato sweep --one-at-a-time: a base setting, and what each single change does to it (Mehta et al. 2022, table 4)."""
+"""sfumato sweep --one-at-a-time: what each single change of a setting does (Mehta et al. 2022, table 4)."""
 
 from __future__ import annotations
 
