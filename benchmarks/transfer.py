@@ -93,11 +93,9 @@ def best(cache: Path, place: Path, optimizer: str, steps: int, epsilon: float, *
     ]
     done = subprocess.run(sweep, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     rate = json.loads(done.stdout)["best"]["learning_rate"]
-    full = ("--batch-size", str(EXAMPLES), "--learning-rate", str(rate))
+    full = (*common, "--batch-size", str(EXAMPLES), "--learning-rate", str(rate))
     accuracies = [
-        last_row(Path(f"{stem}-seed{seed}"), "train", f"features:{cache}", *common, *full, "--seed", str(seed))[
-            "accuracy"
-        ]
+        last_row(Path(f"{stem}-seed{seed}"), "train", f"features:{cache}", *full, "--seed", str(seed))["accuracy"]
         for seed in range(3)
     ]
     return {"rate": rate, "accuracy": sorted(accuracies)[1], "spread": max(accuracies) - min(accuracies)}
