@@ -8,9 +8,28 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "recipes" / "de2022"
 
 Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """Where recipes come from.
+
+    Args:
+        name: as it is cited.
+        arxiv: its number.
+        folder: of its recipes.
+    """
+
+    name: str
+    arxiv: str
+    folder: Path
+
+
+DE = Paper(name="De et al. 2022", arxiv="2204.13650", folder=ROOT / "recipes" / "de2022")
+MEHTA = Paper(name="Mehta et al. 2022", arxiv="2205.02973", folder=ROOT / "recipes" / "mehta2022")
+PAPERS = (DE, MEHTA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +44,9 @@ class Recipe:
         options: of the command, by name.
         accuracy: what the paper reports.
         note: what a reader must know besides.
-        heading: the epsilon over the column; None for a recipe that is not private.
+        heading: the epsilon over the column, the largest of several; None for a recipe that is not private.
+        paper: whose recipe it is.
+        sweep: what sfumato sweep varies, by name; the table [sweep].
     """
 
     name: str
@@ -36,10 +57,12 @@ class Recipe:
     accuracy: str
     note: str = ""
     heading: float | None = None
+    paper: Paper = DE
+    sweep: Options = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
-        return FOLDER / f"{self.name}.toml"
+        return self.paper.folder / f"{self.name}.toml"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""The recipes of De et al. 2022 (arXiv 2204.13650): `python recipes/tables.py` writes them, and docs/recipes.md's list.
+"""The recipes of De et al. 2022 (arXiv 2204.13650). `python recipes/tables.py` writes them, those of transfer.py, and
+docs/recipes.md's list.
 
 Every figure of the paper that a recipe holds stands here, once: tables 13 to 23 (appendix C.5), the pre-training of
 appendix C.3, and the accuracies of tables 3 to 7 and 11. Epsilons and calibrated noise are computed (`writing.py`).
@@ -11,6 +12,8 @@ import math
 from columns import Pretraining, Table, all_recipes
 from measured import MEASURED
 from writing import write
+
+import transfer
 
 CIFAR10 = {"source": "torchvision:CIFAR10", "examples": 50_000}
 CIFAR100 = {"source": "torchvision:CIFAR100", "examples": 50_000}
@@ -292,7 +295,7 @@ PRETRAINING = (
     ),
 )
 
-RECIPES = all_recipes(TABLES, PRETRAINING)
+RECIPES = [*all_recipes(TABLES, PRETRAINING), *transfer.RECIPES]
 
 if __name__ == "__main__":
     write(RECIPES, MEASURED)

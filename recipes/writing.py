@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from columns import FOLDER, ROOT, Recipe
+from columns import PAPERS, ROOT, Paper, Recipe
 from measured import Measured
 
 from sfumato.privacy import PrivacyPlan
@@ -21,7 +21,7 @@ FAR_OFF = 0.02
 
 DATA = ("source", "examples", "channels", "size", "public")
 PLAN = ("noise-multiplier", "epsilon", "delta", "batch-size", "steps", "max-norm")
-MODEL = ("model", "pretrained", "trainable")
+MODEL = ("model", "pretrained", "head-deviation", "head-bias", "loss", "pretrained-rate", "trainable")
 DESCENT = ("optimizer", "learning-rate", "momentum", "weight-decay", "schedule", "warmup")
 VIEWS = ("views", "shift", "flip", "zoom", "ema")
 BLOCKS = (DATA, PLAN, (*MODEL, *DESCENT, *VIEWS), ("output",))
@@ -38,6 +38,8 @@ def computed(recipe: Recipe) -> Figures:
     if recipe.heading is None:
         return {}
     given = {name.replace("-", "_"): recipe.options[name] for name in ("examples", *PLAN) if name in recipe.options}
+    if isinstance(given.get("epsilon"), list):  # several budgets: the largest one's figures
+        given["epsilon"] = max(given["epsilon"])
     plan = PrivacyPlan.calibrate(**given)
     figures = {"epsilon": rounded_up(plan.epsilon()), "epsilon_rdp": rounded_up(plan.epsilon(accountant="rdp"))}
     return figures | ({"noise_multiplier": plan.noise_multiplier} if "epsilon" in recipe.options else {})
@@ -64,8 +66,11 @@ def text(recipe: Recipe, figures: Figures, measured: Measured | None) -> str:
     if odd := set(recipe.options).difference(*blocks):
         raise ValueError(f"{recipe.name} has options that no block lists: {', '.join(sorted(odd))}")
     shown = ["\n".join(_line(name, value) for name, value in block.items()) for block in blocks if block]
-    about = [_line(name, value) for name, value in _about(recipe, figures, measured).items()]
-    return "\n\n".join([_comment(recipe, figures), *shown, "\n".join(["[about]", *about])]) + "\n"
+    tables = {"sweep": recipe.sweep, "about": _about(recipe, figures, measured)}
+    shown += [
+        "\n".join([f"[{name}]", *(_line(*item) for item in table.items())]) for name, table in tables.items() if table
+    ]
+    return "\n\n".join([_comment(recipe, figures), *shown]) + "\n"
 
 
 def remark(recipe: Recipe, figures: Figures) -> str:
@@ -77,7 +82,7 @@ def remark(recipe: Recipe, figures: Figures) -> str:
 
 def _comment(recipe: Recipe, figures: Figures) -> str:
     note = remark(recipe, figures)
-    sentences = [f"{recipe.title}: De et al. 2022, {recipe.origin}.", *([f"{note}."] if note else [])]
+    sentences = [f"{recipe.title}: {recipe.paper.name}, {recipe.origin}.", *([f"{note}."] if note else [])]
     lines = [line for sentence in sentences for line in textwrap.wrap(sentence, 118, break_on_hyphens=False)]
     return "\n".join(f"# {line}" for line in lines)
 
@@ -86,7 +91,7 @@ def _about(recipe: Recipe, figures: Figures, measured: Measured | None) -> Mappi
     promise = {**figures, "delta": recipe.options["delta"]} if recipe.heading else {"guarantee": "none: not private"}
     note = remark(recipe, figures)
     return {
-        "paper": f"De et al. 2022, arXiv 2204.13650, {recipe.origin}",
+        "paper": f"{recipe.paper.name}, arXiv {recipe.paper.arxiv}, {recipe.origin}",
         "command": command(recipe),
         **promise,
         "accuracy": recipe.accuracy,
@@ -104,7 +109,15 @@ def command(recipe: Recipe) -> str:
 
 
 def listing(recipes: Iterable[Recipe], figures: Mapping[str, Figures], measured: Mapping[str, Measured]) -> str:
-    """What stands between the markers of docs/recipes.md: a table of the private recipes, and one of the others."""
+    """What stands between the markers of docs/recipes.md: for each paper its private recipes, and its others."""
+    return "".join(
+        _listed(paper, [recipe for recipe in recipes if recipe.paper == paper], figures, measured) for paper in PAPERS
+    )
+
+
+def _listed(
+    paper: Paper, recipes: Iterable[Recipe], figures: Mapping[str, Figures], measured: Mapping[str, Measured]
+) -> str:
     private, public = [PRIVATE, ("---",) * len(PRIVATE)], [PUBLIC, ("---",) * len(PUBLIC)]
     for recipe in recipes:
         options, own = recipe.options, figures[recipe.name]
@@ -117,9 +130,9 @@ def listing(recipes: Iterable[Recipe], figures: Mapping[str, Figures], measured:
         else:
             sigma = options.get("noise-multiplier", own.get("noise_multiplier"))
             budget = [f"{own['epsilon']:g} / {own['epsilon_rdp']:g}", f"{sigma:g}"]
-            private.append((*what, *budget, *size, f"{options['views']}", *results))
-    parts = (("With privacy: sfumato train", private), ("Without privacy: sfumato pretrain", public))
-    return "".join(f"\n## {title}\n\n{_rows(cells)}" for title, cells in parts) + "\n"
+            private.append((*what, *budget, *size, f"{options.get('views', 1)}", *results))
+    parts = (("with privacy: sfumato train", private), ("without privacy: sfumato pretrain", public))
+    return "".join(f"\n## {paper.name}, {title}\n\n{_rows(cells)}" for title, cells in parts if len(cells) > 2) + "\n"
 
 
 def page(before: str, listed: str) -> str:
@@ -131,9 +144,10 @@ def page(before: str, listed: str) -> str:
 def write(recipes: Collection[Recipe], measured: Mapping[str, Measured]) -> None:
     """Compute every recipe's figures, and write the files and the list; files of recipes that are no more go."""
     figures = {recipe.name: computed(recipe) for recipe in recipes}
-    FOLDER.mkdir(exist_ok=True)
-    for path in set(FOLDER.glob("*.toml")) - {recipe.path for recipe in recipes}:
-        path.unlink()
+    for paper in PAPERS:
+        paper.folder.mkdir(exist_ok=True)
+        for path in set(paper.folder.glob("*.toml")) - {recipe.path for recipe in recipes}:
+            path.unlink()
     for recipe in recipes:
         recipe.path.write_text(text(recipe, figures[recipe.name], measured.get(recipe.name)), "utf-8")
     PAGE.write_text(page(PAGE.read_text("utf-8"), listing(recipes, figures, measured)), "utf-8")
