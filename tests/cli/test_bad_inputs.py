@@ -16,10 +16,11 @@ from sfumato.training import directory, loop
 
 REFUSED = {
     # the command itself
-    "": "Expected one of {train, pretrain, sweep, plan, tradeoff, evaluate, predict, report, verify, finish}; see "
+    "": "Expected one of {train, pretrain, features, dedup, sweep, plan, tradeoff, evaluate, predict, report, verify, "
+    "finish}; see "
     "sfumato --help",
-    "frobnicate": "Unrecognized options: frobnicate; there are train, pretrain, sweep, plan, tradeoff, evaluate, "
-    "predict, report, verify, finish; see sfumato --help",
+    "frobnicate": "Unrecognized options: frobnicate; there are train, pretrain, features, dedup, sweep, plan, tradeoff, "
+    "evaluate, predict, report, verify, finish; see sfumato --help",
     "train": "Missing from sfumato train: SOURCE|RECIPE|RUN Where the images are, a recipe, or a run to resume. "
     "(required); see sfumato train --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
@@ -27,7 +28,8 @@ REFUSED = {
     "train digits extra QUICK": "Unrecognized options: extra; see sfumato train --help",
     "predict": "Missing from sfumato predict: RUN The run directory. (required); see sfumato predict --help",
     # numbers of the plan
-    "train digits --epsilon three": "--epsilon must be a number, got 'three'; see sfumato train --help",
+    "train digits --epsilon three": "--epsilon must be a number, or several with commas between them, got 'three'; "
+    "see sfumato train --help",
     "train digits --epsilon 0": "--epsilon must be positive, got 0.0; give the privacy budget, a number such as 3",
     "train digits --epsilon -1": "--epsilon must be positive, got -1.0; give the privacy budget, a number such as 3",
     "train digits --epsilon nan": "--epsilon must be a finite number, got nan; give the privacy budget, a number such "
@@ -145,7 +147,7 @@ REFUSED = {
     "train digits QUICK --micro-batch 0": "--micro-batch must be at least 1, got 0; give a whole number of at least 1",
     # sources
     "train cats QUICK": "source 'cats' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-    "torchvision:NAME",
+    "torchvision:NAME, features:PATH",
     "train digits:8 QUICK": "source 'digits:8' takes nothing after its name; write digits",
     "train pictures QUICK": "pictures is a folder, but neither a run nor the name of a source; write folder:pictures",
     "train digits --source npz:a QUICK": "--source npz:a and the source digits are both given; leave out --source, "
@@ -191,9 +193,9 @@ REFUSED = {
     "train digits QUICK --output .": ". exists and holds no run of sfumato; give --output a directory that is empty or "
     "new",
     "train digits QUICK --output file/run": "file/run cannot be written (...); free some space or choose another "
-    "--output; an unfinished run goes on when the command is given again",
+    "--output; what is unfinished goes on when the command is given again",
     "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); free some space or choose another "
-    "--output; an unfinished run goes on when the command is given again",
+    "--output; what is unfinished goes on when the command is given again",
     f"train digits QUICK --output {'a' * 300}": f"{'a' * 300}/settings.json: File name too long; check the path, its "
     "permissions and the disk",
     # runs

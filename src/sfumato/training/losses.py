@@ -19,6 +19,7 @@ def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         () in nats.
 
+    >>> import torch
     >>> round(sigmoid_cross_entropy(torch.zeros(2, 3), torch.tensor([0, 2])).item(), 4)  # 3 log 2
     2.0794
     """
