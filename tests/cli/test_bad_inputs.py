@@ -19,8 +19,8 @@ REFUSED = {
     "": "Expected one of {train, pretrain, features, dedup, sweep, plan, tradeoff, evaluate, predict, report, verify, "
     "finish}; see "
     "sfumato --help",
-    "frobnicate": "Unrecognized options: frobnicate; there are train, pretrain, features, dedup, sweep, plan, tradeoff, "
-    "evaluate, predict, report, verify, finish; see sfumato --help",
+    "frobnicate": "Unrecognized options: frobnicate; there are train, pretrain, features, dedup, sweep, plan, "
+    "tradeoff, evaluate, predict, report, verify, finish; see sfumato --help",
     "train": "Missing from sfumato train: SOURCE|RECIPE|RUN Where the images are, a recipe, or a run to resume. "
     "(required); see sfumato train --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
