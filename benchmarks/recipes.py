@@ -90,11 +90,12 @@ def kind_of(recipe: dict[str, Any]) -> Kind:
 
 
 def kinds() -> dict[Kind, list[Path]]:
-    """The kinds of private recipes, with the recipes of each."""
+    """The kinds of private recipes for images, with the recipes of each; those for features train one linear layer."""
     found: dict[Kind, list[Path]] = {}
     for path in sorted((ROOT / "recipes").rglob("*.toml"), key=lambda path: path.stem):
         recipe = tomllib.loads(path.read_text("utf-8"))
-        if recipe["about"]["command"].startswith("sfumato train "):
+        on_images = not recipe["source"].startswith("features:")
+        if on_images and recipe["about"]["command"].startswith("sfumato train "):
             found.setdefault(kind_of(recipe), []).append(path)
     return found
 
