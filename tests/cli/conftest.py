@@ -41,6 +41,19 @@ def digits_run(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def call(capsys):
+    """Run a command that must end with this status; gives its standard output, or of a refusal its standard error."""
+
+    def call(command, *, status=0):
+        capsys.readouterr()
+        assert main(shlex.split(command)) == status
+        printed = capsys.readouterr()
+        return printed.out if status == 0 else printed.err
+
+    return call
+
+
+@pytest.fixture
 def run(digits_run, workplace) -> str:
     """A copy of the run at ./run."""
     shutil.copytree(digits_run, workplace / "run")

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sfumato.cli import main
 from sfumato.data import open_source
 
 KEY = bytes(32)
 QUICK = "--model linear --steps 2 --noise-multiplier 8 --batch-size 20 --threads 1 --device cpu"
-
-
-@pytest.fixture
-def call(capsys):
-    def call(command, *, status=0):
-        capsys.readouterr()
-        assert main(shlex.split(command)) == status
-        printed = capsys.readouterr()
-        return printed.out if status == 0 else printed.err
-
-    return call
 
 
 def noise(count: int, seed: int) -> np.ndarray:

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
 
-from sfumato.cli import main
 from sfumato.privacy import PrivacyPlan, compose
 
 QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --learning-rate 0.5 --threads 1 --device cpu"
 VARY = "--vary optimizer=adam max-norm=0.1,10 --one-at-a-time"
-
-
-@pytest.fixture
-def call(capsys):
-    def call(command, *, status=0):
-        capsys.readouterr()
-        assert main(shlex.split(command)) == status
-        printed = capsys.readouterr()
-        return printed.out if status == 0 else printed.err
-
-    return call
 
 
 def test_each_change_stands_alone(call):

@@ -19,17 +19,6 @@ BACKBONE = "--backbone runs/wrn"
 QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
 
 
-@pytest.fixture
-def call(capsys):
-    def call(command, *, status=0):
-        capsys.readouterr()
-        assert main(shlex.split(command)) == status
-        printed = capsys.readouterr()
-        return printed.out if status == 0 else printed.err
-
-    return call
-
-
 @pytest.fixture(scope="session")
 def wrn(tmp_path_factory) -> Path:
     """A public run to take features of."""

@@ -30,17 +30,6 @@ class StopError(BaseException):
 
 
 @pytest.fixture
-def call(capsys):
-    def call(command, *, status=0):
-        capsys.readouterr()
-        assert main(shlex.split(command)) == status
-        printed = capsys.readouterr()
-        return printed.out if status == 0 else printed.err
-
-    return call
-
-
-@pytest.fixture
 def spots(workplace) -> str:
     """A private archive of little pictures, four classes by where a bright spot is."""
     generator = np.random.default_rng(0)

@@ -35,18 +35,6 @@ class StopError(BaseException):
 
 
 @pytest.fixture
-def call(capsys):
-    """Run a command that must succeed; gives its standard output."""
-
-    def call(command, *, status=0):
-        capsys.readouterr()
-        assert main(shlex.split(command)) == status
-        return capsys.readouterr().out
-
-    return call
-
-
-@pytest.fixture
 def unfinished(workplace, quick, monkeypatch):
     """The run ./runs/digits, stopped in its first step."""
 
