@@ -94,22 +94,16 @@ def _without_privacy(asked: Train, place: Path, progress: Progress) -> float:
 
 
 def _show(result: dict[str, Any], base: Path, *, void: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from sfumato.privacy.statement import rounded_up
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("epsilon", "accuracy", "noise", "run"):
-        table.add_column(name, justify="left" if name == "run" else "right")
-    for row in result["rows"]:
-        table.add_row(
-            f"{row['epsilon']:.3f}", f"{row['accuracy']:.2%}", f"{row['noise_multiplier']:.4g}", str(row["run"])
-        )
+    lines = [
+        (f"{row['epsilon']:.3f}", f"{row['accuracy']:.2%}", f"{row['noise_multiplier']:.4g}", row["run"])
+        for row in result["rows"]
+    ]
     if result["without_privacy"] is not None:
-        table.add_row("none", f"{result['without_privacy']:.2%}", "0", str(base / PUBLIC))
+        lines.append(("none", f"{result['without_privacy']:.2%}", "0", str(base / PUBLIC)))
     console.result()
-    Console(highlight=False, soft_wrap=True).print(table)
+    console.table(("epsilon", "accuracy", "noise", "run"), lines)
     console.result()
     told = f"({rounded_up(result['epsilon_of_all'])}, {result['delta']!r})-differentially private"
     console.result(

@@ -181,9 +181,8 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             return self, []
         from sfumato import models
         from sfumato._checks import SfumatoError
-        from sfumato.training.checkpoint import stored_about
 
-        about = stored_about(models.file_of(self.pretrained)) or {}
+        about = models.stored_about(models.file_of(self.pretrained)) or {}
         if about.get("features"):
             raise SfumatoError(
                 f"{self.pretrained} is a head on the features of a fixed backbone",

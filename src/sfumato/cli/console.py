@@ -31,9 +31,11 @@ def columns(rows: Iterable[tuple[str, str]]) -> None:
         print(f"{name:<{width}}  {value}")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on standard output: figures to the right, remarks, the last column, to the left."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0) -> None:
+    """A table on standard output: figures to the right; the first `texts` columns and the last one to the left."""
     listed = [head, *rows]
     widths = [max(len(row[column]) for row in listed) for column in range(len(head) - 1)]
-    for *figures, remark in listed:
-        print("  ".join([*(f"{text:>{width}}" for text, width in zip(figures, widths, strict=True)), remark]).rstrip())
+    sides = ["<"] * texts + [">"] * (len(widths) - texts)
+    for *cells, remark in listed:
+        aligned = [f"{text:{side}{width}}" for text, side, width in zip(cells, sides, widths, strict=True)]
+        print("  ".join([*aligned, remark]).rstrip())

@@ -59,7 +59,7 @@ class Dedup:
         from sfumato._files import write, writing
         from sfumato.cli.choices import stem_of
         from sfumato.data import find_duplicates
-        from sfumato.data.duplicates import LIMIT
+        from sfumato.data.duplicates import LIMIT, SIDE
         from sfumato.report import page_of_pairs
         from sfumato.training.prepare import default_threads
         from sfumato.training.progress import Bars
@@ -71,8 +71,11 @@ class Dedup:
             raise SfumatoError(f"{place} exists and is not empty", "give --output a new directory")
         with Bars() as progress:
             progress.begin("reading", 2)
-            public, private = (self._small(spec) for spec in (self.public, self.private))
-            images = [np.concatenate([part.take(slice(None)) for part in parts]) for parts in (public, private)]
+            public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
+            images = [
+                np.concatenate([part.take(slice(None)) for part in (source.train, source.test)])
+                for source in (public, private)
+            ]
             # What is to be left out is looked for in the other set: all copies of it then go.
             looked_in, looked_for = images if self.drop != "public" else images[::-1]
             progress.begin("comparing", len(looked_for))
@@ -90,7 +93,7 @@ class Dedup:
         write(place / "pairs.json", json.dumps([asdict(pair) for pair in pairs], indent=1).encode(), private=True)
         shown = _shown(pairs, *images)
         write(place / "pairs.html", page_of_pairs("Pictures in both sets", summary, shown).encode(), private=True)
-        written = self._written(pairs, place)
+        written = self._written(pairs, public if self.drop == "public" else private, place)
         figures = {
             "public": len(images[0]),
             "private": len(images[1]),
@@ -110,24 +113,24 @@ class Dedup:
             console.talk(f"next: sfumato {'train' if self.drop == 'private' else 'pretrain'} {written}")
         return 0
 
-    def _small(self, spec: str) -> Sequence[Any]:
-        """Both parts of a source, 32 pixels a side, in colour."""
+    def _opened(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
         from sfumato.data import open_source
-        from sfumato.data.duplicates import SIDE
         from sfumato.randomness import owner_key
 
-        source = open_source(spec, owner_key=owner_key(), size=SIDE, channels=3, root=self.root)
-        return source.train, source.test
+        return open_source(spec, owner_key=owner_key(), root=self.root, size=size, channels=channels)
 
-    def _written(self, pairs: Sequence[Pair], place: Any) -> str | None:
-        """The set without its duplicates, as another source; None where nothing is left out."""
-        from sfumato.data import open_source, write_without
-        from sfumato.randomness import owner_key
+    def _written(self, pairs: Sequence[Pair], source: Source, place: Any) -> str | None:
+        """The set without its duplicates, as another source; None where nothing is left out.
+
+        Args:
+            source: the set as it was compared, whose pictures are small and in colour.
+        """
+        from sfumato.data import write_without
 
         if self.drop == "none":
             return None
-        spec = self.private if self.drop == "private" else self.public
-        source: Source = open_source(spec, owner_key=owner_key(), root=self.root)
+        if source.train.files is None:  # a list of files needs no pixels; arrays are written as they were
+            source = self._opened(self.private if self.drop == "private" else self.public)
         return write_without(
             {"train": source.train, "test": source.test},
             source.classes,

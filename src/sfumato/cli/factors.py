@@ -92,17 +92,17 @@ def _named(change: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("change", "accuracy", "difference", "epsilon", "run"):
-        table.add_column(name, justify="left" if name in ("change", "run") else "right")
-    for row in rows:
-        difference = f"{100 * row['difference']:+.2f}" if row["change"] else ""
-        table.add_row(
-            _named(row["change"]), f"{row['accuracy']:.2%}", difference, f"{row['epsilon']:.3f}", str(row["run"])
+    head = ("change", "accuracy", "difference", "epsilon", "run")
+    lines = [
+        (
+            _named(row["change"]),
+            f"{row['accuracy']:.2%}",
+            f"{100 * row['difference']:+.2f}" if row["change"] else "",
+            f"{row['epsilon']:.3f}",
+            str(row["run"]),
         )
+        for row in rows
+    ]
     console.result()
-    Console(highlight=False, soft_wrap=True).print(table)
+    console.table(head, lines, texts=1)
     console.result()

@@ -67,7 +67,7 @@ class Features(SourceChoices):
         from sfumato.data import Cache
         from sfumato.randomness import owner_key
         from sfumato.training import caching
-        from sfumato.training.prepare import choose_device, default_threads, origin_of
+        from sfumato.training.prepare import LIBRARIES, choose_device, default_threads, origin_of
         from sfumato.training.progress import Bars
 
         if self.what.startswith("features:"):
@@ -80,7 +80,7 @@ class Features(SourceChoices):
         device = choose_device(self.device)
         torch.set_num_threads(self.threads or default_threads())
         library = self.backbone.split(":")[0]
-        origin = origin_of(self.weights or (library if library in ("timm", "torchvision") else self.backbone))
+        origin = origin_of(self.weights or (library if library in LIBRARIES else self.backbone))
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         with Bars() as progress:
             backbone, expects = models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)

@@ -111,7 +111,7 @@ def decide(asked: Pretrain, source: Source) -> tuple[PublicTraining, list[str]]:
         given=given,
         size=source.size,
         channels=source.channels,
-        cached=None if source.cache is None else source.cache.contents.views,
+        cached=source.cached_views,
     )
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}

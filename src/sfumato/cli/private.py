@@ -83,8 +83,9 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
         max_norm=1.0 if asked.max_norm is None else asked.max_norm,
     )
     given = {field.name: getattr(asked, field.name) for field in fields(asked)}
-    cached = None if source.cache is None else source.cache.contents.views
-    chosen = defaults.training_rules(plan, given=given, size=source.size, channels=source.channels, cached=cached)
+    chosen = defaults.training_rules(
+        plan, given=given, size=source.size, channels=source.channels, cached=source.cached_views
+    )
     names = {field.name for field in fields(Settings)}
     values = {name: rule.value for name, rule in chosen.items()}
     values |= {name: given[name] for name in names if given[name] is not None}
@@ -99,7 +100,7 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
             f"but steps have about {counted * plan.sampling_probability:.0f} examples, and are divided by "
             f"{plan.expected_batch_size}"
         )
-    if asked.trainable and "all" not in asked.trainable and asked.pretrained is None and cached is None:
+    if asked.trainable and "all" not in asked.trainable and asked.pretrained is None and source.cache is None:
         reasons.append("note: only a part is trained, and no pre-trained weights are given: the rest stays random")
     if asked.delta is None:
         reasons.append(f"by rule: delta {plan.delta:g} (the largest power of ten below 1/N)")

@@ -165,17 +165,16 @@ def _foretell(
 
 
 def _table(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in (*varied, "accuracy", "epsilon", "run"):
-        table.add_column(name.replace("_", " "), justify="left" if name == "run" else "right")
-    for row in rows:
-        values = [f"{row[name]:.4g}" if isinstance(row[name], float) else str(row[name]) for name in varied]
-        table.add_row(*values, f"{row['accuracy']:.2%}", f"{row['epsilon']:.3f}", row["run"])
+    head = [name.replace("_", " ") for name in (*varied, "accuracy", "epsilon", "run")]
+    lines = [
+        [
+            *(f"{row[name]:.4g}" if isinstance(row[name], float) else str(row[name]) for name in varied),
+            *(f"{row['accuracy']:.2%}", f"{row['epsilon']:.3f}", row["run"]),
+        ]
+        for row in rows
+    ]
     console.result()
-    Console(highlight=False, soft_wrap=True).print(table)
+    console.table(head, lines)
     console.result()
 
 

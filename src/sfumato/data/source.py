@@ -87,6 +87,16 @@ class Source:
         return KINDS[self.kind if self.cache is None else self.cache.contents.source["kind"]].published
 
     @property
+    def features(self) -> str | None:
+        """The identity of the features, where the records are such: of the same images there may be many."""
+        return None if self.cache is None else self.cache.contents.identity
+
+    @property
+    def cached_views(self) -> int | None:
+        """K of a cache; None for images, of which any number of views can be made."""
+        return None if self.cache is None else self.cache.contents.views
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of one record as a model takes it: (C, H, W), or (D,)."""
         return (self.channels, self.size, self.size) if self.cache is None else (self.cache.contents.width,)

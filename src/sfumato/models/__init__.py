@@ -5,7 +5,15 @@ from sfumato.models.backbone import build as build_backbone
 from sfumato.models.backbone import load as load_backbone
 from sfumato.models.head import Head, OnBackbone
 from sfumato.models.head import create as create_head
-from sfumato.models.pretrained import HEADS, begin_classifier, classifier_names, file_of, public_constants
+from sfumato.models.pretrained import (
+    HEADS,
+    METADATA,
+    begin_classifier,
+    classifier_names,
+    file_of,
+    public_constants,
+    stored_about,
+)
 from sfumato.models.registry import NAMES, create
 from sfumato.models.trainable import select
 from sfumato.models.trial import check_shapes
@@ -13,6 +21,7 @@ from sfumato.models.trunk import Trunk, trunk_of
 
 __all__ = [
     "HEADS",
+    "METADATA",
     "NAMES",
     "Architecture",
     "Backbone",
@@ -30,5 +39,6 @@ __all__ = [
     "load_backbone",
     "public_constants",
     "select",
+    "stored_about",
     "trunk_of",
 ]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.models import zoo
 from sfumato.models.name import parse
-from sfumato.models.pretrained import classifier_names, file_of, fill, spread
+from sfumato.models.pretrained import classifier_names, file_of, fill, spread, stored_about
 from sfumato.models.registry import create
 from sfumato.models.trainable import select
 from sfumato.models.trunk import trunk_of
@@ -144,7 +142,7 @@ def _of_run(name: str, resolution: int | None) -> tuple[Backbone, Expects]:
         raise SfumatoError(
             f"backbone {name!r} is neither timm:NAME nor torchvision:NAME, nor a finished run", "correct the name"
         )
-    about = _about(path)
+    about = stored_about(path)
     if about is None or about["model"] == "module" or about.get("features"):
         what = "is a head on features" if about and about.get("features") else "does not say how to build its network"
         raise SfumatoError(f"{path} {what}", "name the network itself, and give --weights")
@@ -158,16 +156,6 @@ def _of_run(name: str, resolution: int | None) -> tuple[Backbone, Expects]:
     mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
     expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
     return Backbone(_without(network, classifier, architecture), architecture), expects
-
-
-def _about(path: Path) -> dict[str, Any] | None:
-    """What a model file of ours says of itself; None for other files."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["sfumato"])
-        return about if "transform" in about else None
-    except (KeyError, ValueError, TypeError, OSError, SafetensorError):
-        return None
 
 
 def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module, tuple[str, ...]]:

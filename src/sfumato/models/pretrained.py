@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of
@@ -15,6 +17,8 @@ _SHOWN = 4
 
 
 HEADS = ("new", "pretrained")
+METADATA = "sfumato"
+"""The key under which a model file of ours says what it is."""
 
 
 def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
@@ -66,6 +70,16 @@ def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = ()) -
 def file_of(path: str | Path) -> Path:
     """The weights' file: the path itself, or the model of the run directory that it names."""
     return Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
+
+
+def stored_about(path: Path) -> dict[str, Any] | None:
+    """What a model file of ours says of itself; None for other files of weights."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})[METADATA])
+        return about if "statement" in about else None
+    except (KeyError, ValueError, TypeError, OSError, SafetensorError):
+        return None
 
 
 _REMEDY = (
@@ -140,7 +154,6 @@ def spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.is_file():

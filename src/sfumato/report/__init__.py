@@ -5,9 +5,10 @@ everything that was measured on private data has been taken first.
 """
 
 from sfumato.report.budgets import curve_of_budgets
+from sfumato.report.drawing import png
 from sfumato.report.facts import Evaluation, Facts, Sample
 from sfumato.report.page import page
 from sfumato.report.pairs import ShownPair, page_of_pairs
 from sfumato.report.swept import swept
 
-__all__ = ["Evaluation", "Facts", "Sample", "ShownPair", "curve_of_budgets", "page", "page_of_pairs", "swept"]
+__all__ = ["Evaluation", "Facts", "Sample", "ShownPair", "curve_of_budgets", "page", "page_of_pairs", "png", "swept"]

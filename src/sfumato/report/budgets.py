@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_INK, _MUTED, _LINE, _PLAIN = "#222222", "#767676", "#3b6ea5", "#b5473c"
+from sfumato.report.drawing import INK, calm, svg
+
+_LINE, _PLAIN = "#3b6ea5", "#b5473c"
 
 
 def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float | None = None) -> str:
@@ -21,7 +22,6 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
     Returns:
         an SVG file.
     """
-    import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
@@ -38,14 +38,7 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
     axes.set_xticks(epsilons, [f"{epsilon:.3g}" for epsilon in epsilons])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(y=0.15)
-    axes.set_xlabel("epsilon", color=_INK)
-    axes.set_ylabel("test accuracy, %", color=_INK)
-    axes.tick_params(colors=_MUTED, labelsize=8)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    out = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "sfumato budgets"}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return out.getvalue()
+    axes.set_xlabel("epsilon", color=INK)
+    axes.set_ylabel("test accuracy, %", color=INK)
+    calm(axes)
+    return svg(figure, "budgets")

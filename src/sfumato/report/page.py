@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from sfumato.privacy.statement import rounded_up
 from sfumato.report.classes import ClassScore, class_scores, confused_pairs, worst
+from sfumato.report.drawing import rendered
 from sfumato.report.facts import Evaluation, Facts
 from sfumato.report.numbers import cell, percent, significant
 from sfumato.report.plots import curve, heat_map
@@ -46,11 +45,8 @@ def page(facts: Facts, *, public: bool = False) -> str:
     if withheld:
         facts = replace(facts, metrics=(), evaluation=None)
     promised = facts.statement["epsilon"] is not None
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(files("sfumato.report").joinpath("page.html.jinja").read_text("utf-8"))
-    return template.render(
+    return rendered(
+        "page.html.jinja",
         title=facts.title,
         public=public,
         promised=promised,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
-import jinja2
 import numpy as np
-from PIL import Image
+
+from sfumato.report.drawing import png, rendered
 
 MOST = 400
 
@@ -42,18 +40,15 @@ def page_of_pairs(title: str, summary: str, pairs: Sequence[ShownPair]) -> str:
         pairs: all of them; at most `MOST` are shown, the most different first, since those are the ones to doubt.
     """
     shown = sorted(pairs, key=lambda pair: -pair.difference)[:MOST]
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(files("sfumato.report").joinpath("pairs.html.jinja").read_text("utf-8"))
-    return template.render(
+    return rendered(
+        "pairs.html.jinja",
         title=title,
         summary=summary,
         more=len(pairs) - len(shown),
         pairs=[
             {
-                "private": _png(pair.private),
-                "public": _png(pair.public),
+                "private": _encoded(pair.private),
+                "public": _encoded(pair.public),
                 "private_name": pair.private_name,
                 "public_name": pair.public_name,
                 "note": pair.note,
@@ -63,7 +58,5 @@ def page_of_pairs(title: str, summary: str, pairs: Sequence[ShownPair]) -> str:
     )
 
 
-def _png(pixels: np.ndarray) -> str:
-    memory = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(memory, "PNG")
-    return base64.b64encode(memory.getvalue()).decode("ascii")
+def _encoded(pixels: np.ndarray) -> str:
+    return base64.b64encode(png(pixels)).decode("ascii")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_INK, _MUTED, _POINT, _BEST = "#222222", "#767676", "#3b6ea5", "#b5473c"
+from sfumato.report.drawing import INK, calm, svg
+
+_POINT, _BEST = "#3b6ea5", "#b5473c"
 _PANEL = (3.4, 2.7)
 _ACROSS = 3
 _LOGARITHMIC_FROM = 20
@@ -25,7 +26,6 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
     Returns:
         an SVG file.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
     across = min(_ACROSS, len(varied))
@@ -45,18 +45,11 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
         elif min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions):
             axes.set_xscale("log")
         axes.margins(y=0.1)
-        axes.set_xlabel(name.replace("_", " "), color=_INK)
+        axes.set_xlabel(name.replace("_", " "), color=INK)
         if place % across == 0:
-            axes.set_ylabel("validation accuracy, %", color=_INK)
-        axes.tick_params(colors=_MUTED, labelsize=8)
-        axes.grid(axis="y", color="#e4e4e4", linewidth=0.7)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    out = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "sfumato sweep"}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return out.getvalue()
+            axes.set_ylabel("validation accuracy, %", color=INK)
+        calm(axes)
+    return svg(figure, "sweep")
 
 
 def _positions(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
-
-METADATA = "sfumato"
+from sfumato.models import METADATA, stored_about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +88,6 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
     except (OSError, SafetensorError) as error:
         raise SfumatoError(f"{path} cannot be read as safetensors ({error})", "restore it from a copy") from None
-
-
-def stored_about(path: Path) -> dict[str, Any] | None:
-    """What a model file of ours says of itself; None for other files of weights."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})[METADATA])
-        return about if "statement" in about else None
-    except (KeyError, ValueError, TypeError, OSError, SafetensorError):
-        return None
 
 
 def stored_statement(path: Path) -> dict[str, Any] | None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sfumato.data import AsStored, Part, Records, Transform
-from sfumato.report import Evaluation
+from sfumato.report import Evaluation, png
 from sfumato.training.losses import LOSSES, probabilities
 
 BATCH = 256
@@ -100,7 +98,7 @@ def evaluation(
         places = sorted(wrong + right)
         scores = probabilities(outputs[places].double(), loss).amax(1).tolist() if places else []
         samples = [
-            (_png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], score)
+            (png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], score)
             for i, score in zip(places, scores, strict=True)
         ]
     return replace(summary(outputs, labels, classes, loss=loss), samples=samples)
@@ -147,11 +145,3 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
     """The evaluation that `to_dict` wrote."""
     samples = [(base64.b64decode(png), truth, chosen, value) for png, truth, chosen, value in data["samples"]]
     return Evaluation(**{**data, "samples": samples})
-
-
-def _png(image: np.ndarray) -> bytes:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image).save(buffer, "PNG")
-    return buffer.getvalue()

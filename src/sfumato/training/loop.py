@@ -110,7 +110,7 @@ class Job:
                 "classes": list(self.source.classes),
                 "channels": self.source.channels,
                 "size": self.source.size,
-                "features": None if self.source.cache is None else self.source.cache.contents.identity,
+                "features": self.source.features,
             },
             "transform": self.transform.to_dict(),
             "model": {"function": self.model_digest},

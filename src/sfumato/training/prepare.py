@@ -261,7 +261,7 @@ def _created(settings: Settings, source: Source) -> nn.Module:
     except SfumatoError as error:
         weights = settings.pretrained
         known = weights is not None and weights != "timm" and "does not fit" in error.problem
-        about = checkpoint.stored_about(models.file_of(weights)) if known else None  # type: ignore[arg-type]
+        about = models.stored_about(models.file_of(weights)) if known else None  # type: ignore[arg-type]
         if about is None:
             raise
         what = f"{about['model']} for images of {about['channels']} x {about['size']} x {about['size']}"

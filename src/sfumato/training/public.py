@@ -107,7 +107,7 @@ class PublicJob:
             "data": {
                 "kind": self.source.kind,
                 "fingerprint": self.source.fingerprint,
-                "features": None if self.source.cache is None else self.source.cache.contents.identity,
+                "features": self.source.features,
             },
             "transform": self.transform.to_dict(),
             "model": {"function": self.model_digest},
