@@ -1,8 +1,9 @@
 """CIFAR-100 -> CIFAR-10 of De et al. 2022, table 11, scaled to two cores: python benchmarks/finetune.py DATA PLACE
 
 A WRN-16-1 is trained without privacy on 20,000 images of CIFAR-100, then fine-tuned on CIFAR-10 at several epsilons:
-all layers, and the classifier alone. One run without privacy stands beside. DATA is a folder with cifar10.npz and
-cifar100.npz; PLACE keeps the runs, so that the command goes on where it was cut. Writes results/finetune.json.
+all layers, and the classifier alone, whose features are computed once. One run without privacy stands beside. DATA is a
+folder with cifar10.npz and cifar100.npz; PLACE keeps the runs, so that the command goes on where it was cut. Writes
+results/finetune.json.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from runs import last_row
+from runs import last_row, sfumato
 
 RESULTS = Path(__file__).parent / "results" / "finetune.json"
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 MODEL = "wrn-16-1"
 ALL = ("--batch-size", "1024", "--steps", "100", "--learning-rate", "1", "--flip", "True", "--shift", "4")
-CLASSIFIER = ("--trainable", "classifier", "--batch-size", "4096", "--steps", "250", "--learning-rate", "4")
+CLASSIFIER = ("--model", "head", "--batch-size", "4096", "--steps", "250", "--learning-rate", "4")
 
 
 def main() -> None:
@@ -28,22 +29,24 @@ def main() -> None:
         *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", MODEL, "--seed", "0"),
         *("--steps", "3120", "--batch-size", "128", "--flip", "True", "--shift", "4"),
     )
-    start = ("--public", "--model", MODEL, "--pretrained", str(place / "cifar100"), "--seed", "0")
+    start = ("--model", MODEL, "--pretrained", str(place / "cifar100"))
     source = f"npz:{data / 'cifar10.npz'}"
+    cache = place / "features"
+    sfumato("features", source, "--public", "--backbone", str(place / "cifar100"), "--output", str(cache))
 
     def private(epsilon: float, what: str) -> float:
-        options = ALL if what == "all" else CLASSIFIER
+        options = (source, "--public", *start, *ALL) if what == "all" else (f"features:{cache}", *CLASSIFIER)
         return last_row(
             place / f"{what}-eps{epsilon:g}",
-            *("train", source, *start, *options, "--optimizer", "sgd", "--views", "1"),
+            *("train", *options, "--optimizer", "sgd", "--views", "1", "--seed", "0"),
             *("--examples", "50000", "--delta", "1e-5", "--epsilon", str(epsilon)),
         )["accuracy"]
 
     def plain() -> float:
         return last_row(
             place / "without-privacy",
-            *("pretrain", source, *start, "--batch-size", "128", "--steps", "1560", "--learning-rate", "0.05"),
-            *("--flip", "True", "--shift", "4"),
+            *("pretrain", source, "--public", *start, "--batch-size", "128", "--steps", "1560"),
+            *("--learning-rate", "0.05", "--flip", "True", "--shift", "4", "--seed", "0"),
         )["accuracy"]
 
     with ThreadPoolExecutor(2) as pool:

@@ -18,18 +18,20 @@ def last_row(run: Path, *command: str) -> dict[str, Any]:
         command: verb, source and options, without --output.
     """
     if not (run / "done").exists():
-        line = [sys.executable, "-m", "sfumato", *command, "--output", str(run), "--threads", "1", "--device", "cpu"]
-        subprocess.run(
-            [*line, "--json"], check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
+        sfumato(*command, "--output", str(run), "--device", "cpu")
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def sfumato(*command: str) -> dict[str, Any]:
+    """What one command answers as JSON, on one CPU thread."""
+    line = [sys.executable, "-m", "sfumato", *command, "--threads", "1", "--json"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
 
 
 def accuracy_on(run: Path, source: str, part: str) -> float:
     """The accuracy of a finished run on a part of a source, measured once."""
     kept = run / f"{part}.json"
     if not kept.exists():
-        command = [sys.executable, "-m", "sfumato", "evaluate", str(run), source, "--part", part, "--json"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        kept.write_text(done.stdout)
+        kept.write_text(json.dumps(sfumato("evaluate", str(run), source, "--part", part)))
     return json.loads(kept.read_text())["accuracy"]

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from runs import last_row
+from runs import last_row, sfumato
 
 RESULTS = Path(__file__).parent / "results" / "transfer.json"
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -58,8 +56,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name, options in backbones.items():
         cache = place / name.split(",")[0].lower()
-        command = [sys.executable, "-m", "sfumato", "features", f"npz:{data / 'cifar10.npz'}", "--public", *options]
-        subprocess.run([*command, "--output", str(cache), "--json"], check=True, stdout=subprocess.DEVNULL)
+        sfumato("features", f"npz:{data / 'cifar10.npz'}", "--public", *options, "--output", str(cache))
         found[name] = table(cache, place)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         show(name, found[name])
@@ -86,13 +83,11 @@ def best(cache: Path, place: Path, optimizer: str, steps: int, epsilon: float, *
     plan = ("--epsilon", str(epsilon), "--delta", DELTA, "--steps", str(steps))
     common = (*plan, "--optimizer", optimizer, *HEAD, *more)
     stem = place / "runs" / f"{cache.name}-{optimizer}-{steps}-{epsilon:g}{''.join(more).replace('-', '_')}"
-    sweep = [
-        *(sys.executable, "-m", "sfumato", "sweep", f"features:{cache}", *common, "--batch-size", str(TRAINED)),
-        *("--vary", f"learning-rate={','.join(map(str, RATES[optimizer]))}", "--seed", "0"),
-        *("--output", f"{stem}-sweep", "--threads", "1", "--json"),
-    ]
-    done = subprocess.run(sweep, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    rate = json.loads(done.stdout)["best"]["learning_rate"]
+    swept = sfumato(
+        *("sweep", f"features:{cache}", *common, "--batch-size", str(TRAINED), "--seed", "0"),
+        *("--vary", f"learning-rate={','.join(map(str, RATES[optimizer]))}", "--output", f"{stem}-sweep"),
+    )
+    rate = swept["best"]["learning_rate"]
     full = (*common, "--batch-size", str(EXAMPLES), "--learning-rate", str(rate))
     accuracies = [
         last_row(Path(f"{stem}-seed{seed}"), "train", f"features:{cache}", *full, "--seed", str(seed))["accuracy"]
