@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from sfumato import load
 from sfumato.cli import main
@@ -63,11 +64,11 @@ def test_from_pictures_to_a_private_model_that_takes_pictures(call, spots_folder
 def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder, monkeypatch):
     command = f"features folder:{spots_folder} {BACKBONE} --output cache"
 
-    def dies(*arguments):
+    def dies(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(caching, "_piece", dies)
+        patch.setattr(caching, "_blocks", dies)
         assert main(shlex.split(command)) == 130
     assert "goes on where it was cut" in call("train features:cache", status=1)
     again = json.loads(call(f"{command} --json"))
@@ -190,3 +191,16 @@ def test_refusals(call, command, words):
     call(f"features digits {BACKBONE} --output cache")
     assert words in call(command, status=1)
     assert not Path("c").exists()
+
+
+def test_pictures_that_memory_cannot_hold_stay_in_their_files(call, spots_folder, monkeypatch):
+    call(f"features folder:{spots_folder} {BACKBONE} --output held")
+    call(f"train folder:{spots_folder} {QUICK} --model linear --seed 1 --output in-memory")
+    monkeypatch.setattr("sfumato.data.files.MEMORY_SHARE", 0)
+    call(f"features folder:{spots_folder} {BACKBONE} --output left")
+    call(f"train folder:{spots_folder} {QUICK} --model linear --seed 1 --output from-files")
+    for file in ("train-00000.safetensors", "test-00000.safetensors", "features.json"):
+        assert Path("held", file).read_bytes() == Path("left", file).read_bytes()
+    first, second = (load_file(f"{run}/model.safetensors") for run in ("in-memory", "from-files"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)

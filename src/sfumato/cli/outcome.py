@@ -95,7 +95,7 @@ def show_dry_run(job: Job, run: RunDirectory, *, json: bool) -> None:
             (
                 "memory",
                 f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
-                f"{expected.data_bytes / megabytes:.0f} MiB for the images",
+                f"{expected.data_bytes / megabytes:.0f} MiB for the data",
             ),
         ]
     )

@@ -1,7 +1,7 @@
 """Pictures with labels: where they come from, in what form, and which facts about them were declared.
 
-`open_source` reads one of five kinds of source into memory, or opens a cache of features on disk (`Cache`), and refuses
-bad data before anything is spent;
+`open_source` reads one of five kinds of source, or opens a cache of features on disk (`Cache`), and refuses bad data
+before anything is spent;
 `Transform` turns its pictures into a model's input by public constants; `Views` shows each of them K times.
 Nothing here draws noise or knows of a promise, but what one record may influence is decided here: every record is
 read, split, resized, normalised and augmented by itself.
@@ -11,6 +11,7 @@ from sfumato.data.crops import InceptionCrops, dice_of
 from sfumato.data.duplicates import Pair
 from sfumato.data.duplicates import find as find_duplicates
 from sfumato.data.features import BACKBONE, PARTS, Cache, CachedRecords, Contents
+from sfumato.data.files import FileRecords
 from sfumato.data.filtered import write_without
 from sfumato.data.normalise import AsStored, Transform, preparation
 from sfumato.data.records import Records
@@ -28,6 +29,7 @@ __all__ = [
     "CachedRecords",
     "Contents",
     "Draws",
+    "FileRecords",
     "InceptionCrops",
     "Pair",
     "Part",

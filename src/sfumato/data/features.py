@@ -228,8 +228,8 @@ class CachedRecords:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the features on disk."""
-        return sum(piece.record_bytes for piece in self._pieces[:1]) * len(self)
+        """Bytes in memory: none."""
+        return 0
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """Features float32 (n, K, D) of the records at these positions."""

@@ -1,12 +1,13 @@
-"""Labelled image files, however they were listed, to two parts of records."""
+"""Labelled image files, however they were listed, to two parts of records: in memory, or left in their files."""
 
 from __future__ import annotations
 
 import os
 import statistics
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,13 @@ from sfumato.data import images as pictures
 from sfumato.data.records import Declared, Loaded, Progress, Records
 from sfumato.data.split import in_test
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+MEMORY_SHARE = 0.5
+"""How much of the machine's memory pictures may take; more of them stay in their files."""
+
+_BLOCK = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +47,59 @@ class Entry:
     filtered: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FileRecords:
+    """One part of a source whose pictures stay in their files and are decoded whenever they are asked for.
+
+    For sets that memory cannot hold; the pictures are those that `Records` would hold.
+
+    Args:
+        files: array (N,) of paths.
+        labels: int64 array (N,), positions in the source's class list.
+        users: array (N,) of text that says whose picture each one is, where the source knows.
+        size, channels: what every picture is brought to.
+    """
+
+    files: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    users: np.ndarray | None = field(repr=False, default=None)
+    size: int
+    channels: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """N, H, W, C."""
+        return (len(self), self.size, self.size, self.channels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: none."""
+        return 0
+
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Pictures uint8 (n, H, W, C) of the records at these positions."""
+        paths = [Path(path) for path in self.files[rows]]
+        pixels = np.empty((len(paths), *self.shape[1:]), np.uint8)
+        for index, picture in enumerate(_in_threads(self._picture, paths)):
+            pixels[index] = picture
+        return pixels
+
+    def chosen(self, which: np.ndarray) -> FileRecords:
+        """The records where the mask (N,) is true."""
+        users = None if self.users is None else self.users[which]
+        return FileRecords(
+            files=self.files[which], labels=self.labels[which], users=users, size=self.size, channels=self.channels
+        )
+
+    def _picture(self, path: Path) -> np.ndarray:
+        return pictures.decode(pictures.read_bytes(path), path, size=self.size, channels=self.channels)
+
+
 def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> Loaded:
-    """Decode every file, in the order of `entries`, and put each record in its part.
+    """Put each record in its part, in the order of `entries`, and decode it where memory can hold them all.
 
     Args:
         entries: at least one file; if any names its part or user, all do.
@@ -91,58 +149,74 @@ def _header(entry: Entry) -> pictures.Header:
 
 def _records(
     entries: Sequence[Entry], declared: Declared, classes: tuple[str, ...], size: int, channels: int
-) -> tuple[Records, Records]:
-    def one(entry: Entry) -> tuple[np.ndarray, bool]:
+) -> tuple[Records, Records] | tuple[FileRecords, FileRecords]:
+    held = len(entries) * size * size * channels <= MEMORY_SHARE * _memory()
+
+    def one(entry: Entry) -> tuple[np.ndarray | None, bool]:
         content = pictures.read_bytes(entry.path)
-        pixels = pictures.decode(content, entry.path, size=size, channels=channels)
+        pixels = pictures.decode(content, entry.path, size=size, channels=channels) if held else None
         if entry.part is not None:
             return pixels, entry.part == "test"
         # All pictures of one user fall on one side, else the test part would show people that the model has met.
         own = b"image" + content if entry.user is None else b"user" + entry.user.encode()
         return pixels, in_test(declared.owner_key, own, declared.test_fraction)
 
-    images = _room_for(len(entries), size, channels)
-    numbers = {name: number for number, name in enumerate(classes)}
+    images = np.empty((len(entries) if held else 0, size, size, channels), np.uint8)
     train, test = [], []
     # Training pictures fill the array from its start and test pictures from its end: no second copy of the whole.
     for index, (pixels, is_test) in enumerate(_in_threads(one, entries, declared.progress)):
-        images[-1 - len(test) if is_test else len(train)] = pixels
+        if pixels is not None:
+            images[-1 - len(test) if is_test else len(train)] = pixels
         (test if is_test else train).append(entries[index])
-
-    def part(pixels: np.ndarray, members: list[Entry]) -> Records:
-        labels = np.array([numbers[entry.label] for entry in members], dtype=np.int64)
-        known = bool(members) and members[0].user is not None
-        users = np.array([entry.user for entry in members], dtype=np.str_) if known else None
-        files = np.array([str(entry.path) for entry in members], dtype=np.str_)
-        return Records(images=pixels, labels=labels, users=users, files=files)
-
-    return part(images[: len(train)], train), part(images[len(train) :][::-1].copy(), test)
-
-
-def _room_for(count: int, size: int, channels: int) -> np.ndarray:
-    needed = count * size * size * channels
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # a system that doesn't say
-        memory = needed
-    if needed > memory:
-        raise SfumatoError(
-            f"the images need {needed / 2**20:,.0f} MiB of memory at size {size} and this machine has "
-            f"{memory / 2**20:,.0f} MiB",
-            "declare a smaller size",
+    if held:
+        return (
+            _held(images[: len(train)], train, classes),
+            _held(images[len(train) :][::-1].copy(), test, classes),
         )
-    return np.empty((count, size, size, channels), np.uint8)
+    # What Pillow says about odd metadata, once for all: readers run beside other work, where no filter can be set.
+    warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+    return _left(train, classes, size, channels), _left(test, classes, size, channels)
+
+
+def _held(images: np.ndarray, members: Sequence[Entry], classes: tuple[str, ...]) -> Records:
+    labels, users, files = _known(members, classes)
+    return Records(images=images, labels=labels, users=users, files=files)
+
+
+def _left(members: Sequence[Entry], classes: tuple[str, ...], size: int, channels: int) -> FileRecords:
+    labels, users, files = _known(members, classes)
+    return FileRecords(files=files, labels=labels, users=users, size=size, channels=channels)
+
+
+def _known(members: Sequence[Entry], classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Labels, users and files of the members of a part."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    whose = bool(members) and members[0].user is not None
+    labels = np.array([numbers[entry.label] for entry in members], dtype=np.int64)
+    users = np.array([entry.user for entry in members], dtype=np.str_) if whose else None
+    return labels, users, np.array([str(entry.path) for entry in members], dtype=np.str_)
+
+
+def _memory() -> int:
+    """Bytes of memory that the machine has; a great many where the system doesn't say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
 
 
 def _in_threads(
-    work: Callable[[Entry], Result], entries: Sequence[Entry], progress: Progress | None = None
+    work: Callable[[Item], Result], items: Sequence[Item], progress: Progress | None = None
 ) -> Iterator[Result]:
     pool = ThreadPoolExecutor()
     try:
-        # Results come in the order of the entries, so the first bad file by name is the one that is reported.
-        for done, result in enumerate(pool.map(work, entries), start=1):
-            yield result
-            if progress is not None:
-                progress(done, len(entries))
+        done = 0
+        for start in range(0, len(items), _BLOCK):
+            # Results come in the order of the items, so the first bad file by name is the one that is reported.
+            for result in pool.map(work, items[start : start + _BLOCK]):
+                yield result
+                done += 1
+                if progress is not None:
+                    progress(done, len(items))
     finally:
         pool.shutdown(cancel_futures=True)

@@ -8,10 +8,19 @@ import json
 
 import numpy as np
 
-from sfumato.data.records import Records
+from sfumato.data.files import FileRecords
+from sfumato.data.records import Progress, Records
+
+_BLOCK = 1024
 
 
-def fingerprint(owner_key: bytes, train: Records, test: Records, classes: tuple[str, ...]) -> str:
+def fingerprint(
+    owner_key: bytes,
+    train: Records | FileRecords,
+    test: Records | FileRecords,
+    classes: tuple[str, ...],
+    progress: Progress | None = None,
+) -> str:
     """HMAC-SHA256 over every pixel, label and user in their order, the parts, the class names and the shapes.
 
     A plain hash of private data is a release: whoever holds a candidate data set can confirm it. Under the owner's key
@@ -22,6 +31,7 @@ def fingerprint(owner_key: bytes, train: Records, test: Records, classes: tuple[
         owner_key: the owner's secret (32 bytes).
         train, test: the two parts; images (N, H, W, C).
         classes: the class names.
+        progress: called with (records, records in all).
 
     Returns:
         64 hexadecimal digits.
@@ -34,11 +44,17 @@ def fingerprint(owner_key: bytes, train: Records, test: Records, classes: tuple[
     # JSON of fixed form with every length in it, so that no two data sets give the same stream of bytes.
     parts = {"train": train, "test": test}
     users = {name: None if part.users is None else part.users.tolist() for name, part in parts.items()}
-    shapes = {name: list(part.images.shape) for name, part in parts.items()}
+    shapes = {name: list(part.shape) for name, part in parts.items()}
     header = json.dumps({"classes": list(classes), "shapes": shapes, "users": users}, sort_keys=True).encode()
     code.update(len(header).to_bytes(8, "big"))
     code.update(header)
+    done, total = 0, len(train) + len(test)
     for part in parts.values():
         code.update(np.ascontiguousarray(part.labels, dtype="<i8").data)
-        code.update(np.ascontiguousarray(part.images).data)
+        for start in range(0, len(part), _BLOCK):
+            pixels = part.take(slice(start, start + _BLOCK))
+            code.update(np.ascontiguousarray(pixels).data)
+            done += len(pixels)
+            if progress is not None:
+                progress(done, total)
     return code.hexdigest()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from sfumato.data.files import FileRecords
 
 SMALLEST_SIZE = 4
 """Pixels: the fewest that a picture may have on a side."""
@@ -50,8 +54,13 @@ class Records:
         return len(self.labels)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """N, H, W, C."""
+        return self.images.shape
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the pictures."""
+        """Bytes in memory."""
         return self.images.nbytes
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
@@ -104,8 +113,8 @@ class Loaded:
         filtered: whether the set was filtered by looking at private data.
     """
 
-    train: Records
-    test: Records
+    train: Records | FileRecords
+    test: Records | FileRecords
     classes: tuple[str, ...]
     classes_listed: bool
     parted: bool

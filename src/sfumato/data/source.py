@@ -12,11 +12,12 @@ from sfumato._checks import SfumatoError
 from sfumato.data import arrays, digits, folder, table, zoo
 from sfumato.data import classes as class_lists
 from sfumato.data.features import Cache, CachedRecords
+from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
 from sfumato.data.records import Declared, Loaded, Progress, Records
 
-Part = Records | CachedRecords
+Part = Records | FileRecords | CachedRecords
 
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""
@@ -116,7 +117,10 @@ def open_source(
     public: bool | None = None,
     progress: Progress | None = None,
 ) -> Source:
-    """Read a source into memory, check every record, and say what was declared and what was read.
+    """Read a source, check every record, and say what was declared and what was read.
+
+    Pictures are held in memory; those of image files that would take more than half of it stay in their files, and are
+    decoded again whenever they are asked for.
 
     Everything that can be wrong with the data is refused here, before any privacy is spent. These checks look at
     private records without noise, so a refusal is the owner's to see and nobody else's.
@@ -136,7 +140,8 @@ def open_source(
         download: whether a missing torchvision data set may be fetched.
         test_fraction: expected share of the test part where the keyed hash splits.
         public: whether the records are public; None for the kind's own answer (yes for published data sets).
-        progress: called with (files read, files in all) while image files are decoded.
+        progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
+            while they are read and then again while they are decoded and fingerprinted.
 
     >>> source = open_source("digits", owner_key=bytes(32))
     >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
@@ -168,6 +173,7 @@ def open_source(
         progress=progress,
     )
     loaded = kind.load(argument, declared)
+    in_files = isinstance(loaded.train, FileRecords)
     _check_parts(loaded, spec)
     given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
     return Source(
@@ -175,12 +181,14 @@ def open_source(
         train=loaded.train,
         test=loaded.test,
         classes=loaded.classes,
-        size=loaded.train.images.shape[1],
-        channels=loaded.train.images.shape[3],
+        size=loaded.train.shape[1],
+        channels=loaded.train.shape[3],
         examples=len(loaded.train) if examples is None else examples,
         read=() if kind.published else tuple(fact for fact in FACTS if given[fact] is None),
         public=kind.published if public is None else public,
-        fingerprint=fingerprint(owner_key, loaded.train, loaded.test, loaded.classes),
+        fingerprint=fingerprint(
+            owner_key, loaded.train, loaded.test, loaded.classes, progress=progress if in_files else None
+        ),
         size_rule=loaded.size_rule,
         filtered=loaded.filtered,
     )

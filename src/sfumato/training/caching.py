@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
 from sfumato.training import pins
 from sfumato.training.checkpoint import to_bytes
+from sfumato.training.inputs import ahead
 from sfumato.training.progress import Progress, Silence
 
 CROPS = ("central", "inception")
@@ -155,10 +156,15 @@ def compute(
     progress.begin("computing features", total)
     for name, part in (("train", source.train), ("test", source.test)):
         shown = _shown(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
+        each = max(1, size // contents.views) if name == "train" else size
         left = dict(cache.missing(name))
         for piece, rows in contents.pieces(name):
             if piece in left:
-                cache.write(piece, _piece(part, rows, shown, features, size), part.labels[rows.start : rows.stop])
+                found = []
+                for block in _blocks(part, rows, shown, features, size=size, each=each):
+                    found.append(block)
+                    progress.advance(done + sum(map(len, found)))
+                cache.write(piece, torch.cat(found), part.labels[rows.start : rows.stop])
             done += len(rows)
             progress.advance(done)
     return together
@@ -167,19 +173,15 @@ def compute(
 Shown = Callable[[np.ndarray], Tensor]
 
 
-def _piece(part: Part, rows: range, shown: Shown, features: Callable[[Tensor], Tensor], size: int) -> Tensor:
-    """Features (n, K, D) of the records in these rows."""
-    found = []
-    each = None
-    start = rows.start
-    while start < rows.stop:
-        stop = min(rows.stop, start + max(1, size // (each or 1)))
-        views = shown(part.take(slice(start, stop)))
-        each = views.shape[1]
+def _blocks(
+    part: Part, rows: range, shown: Shown, features: Callable[[Tensor], Tensor], *, size: int, each: int
+) -> Iterator[Tensor]:
+    """Features (n, K, D) of the records in these rows, `each` of them at a time; the next are read meanwhile."""
+    blocks = [slice(start, min(start + each, rows.stop)) for start in range(rows.start, rows.stop, each)]
+    for images in ahead(part, blocks):
+        views = shown(images)
         flat = torch.cat([features(some) for some in views.flatten(0, 1).split(size)])
-        found.append(flat.unflatten(0, (len(views), each)).cpu())
-        start = stop
-    return torch.cat(found)
+        yield flat.unflatten(0, views.shape[:2]).cpu()
 
 
 def _middle(transform: Transform, device: torch.device) -> Shown:

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import AsStored, Part, Records, Transform
+from sfumato.data import AsStored, CachedRecords, Part, Transform
 from sfumato.report import Evaluation, png
 from sfumato.training.losses import LOSSES, probabilities
 
@@ -91,15 +92,15 @@ def evaluation(
     outputs = logits(module, records, transform, device)
     labels = torch.from_numpy(records.labels)
     samples = []
-    if isinstance(records, Records):
+    if not isinstance(records, CachedRecords):
         chosen = outputs.argmax(1)
         wrong = _across_classes(torch.nonzero(chosen != labels).flatten().tolist(), labels)[: SAMPLES // 2]
         right = _across_classes(torch.nonzero(chosen == labels).flatten().tolist(), labels)[: SAMPLES - len(wrong)]
         places = sorted(wrong + right)
         scores = probabilities(outputs[places].double(), loss).amax(1).tolist() if places else []
         samples = [
-            (png(records.images[i]), classes[int(labels[i])], classes[int(chosen[i])], score)
-            for i, score in zip(places, scores, strict=True)
+            (png(image), classes[int(labels[i])], classes[int(chosen[i])], score)
+            for i, image, score in zip(places, records.take(np.array(places, np.int64)), scores, strict=True)
         ]
     return replace(summary(outputs, labels, classes, loss=loss), samples=samples)
 

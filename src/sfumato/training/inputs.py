@@ -81,7 +81,7 @@ class Inputs:
         job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
         starts = range(0, len(participants), size)
         pieces = [participants[start : start + size] for start in starts]
-        stored = _ahead(records, pieces) if self._features is None else repeat(None)
+        stored = ahead(records, pieces) if self._features is None else repeat(None)
         draws = job.views.draw(key.generator("views", step), len(participants), size=job.source.size)
         for start, rows, taken in zip(starts, pieces, stored, strict=False):
             dice = draws[start : start + size]
@@ -108,7 +108,7 @@ class Inputs:
         return self._features[rows.unsqueeze(1), torch.from_numpy(dice.mirrored).long().to(rows.device)]
 
 
-def _ahead(records: Part, pieces: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iterator[np.ndarray]:
     """What the records in each piece hold, read while the piece before it is worked on."""
     with ThreadPoolExecutor(1) as reader:
         coming = [reader.submit(records.take, rows) for rows in pieces[:1]]
