@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sfumato.training import Loaded as Loaded
     from sfumato.training import PrivateStep as PrivateStep
     from sfumato.training import Run as Run
+    from sfumato.training import features as features
     from sfumato.training import load as load
     from sfumato.training import pretrain as pretrain
     from sfumato.training import train as train
@@ -55,6 +56,7 @@ _HOMES = {
     "Loaded": "training",
     "PrivateStep": "training",
     "Run": "training",
+    "features": "training",
     "load": "training",
     "pretrain": "training",
     "train": "training",

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from sfumato import load
+from sfumato import SfumatoError, features, load, open_source, owner_key
 from sfumato.cli import main
 from sfumato.privacy import PrivacyPlan, compose
 from sfumato.training import caching, loop
@@ -204,3 +204,15 @@ def test_pictures_that_memory_cannot_hold_stay_in_their_files(call, spots_folder
     first, second = (load_file(f"{run}/model.safetensors") for run in ("in-memory", "from-files"))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_python_makes_the_same_cache(call, spots_folder):
+    call(f"features folder:{spots_folder} {BACKBONE} --flip True --dtype float16 --output by-command")
+    cache = features(f"folder:{spots_folder}", "runs/wrn", directory="by-python", flip=True, dtype="float16")
+    assert cache.contents.views == 2
+    for file in ("train-00000.safetensors", "test-00000.safetensors", "features.json"):
+        assert Path("by-command", file).read_bytes() == Path("by-python", file).read_bytes()
+    opened = open_source(f"folder:{spots_folder}", owner_key=owner_key(), size=12, channels=1, test_fraction=0.4)
+    assert features(opened, "runs/wrn", directory="other").contents.test_fraction == 0.4
+    with pytest.raises(SfumatoError, match=r"began as something else: .*dtype was float16 and is float32"):
+        features(f"folder:{spots_folder}", "runs/wrn", directory="by-python", flip=True)

@@ -110,11 +110,12 @@ class Evaluate:
 
     def _test_fraction(self, loaded: Loaded) -> float:
         """As given, or as the run was trained, so that no training image is counted as a test image."""
+        from sfumato.data import TEST_FRACTION
         from sfumato.training import directory as names
 
         if self.test_fraction is None and loaded.features is not None:
             return loaded.features["test_fraction"]
         run = names.RunDirectory(self.run_directory)
         if self.test_fraction is not None or not run.exists:
-            return 0.2 if self.test_fraction is None else self.test_fraction
-        return run.read_json(names.SETTINGS)["request"].get("source", {}).get("test_fraction", 0.2)
+            return TEST_FRACTION if self.test_fraction is None else self.test_fraction
+        return run.read_json(names.SETTINGS)["request"].get("source", {}).get("test_fraction", TEST_FRACTION)

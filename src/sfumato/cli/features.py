@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from sfumato.cli import console
 from sfumato.cli.choices import SourceChoices, read_source, stem_of
-from sfumato.cli.options import Device, Examples, OwnSide, Path, SourceName, Whole, WholeByRule
+from sfumato.cli.options import Crop, Device, Examples, Off, OwnSide, Path, SourceName, Stored, Whole, WholeByRule
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
-    from sfumato.models import Architecture, Expects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +31,13 @@ class Features(SourceChoices):
     """A safetensors file with the backbone's weights, in place of those that its library downloads."""
     resolution: OwnSide = None
     """Side of what the backbone sees."""
-    crop: str = "central"
+    crop: Crop = "central"
     """How training images are cut: central, or inception for random windows."""
     views: Whole = None
     """K, versions of each training image: any number of random windows, or the image and its mirror image."""
-    flip: bool = False
+    flip: Off = None
     """Whether views are mirrored."""
-    dtype: str = "float32"
+    dtype: Stored = "float32"
     """How features are stored: float32, float16 or bfloat16."""
     batch: WholeByRule = None
     """Images at a time."""
@@ -67,32 +66,30 @@ class Features(SourceChoices):
         from sfumato.data import Cache
         from sfumato.randomness import owner_key
         from sfumato.training import caching
-        from sfumato.training.prepare import LIBRARIES, choose_device, default_threads, origin_of
+        from sfumato.training.prepare import choose_device, default_threads, origin_of_backbone
         from sfumato.training.progress import Bars
 
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} holds features already", "give a source of images")
-        views = self.views if self.views is not None else (2 if self.flip and self.crop == "central" else 1)
-        showing = caching.Showing(crop=self.crop, views=views, flip=self.flip)
+        flip = bool(self.flip)
+        views = caching.default_views(self.crop, flip=flip) if self.views is None else self.views
+        showing = caching.Showing(crop=self.crop, views=views, flip=flip)
         for name in ("threads", "batch"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
         device = choose_device(self.device)
         torch.set_num_threads(self.threads or default_threads())
-        library = self.backbone.split(":")[0]
-        origin = origin_of(self.weights or (library if library in LIBRARIES else self.backbone))
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         with Bars() as progress:
             backbone, expects = models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
-            source, _ = read_source(self, self.what, progress, **self._declared(backbone.architecture, expects))
+            source, _ = read_source(self, self.what, progress, **caching.declared_by(backbone, expects, self.what))
             contents = caching.contents_for(
                 source,
                 backbone,
                 expects,
                 showing,
                 dtype=self.dtype,
-                origin=origin,
-                test_fraction=0.2 if self.test_fraction is None else self.test_fraction,
+                origin=origin_of_backbone(self.backbone, self.weights),
             )
             began = time.monotonic()
             missing = caching.missing(cache, contents)
@@ -108,11 +105,6 @@ class Features(SourceChoices):
             )
         self._tell(cache, missing, together, time.monotonic() - began)
         return 0
-
-    def _declared(self, architecture: Architecture, expects: Expects) -> dict[str, Any]:
-        """What the backbone says of the images, unless the user does: colour, and for files how large they are read."""
-        kind = self.what.partition(":")[0]
-        return {"channels": architecture.channels} | ({"size": expects.enlarged} if kind in ("folder", "csv") else {})
 
     def _tell(self, cache: Cache, computed: int, together: bool, seconds: float) -> None:
         contents = cache.contents

@@ -14,7 +14,7 @@ from sfumato.data.features import BACKBONE, PARTS, Cache, CachedRecords, Content
 from sfumato.data.files import FileRecords
 from sfumato.data.filtered import write_without
 from sfumato.data.normalise import AsStored, Transform, preparation
-from sfumato.data.records import Records
+from sfumato.data.records import TEST_FRACTION, Records
 from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source
 from sfumato.data.validation import put_aside
 from sfumato.data.views import Draws, Views
@@ -24,6 +24,7 @@ __all__ = [
     "FACTS",
     "KINDS",
     "PARTS",
+    "TEST_FRACTION",
     "AsStored",
     "Cache",
     "CachedRecords",

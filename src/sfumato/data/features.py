@@ -25,6 +25,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
+from sfumato.data.records import TEST_FRACTION
 
 INDEX = "features.json"
 BACKBONE = "backbone.safetensors"
@@ -69,7 +70,7 @@ class Contents:
     origin: str | None = None
     transform: Mapping[str, Any] | None = None
     crop: Mapping[str, Any] = field(default_factory=dict)
-    test_fraction: float = 0.2
+    test_fraction: float = TEST_FRACTION
 
     def __post_init__(self) -> None:
         positive_integer("width", self.width)

@@ -17,6 +17,9 @@ SMALLEST_SIZE = 4
 LARGEST_SIZE = 1024
 """Pixels: the most that a picture may have on a side."""
 
+TEST_FRACTION = 0.2
+"""Expected share of the test part where a source has none of its own and the owner declares no other."""
+
 Progress = Callable[[int, int], None]
 """Called with (files read, files in all) while pictures are decoded."""
 
@@ -94,7 +97,7 @@ class Declared:
     channels: int | None = None
     root: str | None = None
     download: bool = False
-    test_fraction: float = 0.2
+    test_fraction: float = TEST_FRACTION
     progress: Progress | None = None
 
 

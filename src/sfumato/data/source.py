@@ -15,7 +15,7 @@ from sfumato.data.features import Cache, CachedRecords
 from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
-from sfumato.data.records import Declared, Loaded, Progress, Records
+from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
 
 Part = Records | FileRecords | CachedRecords
 
@@ -65,6 +65,7 @@ class Source:
         fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits.
         size_rule: how the size came about, in words.
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
+        test_fraction: the expected share of the test part, where the keyed hash split.
         cache: where the records are features; size and channels are then those of the images behind them.
     """
 
@@ -80,6 +81,7 @@ class Source:
     fingerprint: str = field(repr=False)
     size_rule: str
     filtered: bool = False
+    test_fraction: float = TEST_FRACTION
     cache: Cache | None = None
 
     @property
@@ -113,7 +115,7 @@ def open_source(
     channels: int | None = None,
     root: str | None = None,
     download: bool = False,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
     public: bool | None = None,
     progress: Progress | None = None,
 ) -> Source:
@@ -191,6 +193,7 @@ def open_source(
         ),
         size_rule=loaded.size_rule,
         filtered=loaded.filtered,
+        test_fraction=declared.test_fraction,
     )
 
 
@@ -232,6 +235,7 @@ def _of_cache(path: str, examples: int | None, public: bool | None, declared: li
         fingerprint=known["fingerprint"],
         size_rule=known["size_rule"],
         filtered=known["filtered"],
+        test_fraction=contents.test_fraction,
         cache=cache,
     )
 

@@ -3,25 +3,114 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sfumato import models
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
-from sfumato.data import BACKBONE, PARTS, Cache, Contents, InceptionCrops, Part, Source, Transform, dice_of, facts
+from sfumato.data import (
+    BACKBONE,
+    PARTS,
+    Cache,
+    Contents,
+    InceptionCrops,
+    Part,
+    Source,
+    Transform,
+    dice_of,
+    facts,
+    open_source,
+)
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
+from sfumato.randomness import owner_key as own_key
 from sfumato.training import pins
 from sfumato.training.checkpoint import to_bytes
 from sfumato.training.inputs import ahead
+from sfumato.training.prepare import choose_device, origin_of_backbone
 from sfumato.training.progress import Progress, Silence
 
 CROPS = ("central", "inception")
 CPU_BATCH, CUDA_BATCH = 32, 256
+
+
+def features(
+    source: str | Source,
+    backbone: str,
+    *,
+    directory: str | os.PathLike[str],
+    weights: str | None = None,
+    resolution: int | None = None,
+    crop: str = "central",
+    views: int | None = None,
+    flip: bool = False,
+    dtype: str = "float32",
+    batch: int | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Cache:
+    """Compute the features of a source under a fixed public backbone, to a cache on disk that is a source itself.
+
+    A cache that was begun with the same arguments goes on where it was cut; only what is missing is computed.
+
+    Args:
+        source: a spelling such as "folder:photos", whose images are then read in the size and the colours that the
+            backbone expects, or an opened `Source`.
+        backbone: "timm:NAME", "torchvision:NAME", or the directory of a run of `pretrain`. Its weights must come from
+            public data: what they tell of their images is not covered by any promise for the source.
+        directory: the cache's; `sfumato.train("head,norm=12.5", "features:DIRECTORY", ...)` trains on it.
+        weights: a safetensors file in place of what the backbone's library downloads.
+        resolution: pixels on each side of what the backbone sees; None for what it was trained with.
+        crop, views, flip: see `Showing`; views None for one, or with `flip` for the image and its mirror image.
+        dtype: "float32", "float16" or "bfloat16": how features are stored.
+        batch: images at a time.
+        device: where to compute; None for cuda where there is one.
+        progress: where to report to.
+
+    **Guarantee.** That of `compute`: each row is a function of its own image, so a promise for training on the cache is
+    one for training on the images.
+    """
+    network, expects = models.load_backbone(backbone, weights=weights, resolution=resolution)
+    if isinstance(source, str):
+        source = open_source(source, owner_key=own_key(), **declared_by(network, expects, source))
+    contents = contents_for(
+        source,
+        network,
+        expects,
+        Showing(crop=crop, views=default_views(crop, flip=flip) if views is None else views, flip=flip),
+        dtype=dtype,
+        origin=origin_of_backbone(backbone, weights),
+    )
+    cache = Cache(directory)
+    compute(
+        cache,
+        contents,
+        source,
+        network,
+        owner_key=own_key(),
+        device=choose_device(device),
+        batch=batch,
+        progress=progress,
+    )
+    return cache
+
+
+def declared_by(backbone: Backbone, expects: Expects, spec: str) -> dict[str, Any]:
+    """What a backbone says of images that nobody declared: their colours, and for files how large they are read."""
+    from_files = spec.partition(":")[0] in ("folder", "csv")
+    return {"channels": backbone.architecture.channels} | ({"size": expects.enlarged} if from_files else {})
+
+
+def default_views(crop: str, *, flip: bool) -> int:
+    """K by rule."""
+    return 2 if flip and crop == "central" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +146,11 @@ def contents_for(
     *,
     dtype: str = "float32",
     origin: str | None = None,
-    test_fraction: float = 0.2,
 ) -> Contents:
     """What the cache of this source under this backbone is to be.
 
     Args:
         origin: where the backbone's weights come from, as statements say it.
-        test_fraction: as the source was split.
     """
     transform = Transform(
         size=source.size,
@@ -85,7 +172,7 @@ def contents_for(
         origin=origin,
         transform=transform.to_dict(),
         crop={"crop": showing.crop, "flip": showing.flip},
-        test_fraction=test_fraction,
+        test_fraction=source.test_fraction,
     )
 
 

@@ -148,6 +148,12 @@ def origin_of(weights: str | None) -> str | None:
     return "filtered run" if filtered else "public run"
 
 
+def origin_of_backbone(name: str, weights: str | None) -> str | None:
+    """What a statement calls the weights of a backbone: those of a file, of its library, or of a run."""
+    library = name.partition(":")[0]
+    return origin_of(weights or (library if library in LIBRARIES else name))
+
+
 def choose_device(name: str | None) -> str:
     """The device asked for, or CUDA where there is one, else the CPU."""
     if name is None:
