@@ -58,6 +58,7 @@ def test_private_pictures_are_left_out_of_the_private_set(call, sets):
 
 
 def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call, sets):
+    call("pretrain digits --model wrn-10-1 --size 32 --channels 3 --steps 1 --batch-size 4 --output wrn --threads 1")
     found = json.loads(call(f"dedup {sets[0]} {sets[1]} --drop public --output d --json"))
     assert found["written"] == "npz:d/public.npz"
     assert open_source(found["written"], owner_key=KEY).filtered
@@ -73,6 +74,23 @@ def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call
         assert private["circumstances"]["pretrained"] == "filtered run"
         assert "filtered by looking at private data" in private["not_covered"][0]
         call(f"verify {weights}-run")
+    call(f"train {found['written']} {QUICK} --output direct")
+    call(f"features {found['written']} --backbone wrn --output cache --size 32")
+    call(f"train features:cache {QUICK.replace('linear', 'head')} --output on-features")
+    for run in ("direct", "on-features"):
+        private = json.loads(Path(f"{run}/statement.json").read_text())
+        assert private["circumstances"]["filtered"]
+        assert "The choice of the training data: they were filtered" in private["not_covered"][0]
+        call(f"verify {run}")
+    call(f"train {sets[1]} {QUICK.replace('--model linear', '')} --pretrained direct --output after")
+    after = json.loads(Path("after/statement.json").read_text())
+    assert after["circumstances"]["pretrained"] == "private and filtered run"
+    call(f"pretrain {found['written']} --public --pretrained after --steps 2 --batch-size 10 --output mix --threads 1")
+    mixed = json.loads(Path("mix/statement.json").read_text())
+    assert mixed["pretrained"] == "private and filtered run"
+    assert len(mixed["not_covered"]) == 3
+    chained = json.loads(call(f"dedup {found['written']} {sets[1]} --output chained --json"))
+    assert open_source(chained["written"], owner_key=KEY).filtered, "a filter by a filtered set is marked as well"
     call(f"pretrain {sets[0]} --public --model linear --steps 2 --batch-size 10 --output plain --threads 1")
     assert not json.loads(Path("plain/statement.json").read_text())["filtered"]
 

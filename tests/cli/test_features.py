@@ -6,6 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from sfumato import SfumatoError, features, load, open_source, owner_key
 from sfumato.cli import main
 from sfumato.privacy import PrivacyPlan, compose
+from sfumato.privacy.statement import rounded_up
 from sfumato.training import caching, loop
 
 BACKBONE = "--backbone runs/wrn"
@@ -78,6 +80,7 @@ def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder,
 
 
 def test_several_budgets_and_what_they_cost_together(call):
+    Image.new("L", (12, 12), 99).save("a.png")
     call(f"features digits {BACKBONE} --output cache")
     quick = "--steps 2 --batch-size 1438 --threads 1 --device cpu"
     command = f"train features:cache {quick} --epsilon 4,1 --output b"
@@ -95,7 +98,15 @@ def test_several_budgets_and_what_they_cost_together(call):
     assert "These are 2 releases of one data set" in told
     Path("r.toml").write_text('source = "features:cache"\nepsilon = [1, 4]\nsteps = 2\nbatch-size = 1438\n')
     assert "These are 2 releases" in call("train r.toml --threads 1 --device cpu --output c")
-    call(f"train features:cache {quick} --private --epsilon 1,4 --output p")
+    assert "not covered" not in told, "the data are public"
+    assert load("b/without-privacy").predict(["a.png"]).shape == (1, 10), "its backbone stands in the file as well"
+    call(f"train features:cache {quick} --private --epsilon 2 --output before")
+    told = call(f"train features:cache {quick} --private --epsilon 1,4 --output p")
+    assert "Which of them is best was measured without noise: that choice is not covered." in told
+    private = json.loads(call(f"train features:cache {quick} --private --epsilon 1,4 --output p --json"))
+    assert not private["public"]
+    assert private["epsilon_of_all_uses"] > private["epsilon_of_all"] == found["epsilon_of_all"]
+    assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}." in told
     assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
     for refused in ("--epsilon 1,x", "--epsilon 1,-2", "--epsilon 1,2 --dry-run", "--epsilon 1,2 --seeds 2"):
         assert main(shlex.split(f"train features:cache {quick} {refused} --output d")) != 0
@@ -159,6 +170,40 @@ def test_a_run_goes_on_with_the_features_that_it_began_with(call, monkeypatch):
     Path("c").rename("c16")
     Path("c12").rename("c")
     call("train run")
+
+
+def test_a_run_goes_on_with_the_very_numbers_that_it_began_with(call, monkeypatch):
+    call(f"features digits {BACKBONE} --output c")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
+    Path("c/train-00000.safetensors").unlink()
+    with monkeypatch.context() as patch:  # as another device or library might give them
+        real = caching.outputs_together
+        patch.setattr(caching, "outputs_together", lambda *given: real(*given) * (1 + 1e-6))
+        call(f"features digits {BACKBONE} --output c")
+    assert "another data: features was" in call(f"train features:c {QUICK} --output run", status=1)
+
+
+def test_uses_of_the_same_images_are_counted_whatever_was_made_of_them(call, capsys):
+    digits = open_source("digits", owner_key=owner_key())
+    np.savez(
+        "d.npz",
+        x_train=digits.train.images,
+        y_train=digits.train.labels,
+        x_test=digits.test.images,
+        y_test=digits.test.labels,
+    )
+    for size in (12, 16):
+        call(f"features npz:d.npz {BACKBONE} --size 8 --resolution {size} --output c{size}")
+    call(
+        f"sweep features:c12 {QUICK} --search uncovered --one-at-a-time --vary source=features:c16 --output s".replace(
+            "--batch-size 64", "--batch-size 32"
+        )
+    )
+    for source in ("features:c12", "features:c16", "npz:d.npz --size 8"):
+        main(shlex.split(f"train {source} {QUICK} --dry-run".replace("--model", "")))
+        assert "2 earlier runs of yours used these data" in capsys.readouterr().err, source
 
 
 def test_a_head_is_no_backbone(call):

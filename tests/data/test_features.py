@@ -134,6 +134,38 @@ def test_damage_is_refused_by_name(tmp_path):
         Cache(tmp_path / "c").records("train")
 
 
+@pytest.mark.parametrize("place", ["features", "labels"])
+def test_numbers_that_were_changed_are_refused(tmp_path, place):
+    made(tmp_path / "c", contents())
+    piece = tmp_path / "c" / "train-00001.safetensors"
+    told, path = bytearray(piece.read_bytes()), f"features:{tmp_path / 'c'}"
+    end = len(told) if place == "labels" else len(told) - 8 * 8
+    told[end - 3] ^= 1
+    piece.write_bytes(told)
+    with pytest.raises(SfumatoError, match=r"train-00001.* holds other numbers than were written; delete it"):
+        open_source(path, owner_key=bytes(32))
+
+
+def test_what_binds_a_run_to_the_features_hangs_on_every_number_and_on_the_key(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        made(tmp_path / name, contents(), seed)
+    found = {name: open_source(f"features:{tmp_path / name}", owner_key=bytes(32)).features for name in "abc"}
+    assert found["a"] == found["b"] != found["c"]
+    assert open_source(f"features:{tmp_path / 'a'}", owner_key=bytes(31) + b"x").features != found["a"]
+    told = []
+    open_source(f"features:{tmp_path / 'a'}", owner_key=bytes(32), progress=lambda *figures: told.append(figures))
+    assert told == [(1, 3), (2, 3), (3, 3), (1, 1)]
+
+
+def test_labels_that_are_no_classes_are_refused(tmp_path):
+    cache, what = Cache(tmp_path / "c"), contents(train=3, test=3)
+    cache.begin(what)
+    for part in ("train", "test"):
+        cache.write(f"{part}-00000.safetensors", torch.zeros(3, 1, 5), np.array([0, 3, 1]))
+    with pytest.raises(SfumatoError, match="has labels from 0 to 3 and 3 classes; make it anew"):
+        open_source(f"features:{tmp_path / 'c'}", owner_key=bytes(32))
+
+
 def test_a_piece_that_shrinks_while_it_is_read_is_refused(tmp_path):
     made(tmp_path / "c", contents())
     records = Cache(tmp_path / "c").records("train")
@@ -144,7 +176,7 @@ def test_a_piece_that_shrinks_while_it_is_read_is_refused(tmp_path):
 
 def test_the_files_are_for_the_owner_alone(tmp_path):
     made(tmp_path / "c", contents())
-    modes = {path.name: path.stat().st_mode & 0o077 for path in (tmp_path / "c").iterdir()}
+    modes = {path.name: path.stat().st_mode & 0o077 for path in (tmp_path / "c", *(tmp_path / "c").iterdir())}
     assert set(modes.values()) == {0}, modes
 
 

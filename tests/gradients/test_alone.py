@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import outputs_alone, same_throughout
+from sfumato.gradients import keeps_apart, outputs_alone, same_throughout
 from sfumato.models import create
 
 IMAGES = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -116,3 +116,17 @@ def test_a_pass_after_which_a_made_up_example_looks_otherwise_is_refused():
         passed()
     with same_throughout(nn.Flatten(), torch.zeros(1, 3, 16, 16)):
         outputs_alone(nn.Flatten(), IMAGES)
+
+
+class Glaring(nn.Module):
+    """Adds to every image what the brightest pixel of the batch has above 6: nothing among ordinary noise."""
+
+    def forward(self, x):
+        return x.flatten(1) + (x.amax() - 6).clamp_min(0)
+
+
+@pytest.mark.parametrize("model", [Glaring(), Centred(), nn.Flatten()], ids=lambda model: type(model).__name__)
+def test_too_few_examples_show_nothing(model):
+    for count in (1, 2, 3):
+        assert not keeps_apart(model, IMAGES[:count])
+    assert keeps_apart(model, IMAGES[:4]) is isinstance(model, nn.Flatten)

@@ -345,6 +345,14 @@ def test_a_privacy_loss_distribution_is_refused():
         public(SMALL, 10).epsilon(accountant="pld")
 
 
+@pytest.mark.parametrize("sigma", [1e-155, 1e150])
+def test_noise_beyond_the_accountants_arithmetic_is_refused(sigma):
+    releases = replace(SMALL.releases, mechanism=Gaussian(noise_multiplier=sigma))
+    for shape in (0.0, -0.5, math.inf):
+        with pytest.raises(SfumatoError, match="noise_multiplier must lie between"):
+            best_of(releases, Draws(mean=10, shape=shape), 1e-5)
+
+
 def test_delta_out_of_range_is_refused():
     with pytest.raises(SfumatoError, match="delta must"):
         best_of(SMALL.releases, Draws(mean=10), 0.0)

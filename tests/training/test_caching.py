@@ -12,7 +12,8 @@ from torch import nn
 from sfumato import ClippedGradient, SfumatoError, models
 from sfumato.data import Cache, Records, Transform, open_source
 from sfumato.gradients import keeps_apart
-from sfumato.training import caching
+from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan
+from sfumato.training import caching, checkpoint, train
 from sfumato.training.losses import LOSSES
 
 KEY = bytes(32)
@@ -162,3 +163,39 @@ def test_the_clipped_gradient_on_features_is_that_of_the_whole_model(loss, views
 def test_views_that_cannot_be_shown_are_refused(showing, words):
     with pytest.raises(SfumatoError, match=words):
         caching.Showing(**showing)
+
+
+def test_every_pass_of_the_backbone_sees_as_many_images(tmp_path, pictures, monkeypatch):
+    """How many records there are must not tell in the rounding of the last ones."""
+    counts = set()
+    for road in ("outputs_together", "outputs_alone"):
+        real = getattr(caching, road)
+
+        def counted(model, images, real=real):
+            counts.add(len(images))
+            return real(model, images)
+
+        monkeypatch.setattr(caching, road, counted)
+    computed(tmp_path / "a", pictures, rows=7)
+    monkeypatch.setattr(caching, "keeps_apart", lambda *_: False)
+    computed(tmp_path / "b", pictures, rows=7)
+    assert counts == {4}
+
+
+def test_other_weights_beside_the_features_are_refused(tmp_path, pictures):
+    cache = computed(tmp_path / "a", pictures)
+    weights = {name: value.clone() for name, value in checkpoint.backbone_of(cache).items()}
+    (cache.path / "backbone.safetensors").write_bytes(
+        checkpoint.to_bytes({name: value + 1 for name, value in weights.items()}, {})
+    )
+    with pytest.raises(SfumatoError, match="holds other weights than the features were computed with; delete it"):
+        checkpoint.backbone_of(cache)
+    source = open_source(f"features:{cache.path}", owner_key=KEY)
+    plan = PrivacyPlan(sampling=FullBatch(examples=24), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3)
+    with pytest.raises(SfumatoError, match="holds other weights"):
+        train("head", source, plan, directory=tmp_path / "run", learning_rate=1.0)
+    assert not (tmp_path / "run").exists(), "before anything is spent"
+    (cache.path / "backbone.safetensors").unlink()
+    computed(tmp_path / "a", pictures)
+    again = checkpoint.backbone_of(cache)
+    assert all(torch.equal(again[name], weights[name]) for name in weights)

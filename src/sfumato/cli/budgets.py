@@ -27,7 +27,7 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
     from sfumato._files import write
     from sfumato.report import curve_of_budgets
     from sfumato.training import uses
-    from sfumato.training.directory import RunDirectory
+    from sfumato.training.directory import SETTINGS, RunDirectory
     from sfumato.training.progress import Bars
 
     given = [name for name in ("noise_multiplier", "seeds") if getattr(asked, name) is not None]
@@ -43,10 +43,11 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
             place = base / f"epsilon-{epsilon:g}"
             found.append(carried_out(replace(asked, epsilon=epsilon, output=str(place)), progress))
             progress.say(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
-        plain = (
-            _without_privacy(asked, base / PUBLIC, progress) if found[0].statement.circumstances.data_public else None
-        )
+        public = found[0].statement.circumstances.data_public
+        plain = _without_privacy(asked, base / PUBLIC, progress) if public else None
     together, delta = uses.together([run.statement.plan for run in found])
+    record = RunDirectory(found[0].directory).read_json(SETTINGS)
+    earlier = [] if public else uses.plans(record["data"]["fingerprint"], place=record["request"]["source"]["spec"])
     rows = [
         {
             "epsilon": run.statement.to_dict()["epsilon"],
@@ -62,6 +63,8 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
         "without_privacy": plain,
         "epsilon_of_all": together,
         "delta": delta,
+        "epsilon_of_all_uses": uses.together(earlier)[0] if len(earlier) > len(found) else together,
+        "public": public,
         "steps": found[0].statement.plan.steps,
         "batch_size": found[0].statement.plan.expected_batch_size,
     }
@@ -111,8 +114,18 @@ def _show(result: dict[str, Any], base: Path, *, void: bool) -> None:
         f"together {told}, had they been planned in advance."
         + (" To whoever knows their seed they promise nothing." if void else "")
     )
+    if result["epsilon_of_all_uses"] > result["epsilon_of_all"]:
+        console.result(
+            f"With your other runs on these data that are known here: epsilon "
+            f"{rounded_up(result['epsilon_of_all_uses'])}."
+        )
+    if not result["public"]:
+        console.talk("note: measured on private data; keep the table and the curve to yourself")
+        console.result("Which of them is best was measured without noise: that choice is not covered.")
     console.result()
     console.talk(f"{base / PLOT}   the curve")
+    last = result["rows"][-1]["run"]
     console.talk(
-        f"release one of them (sfumato verify {result['rows'][-1]['run']}), and its own epsilon is the promise"
+        f"one model, of a budget that was chosen beforehand, has its own promise where only it is shown: sfumato "
+        f"verify {last}"
     )

@@ -272,7 +272,7 @@ def _reading(progress: Any) -> Any:
     def tell(done: int, total: int) -> None:
         if state["total"] != total:
             state["total"] = total
-            progress.begin("reading images", total)
+            progress.begin("reading files", total)
         progress.advance(done)
 
     return tell

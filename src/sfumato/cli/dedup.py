@@ -93,7 +93,9 @@ class Dedup:
         write(place / "pairs.json", json.dumps([asdict(pair) for pair in pairs], indent=1).encode(), private=True)
         shown = _shown(pairs, *images)
         write(place / "pairs.html", page_of_pairs("Pictures in both sets", summary, shown).encode(), private=True)
-        written = self._written(pairs, public if self.drop == "public" else private, place)
+        # A filter by a set that was filtered by private data is not stable either.
+        marked = self.drop == "public" or public.filtered or private.filtered
+        written = self._written(pairs, public if self.drop == "public" else private, place, marked=marked)
         figures = {
             "public": len(images[0]),
             "private": len(images[1]),
@@ -107,7 +109,7 @@ class Dedup:
             return 0
         console.result(summary)
         console.talk(f"{place / 'pairs.html'}   the pairs side by side; it shows private pictures")
-        if self.drop == "public" and written:
+        if marked and written:
             console.talk("note: this choice looked at private data without noise; statements that come of it say so")
         if written:
             console.talk(f"next: sfumato {'train' if self.drop == 'private' else 'pretrain'} {written}")
@@ -119,7 +121,7 @@ class Dedup:
 
         return open_source(spec, owner_key=owner_key(), root=self.root, size=size, channels=channels)
 
-    def _written(self, pairs: Sequence[Pair], source: Source, place: Any) -> str | None:
+    def _written(self, pairs: Sequence[Pair], source: Source, place: Any, *, marked: bool) -> str | None:
         """The set without its duplicates, as another source; None where nothing is left out.
 
         Args:
@@ -136,7 +138,7 @@ class Dedup:
             source.classes,
             {pair.private if self.drop == "private" else pair.public for pair in pairs},
             place / self.drop,
-            marked=self.drop == "public" or source.filtered,
+            marked=marked,
         )
 
     def _summary(self, private: int, public: int, pairs: Sequence[Pair]) -> str:

@@ -13,6 +13,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
-from sfumato.data.records import TEST_FRACTION
+from sfumato.data.records import TEST_FRACTION, Progress
 
 INDEX = "features.json"
 BACKBONE = "backbone.safetensors"
@@ -38,6 +39,7 @@ PIECE_BYTES = 64 << 20
 _FORMAT = 1
 _METADATA = "sfumato"
 _LONGEST_HEADER = 1 << 20
+_CHECKED = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,7 @@ class Contents:
         rows: records in a piece, the last one of a part excepted.
         backbone: how to build the network again; None for features that came from elsewhere.
         digest: SHA-256 of the backbone's function and weights; None without backbone.
+        weights: SHA-256 of the weights alone, which are kept beside the features.
         origin: where the backbone's weights come from, as statements say it.
         transform: how images become the backbone's input, as `Transform.to_dict` has it.
         crop: how views are cut out of a training image, in words and numbers.
@@ -67,6 +70,7 @@ class Contents:
     rows: int = 0
     backbone: Mapping[str, Any] | None = None
     digest: str | None = None
+    weights: str | None = None
     origin: str | None = None
     transform: Mapping[str, Any] | None = None
     crop: Mapping[str, Any] = field(default_factory=dict)
@@ -160,7 +164,7 @@ class Cache:
             return
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise SfumatoError(f"{str(self.path)!r} exists and holds no features", "give --output a new directory")
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(self.path / INDEX, json.dumps(contents.to_dict(), indent=2).encode() + b"\n", private=True)
 
     def missing(self, part: str) -> list[tuple[str, range]]:
@@ -168,7 +172,7 @@ class Cache:
         return [(name, rows) for name, rows in self.contents.pieces(part) if not (self.path / name).is_file()]
 
     def write(self, name: str, features: Tensor, labels: np.ndarray) -> None:
-        """Write a piece, whole or not at all.
+        """Write a piece, whole or not at all, with the SHA-256 of its numbers.
 
         Args:
             name: as `missing` gives it.
@@ -181,15 +185,21 @@ class Cache:
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give --dtype bfloat16 or float32"
             )
-        about = json.dumps({"cache": contents.identity, "piece": name}, sort_keys=True)
-        write(
-            self.path / name,
-            save({"features": stored, "labels": torch.from_numpy(labels)}, metadata={_METADATA: about}),
-            private=True,
-        )
+        tensors = {"features": stored, "labels": torch.from_numpy(labels)}
+        code = hashlib.sha256()
+        for tensor in tensors.values():
+            code.update(tensor.flatten().view(torch.uint8).numpy().data)
+        about = {"cache": contents.identity, "piece": name, "sha256": code.hexdigest()}
+        metadata = {_METADATA: json.dumps(about, sort_keys=True)}
+        write(self.path / name, save(tensors, metadata=metadata), private=True)
 
-    def records(self, part: str) -> CachedRecords:
-        """A part of a complete cache."""
+    def records(self, part: str, *, progress: Progress | None = None) -> CachedRecords:
+        """A part of a complete cache, whose files have been read once to see that they are what was written.
+
+        Args:
+            part: "train" or "test".
+            progress: called with (files read, files in all).
+        """
         contents = self.contents
         missing = [name for part in PARTS for name, _ in self.missing(part)]
         if missing:
@@ -202,6 +212,10 @@ class Cache:
             _Piece.read(self.path / name, contents, shape=(len(rows), views, contents.width))
             for name, rows in contents.pieces(part)
         ]
+        with ThreadPoolExecutor() as pool:
+            for done, _ in enumerate(pool.map(_Piece.check, pieces), start=1):
+                if progress is not None:
+                    progress(done, len(pieces))
         return CachedRecords(pieces, contents.rows)
 
 
@@ -231,6 +245,11 @@ class CachedRecords:
     def nbytes(self) -> int:
         """Bytes in memory: none."""
         return 0
+
+    @property
+    def sums(self) -> list[str]:
+        """SHA-256 of each file's numbers, all of the part."""
+        return [piece.sha256 for piece in self._pieces]
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """Features float32 (n, K, D) of the records at these positions."""
@@ -266,6 +285,7 @@ class _Piece:
     shape: tuple[int, ...]
     features_at: int
     labels_at: int
+    sha256: str
 
     @property
     def record_bytes(self) -> int:
@@ -288,6 +308,7 @@ class _Piece:
                 tuple(header["features"]["shape"]) == shape and header["labels"]["shape"] == [shape[0]] and end == size
             )
             own = json.loads(header["__metadata__"][_METADATA])
+            sha256 = str(own.pop("sha256"))
         except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
             raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and give the command again") from None
         if own != {"cache": contents.identity, "piece": path.name}:
@@ -295,7 +316,24 @@ class _Piece:
         if not fits:
             raise SfumatoError(f"{path} is cut short or of another shape", "delete it and give the command again")
         at = {name: 8 + length + start for name, (start, _) in places.items()}
-        return cls(path=path, dtype=dtype, shape=shape, features_at=at["features"], labels_at=at["labels"])
+        return cls(
+            path=path, dtype=dtype, shape=shape, features_at=at["features"], labels_at=at["labels"], sha256=sha256
+        )
+
+    def check(self) -> None:
+        """Refuse a file whose numbers are not those that were written."""
+        code = hashlib.sha256()
+        rows = max(1, _CHECKED // self.record_bytes)
+        memory = np.empty((rows, self.record_bytes), np.uint8)
+        for first in range(0, self.shape[0], rows):
+            some = memory[: min(rows, self.shape[0] - first)]
+            self.fill(some, first)
+            code.update(some.data)
+        code.update(self.labels().data)
+        if code.hexdigest() != self.sha256:
+            raise SfumatoError(
+                f"{self.path} holds other numbers than were written", "delete it and compute the features again"
+            )
 
     def labels(self) -> np.ndarray:
         """int64 (n,)."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
@@ -67,6 +72,9 @@ class Source:
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
         test_fraction: the expected share of the test part, where the keyed hash split.
         cache: where the records are features; size and channels are then those of the images behind them.
+        features: HMAC of all features and of how they came about, under the owner's key, where the records are such: of
+            the same images there may be many.
+        whole: the fingerprint of the source that this one is a part of, where a validation part was put aside.
     """
 
     kind: str
@@ -83,6 +91,8 @@ class Source:
     filtered: bool = False
     test_fraction: float = TEST_FRACTION
     cache: Cache | None = None
+    features: str | None = field(repr=False, default=None)
+    whole: str | None = field(repr=False, default=None)
 
     @property
     def published(self) -> bool:
@@ -90,9 +100,9 @@ class Source:
         return KINDS[self.kind if self.cache is None else self.cache.contents.source["kind"]].published
 
     @property
-    def features(self) -> str | None:
-        """The identity of the features, where the records are such: of the same images there may be many."""
-        return None if self.cache is None else self.cache.contents.identity
+    def undivided(self) -> str:
+        """The fingerprint of all records, those included that were put aside."""
+        return self.whole or self.fingerprint
 
     @property
     def cached_views(self) -> int | None:
@@ -153,13 +163,12 @@ def open_source(
     if examples is not None:
         _checks.positive_integer("examples", examples)
     kind = KINDS[name]
-    if kind.load is None:
-        declared_before = {"classes": classes, "size": size, "channels": channels, "root": root}
-        return _of_cache(
-            argument, examples, public, [key for key, value in declared_before.items() if value is not None]
-        )
     if not isinstance(owner_key, bytes) or len(owner_key) < 32:
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
+    if kind.load is None:
+        declared_before = {"classes": classes, "size": size, "channels": channels, "root": root}
+        _refuse_declared(argument, [key for key, value in declared_before.items() if value is not None])
+        return _of_cache(Cache(argument), owner_key, examples, public, progress)
     if size is not None:
         check_size(_checks.positive_integer("size", size))
     if channels not in (None, 1, 3):
@@ -213,19 +222,32 @@ def facts(source: Source) -> dict[str, Any]:
     }
 
 
-def _of_cache(path: str, examples: int | None, public: bool | None, declared: list[str]) -> Source:
+def _refuse_declared(path: str, declared: list[str]) -> None:
     if declared:
         raise SfumatoError(
             f"{', '.join(declared)} of features:{path} were decided when it was made", "leave them out, or make it anew"
         )
-    cache = Cache(path)
+
+
+def _of_cache(
+    cache: Cache, owner_key: bytes, examples: int | None, public: bool | None, progress: Progress | None
+) -> Source:
     contents = cache.contents
     known = contents.source
+    train, test = (cache.records(part, progress=progress) for part in ("train", "test"))
+    labels = np.concatenate([train.labels, test.labels])
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(known["classes"]):
+        raise SfumatoError(
+            f"cache {str(cache.path)!r} has labels from {labels.min()} to {labels.max()} and "
+            f"{len(known['classes'])} classes",
+            "make it anew",
+        )
+    told = json.dumps([contents.identity, train.sums, test.sums])
     read = tuple(fact for fact in known["read"] if fact != "examples" or examples is None)
     return Source(
         kind="features",
-        train=cache.records("train"),
-        test=cache.records("test"),
+        train=train,
+        test=test,
         classes=tuple(known["classes"]),
         size=known["size"],
         channels=known["channels"],
@@ -237,6 +259,7 @@ def _of_cache(path: str, examples: int | None, public: bool | None, declared: li
         filtered=known["filtered"],
         test_fraction=contents.test_fraction,
         cache=cache,
+        features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),
     )
 
 

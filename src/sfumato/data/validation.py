@@ -45,6 +45,7 @@ def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, P
         source,
         train=rest,
         examples=max(1, round(source.examples * (1 - share))),
+        whole=source.undivided,
         fingerprint=hmac.new(owner_key, f"{source.fingerprint} {share!r}".encode(), hashlib.sha256).hexdigest(),
     )
     return smaller, validation

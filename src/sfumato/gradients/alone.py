@@ -15,6 +15,8 @@ from sfumato.gradients.isolation import nothing_kept, refuse_mixing_layers
 
 # By how much a row may differ, relatively, when it is computed beside others and by itself.
 _ROUNDING = 1e-3
+# Three odd ones among them, and one that must stay as it is.
+_FEWEST = 4
 # What no example may pass on to another one.
 _ODD = (float("nan"), float("inf"), 1e30)
 
@@ -104,10 +106,13 @@ def keeps_apart(model: nn.Module, made_up: Tensor) -> bool:
 
     Args:
         model: in the mode in which it is to be run.
-        made_up: (N, ...), of the shape and number in which private examples will come; N at least 4.
+        made_up: (N, ...), of the shape and number in which private examples will come. Fewer than 4 examples show too
+            little, and the answer is no.
 
     **Guarantee.** Nothing private is looked at. Assumed for a model that passes: it does not look for NaN.
     """
+    if len(made_up) < _FEWEST:
+        return False
     try:
         refuse_mixing_layers(model)
         together = outputs_together(model, made_up)

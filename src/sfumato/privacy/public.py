@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sfumato.privacy.statement import FILTERED_ORIGINS, PRIVATE_ORIGINS
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoPromise:
@@ -37,12 +39,12 @@ class NoPromise:
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon is null."""
         lines = ["Everything. Private data must not be trained on in this way."]
-        if self.pretrained == "private run":
+        if self.pretrained in PRIVATE_ORIGINS:
             lines.append(
                 "A private run stands behind the weights that this training began with: that run's own statement "
                 "speaks for its data, and where the same data are used again, epsilons add up."
             )
-        if self.filtered or self.pretrained == "filtered run":
+        if self.filtered or self.pretrained in FILTERED_ORIGINS:
             lines.append(
                 "The data, or those behind the weights that this training began with, were filtered by looking at "
                 "private data. What was left out tells of those, without noise."

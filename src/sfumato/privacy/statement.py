@@ -28,7 +28,14 @@ ORIGINS = {
     "is a function of those without noise, which no promise here covers",
     "private run": "from another private run), for which that run's own statement speaks: where both have used the "
     "same data, their epsilons add up",
+    "private and filtered run": "from another private run), for which that run's own statement speaks: where both have "
+    "used the same data, their epsilons add up; and some of the data were filtered by looking at private data, without "
+    "noise, which no promise here covers",
+    "unknown": "behind features that were made elsewhere), and whether each row was made of its own record alone: for "
+    "both their owner answers",
 }
+PRIVATE_ORIGINS = frozenset({"private run", "private and filtered run"})
+FILTERED_ORIGINS = frozenset({"filtered run", "private and filtered run"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +70,8 @@ class Circumstances:
         seeded: the dice key was derived from a seed that somebody knows.
         key_bits: the width of the secret from which every draw was made.
         noise_sampler: how the noise was made.
-        pretrained: where the initial weights came from: None or one of `ORIGINS`.
+        pretrained: where the initial weights came from, or those behind the features: None or one of `ORIGINS`.
+        filtered: the training data were chosen by looking at private data without noise.
         steps_taken: how many of the plan's steps were taken, where the run ended early.
         search: the search that the run's settings came from, where it is not covered: in no private selection, and not
             on public data.
@@ -76,6 +84,7 @@ class Circumstances:
     key_bits: int = 256
     noise_sampler: str = "float64 Gaussian (Philox counter generator, ziggurat), rounded to float32"
     pretrained: str | None = None
+    filtered: bool = False
     steps_taken: int | None = None
     search: Search | None = None
 
@@ -218,6 +227,12 @@ class Statement:
             lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
         if facts.pretrained is not None:
             lines.insert(0, f"The data behind the pre-trained weights ({ORIGINS[facts.pretrained]}.")
+        if facts.filtered:
+            lines.insert(
+                0,
+                "The choice of the training data: they were filtered by looking at private data, without noise, so "
+                "what was left out tells of those.",
+            )
         if facts.search is not None:
             lines.insert(0, _uncovered(facts.search))
         return lines

@@ -169,6 +169,7 @@ def contents_for(
         dtype=dtype,
         backbone=backbone.architecture.to_dict(),
         digest=digest_of(backbone),
+        weights=pins.weights_digest(backbone.state_dict()),
         origin=origin,
         transform=transform.to_dict(),
         crop={"crop": showing.crop, "flip": showing.flip},
@@ -186,11 +187,8 @@ def missing(cache: Cache, contents: Contents) -> int:
 def digest_of(backbone: Backbone) -> str:
     """SHA-256 of the backbone's function and of its weights."""
     shape = (backbone.architecture.channels, backbone.architecture.size, backbone.architecture.size)
-    code = hashlib.sha256(pins.model_digest(backbone, shape).encode())
-    for name, value in sorted(backbone.state_dict().items()):
-        code.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        code.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return code.hexdigest()
+    told = f"{pins.model_digest(backbone, shape)} {pins.weights_digest(backbone.state_dict())}"
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def compute(
@@ -213,8 +211,9 @@ def compute(
         batch: images at a time; None for a rule's.
 
     **Guarantee.** Each row is a function of its own image, of the owner's key and of public weights: the backbone runs
-    on ordinary batches where `keeps_apart` finds that it may, always of the number of images that was tried (short ones
-    are filled up with zeros), else on one image at a time (`outputs_alone`). So a cache is a per-record
+    on ordinary batches where `keeps_apart` finds that it may, else on one image at a time (`outputs_alone`), always on
+    the same number of images (short batches are filled up with zeros), so that not even rounding tells how many there
+    are. So a cache is a per-record
     preprocessing, and whatever is promised for training on it is promised for training on the images (unit: one
     example; adjacency: any).
     """
@@ -234,10 +233,8 @@ def compute(
     together = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(place))
 
     def features(images: Tensor) -> Tensor:
-        if not together:
-            return outputs_alone(backbone, images)
         filled = torch.cat([images, images.new_zeros(size - len(images), *shape)]) if len(images) < size else images
-        return outputs_together(backbone, filled)[: len(images)]
+        return (outputs_together if together else outputs_alone)(backbone, filled)[: len(images)]
 
     total, done = sum(contents.counts.values()), 0
     progress.begin("computing features", total)

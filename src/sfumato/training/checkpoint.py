@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
+from sfumato.data import BACKBONE, Cache
 from sfumato.models import METADATA, stored_about
+from sfumato.training import pins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,17 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
     except (OSError, SafetensorError) as error:
         raise SfumatoError(f"{path} cannot be read as safetensors ({error})", "restore it from a copy") from None
+
+
+def backbone_of(cache: Cache) -> dict[str, Tensor]:
+    """The weights of a cache's backbone, which must be those that its features were computed with."""
+    weights, _ = read_safetensors(cache.path / BACKBONE)
+    if pins.weights_digest(weights) != cache.contents.weights:
+        raise SfumatoError(
+            f"{cache.path / BACKBONE} holds other weights than the features were computed with",
+            "delete it and give the command of sfumato features again",
+        )
+    return weights
 
 
 def stored_statement(path: Path) -> dict[str, Any] | None:

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
-from sfumato.data import BACKBONE, AsStored, Source, Transform
+from sfumato.data import AsStored, Source, Transform
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.report import Evaluation, Facts, page
 from sfumato.training import directory as names
 from sfumato.training import evaluate
-from sfumato.training.checkpoint import METADATA, read_safetensors, to_bytes
+from sfumato.training.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.training.directory import RunDirectory, file_hash, sweep
 from sfumato.training.loop import Job, Outcome
 from sfumato.training.settings import Settings
@@ -81,8 +81,7 @@ def on_backbone(source: Source, settings: Settings, weights: dict[str, Tensor]) 
     """The weights of the model to release: a head that was trained on a cache stands on the cache's backbone."""
     if source.cache is None or source.cache.contents.backbone is None or settings.model == "module":
         return weights
-    backbone, _ = read_safetensors(source.cache.path / BACKBONE)
-    return {f"backbone.{name}": value for name, value in backbone.items()} | weights
+    return {f"backbone.{name}": value for name, value in backbone_of(source.cache).items()} | weights
 
 
 def model_metadata(

@@ -158,7 +158,7 @@ def begin(job: Job, run: RunDirectory) -> None:
         optimizer = optimizer_for(job.module, job.settings)
         Checkpoint.of(0, job.module, _start_of_average(job), optimizer).save(fresh / names.CHECKPOINT)
         if not (job.source.public or job.candidate):
-            uses.record(job.source.fingerprint, identity, job.plan, place=job.place)
+            uses.record(job.source.undivided, identity, job.plan, place=job.place)
 
 
 def compare(job: Job, run: RunDirectory, *, going_on: bool = True) -> None:

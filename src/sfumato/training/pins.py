@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 
@@ -46,6 +46,15 @@ def model_digest(module: nn.Module, shape: tuple[int, ...]) -> str:
         made_up = torch.linspace(-1, 1, 2 * math.prod(shape)).reshape(2, *shape)
         digest.update(copied(made_up).double().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """SHA-256 of tensors and their names."""
+    code = hashlib.sha256()
+    for name, value in sorted(weights.items()):
+        code.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        code.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return code.hexdigest()
 
 
 def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str) -> None:

@@ -17,6 +17,7 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import AsStored, Contents, Source, Transform
 from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan, Search
+from sfumato.privacy.statement import FILTERED_ORIGINS, PRIVATE_ORIGINS
 from sfumato.randomness import DiceKey
 from sfumato.training import checkpoint, loop, pins
 from sfumato.training.inputs import OnFeatures, features_of, kept_bytes
@@ -126,25 +127,27 @@ def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumsta
         seeded=settings.seed is not None,
         key_bits=key.bits,
         pretrained=origin(source, settings),
+        filtered=source.filtered,
     )
 
 
 def origin(source: Source, settings: Settings) -> str | None:
     """Where the initial weights come from, or those behind the features, as a statement says it."""
-    return origin_of(settings.pretrained) if source.cache is None else source.cache.contents.origin
+    return origin_of(settings.pretrained) if source.cache is None else source.cache.contents.origin or "unknown"
 
 
 def origin_of(weights: str | None) -> str | None:
-    """What a statement calls weights: None, a library, or a path; a private run anywhere behind them counts."""
+    """What a statement calls weights: None, a library, or a path; whatever stands anywhere behind them counts."""
     if weights in (None, *LIBRARIES):
         return weights
     statement = checkpoint.stored_statement(models.file_of(weights))
     if statement is None:
         return "file"
-    private = statement["epsilon"] is not None or statement.get("pretrained") == "private run"
+    facts = statement.get("circumstances", statement)
+    private = statement["epsilon"] is not None or facts.get("pretrained") in PRIVATE_ORIGINS
+    filtered = facts.get("filtered", False) or facts.get("pretrained") in FILTERED_ORIGINS
     if private:
-        return "private run"
-    filtered = statement.get("filtered", False) or statement.get("pretrained") == "filtered run"
+        return "private and filtered run" if filtered else "private run"
     return "filtered run" if filtered else "public run"
 
 
@@ -221,6 +224,8 @@ def build(model: nn.Module | None, source: Source, settings: Settings, key: Dice
         models.check_shapes("module", module, classes=len(source.classes), shape=source.shape)
     if source.cache is not None:
         _check_cache(source.cache.contents, settings)
+        if source.cache.contents.backbone is not None:
+            checkpoint.backbone_of(source.cache)
     if settings.head_deviation is not None or settings.head_bias is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial head", 0))

@@ -287,8 +287,8 @@ def _conclude(job: PublicJob, run: RunDirectory, weights: dict[str, Tensor], sec
     run.write_json(names.EVALUATION, evaluate.to_dict(result))
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
-    about = finish.model_metadata(job.training.settings, job.source, job.transform, statement.to_dict())
-    write(run / names.MODEL, to_bytes(weights, about))
+    about = finish.model_metadata(settings, job.source, job.transform, statement.to_dict())
+    write(run / names.MODEL, to_bytes(finish.on_backbone(job.source, settings, weights), about))
     write(run / names.DONE, b"")
     finish.clean(run)
     return PublicRun(
