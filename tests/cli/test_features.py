@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -131,11 +132,18 @@ def test_several_right_labels(call, spots_folder):
     figures = json.loads(call("evaluate run features:cache --json"))
     assert figures["accuracy_of_label_sets"] is None
     count = figures["images"]
-    Path("all.json").write_text(json.dumps([["dark", 1]] * count))
-    every = json.loads(call("evaluate run features:cache --label-sets all.json --json"))
-    assert (every["accuracy_of_label_sets"], every["images_with_label_sets"]) == (1.0, count)
-    files = [path.name for path in sorted(spots_folder.rglob("*.png"))]
-    Path("by-name.json").write_text(json.dumps({name: ["light"] for name in files}))
+    Path("list.json").write_text(json.dumps([[0]] * count))
+    assert "whose order then means nothing" in call("evaluate run features:cache --label-sets list.json", status=1)
+    Path("by-name.json").write_text(json.dumps({path.name: ["light"] for path in spots_folder.rglob("*.png")}))
+    assert "as 2 files are called; add the folders" in call(
+        f"evaluate run folder:{spots_folder} --part all --label-sets by-name.json", status=1
+    )
+    names = ["/".join(path.parts[-2:]) for path in spots_folder.rglob("*.png")]
+    Path("own.json").write_text(json.dumps({name: [name.split("/")[0]] for name in names}))
+    for part in ("all", "test", "train"):
+        own = json.loads(call(f"evaluate run folder:{spots_folder} --part {part} --label-sets own.json --json"))
+        assert own["accuracy_of_label_sets"] == pytest.approx(own["accuracy"]), "each set is the image's own class"
+    Path("by-name.json").write_text(json.dumps({name: ["light"] for name in names}))
     light = json.loads(call(f"evaluate run folder:{spots_folder} --label-sets by-name.json --json"))
     counted = light["images_with_label_sets"]
     assert counted == light["images"]
@@ -143,6 +151,14 @@ def test_several_right_labels(call, spots_folder):
     named_light = sum(row[1] for row in json.loads(Path("run/evaluation.json").read_text())["confusion"])
     assert right == pytest.approx(named_light / counted)
     assert set(shares) == {"dark", "light"}
+    parts = tuple(spots_folder.parent / "parts" / name for name in ("train", "test"))
+    for part in parts:
+        shutil.copytree(spots_folder, part)
+    count = 120
+    Path("all.json").write_text(json.dumps([["dark", 1]] * count))
+    every = json.loads(call(f"evaluate run folder:{parts[0].parent} --label-sets all.json --json"))
+    assert (every["accuracy_of_label_sets"], every["images_with_label_sets"]) == (1.0, count)
+    call(f"features folder:{parts[0].parent} {BACKBONE} --output parted")
     for data, words in (
         ([[0]] * (count - 1), f"hold {count - 1} sets for {count} records"),
         ({"a.png": [0]}, "go by file name, and the records come from no files"),
@@ -153,8 +169,8 @@ def test_several_right_labels(call, spots_folder):
         ("x", "neither a list nor an object"),
     ):
         Path("odd.json").write_text(json.dumps(data))
-        assert words in call("evaluate run features:cache --label-sets odd.json", status=1)
-    assert "cannot be read" in call("evaluate run features:cache --label-sets none.json", status=1)
+        assert words in call("evaluate run features:parted --label-sets odd.json", status=1)
+    assert "cannot be read" in call("evaluate run features:parted --label-sets none.json", status=1)
 
 
 def test_a_run_goes_on_with_the_features_that_it_began_with(call, monkeypatch):

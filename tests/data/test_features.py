@@ -17,9 +17,11 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Cache, Contents, open_source
 from sfumato.data.features import DTYPES
 
+CODES = np.arange(48, dtype=np.uint8).reshape(3, 16)
 SOURCE = {
     "kind": "npz",
     "fingerprint": "ab" * 32,
+    "material": "cd" * 32,
     "classes": ["a", "b", "c"],
     "examples": 20,
     "read": ["examples", "size"],
@@ -28,6 +30,7 @@ SOURCE = {
     "channels": 3,
     "size_rule": "declared",
     "filtered": False,
+    "parted": True,
 }
 
 
@@ -44,8 +47,10 @@ def made(path: Path, what: Contents, seed: int = 0) -> dict[str, tuple[torch.Ten
         views = what.views if part == "train" else 1
         features = torch.randn(what.counts[part], views, what.width, generator=generator)
         labels = np.arange(what.counts[part]) % 3
+        codes = np.random.default_rng(seed).integers(0, 256, (len(labels), 16), np.uint8)
         for name, rows in what.pieces(part):
-            cache.write(name, features[rows.start : rows.stop], labels[rows.start : rows.stop])
+            some = slice(rows.start, rows.stop)
+            cache.write(name, features[some], labels[some], codes[some])
         parts[part] = features.to(DTYPES[what.dtype]).float(), labels
     return parts
 
@@ -129,18 +134,21 @@ def test_damage_is_refused_by_name(tmp_path):
         Cache(tmp_path / "c").records("train")
     piece.write_bytes(whole)
     index = json.loads((tmp_path / "c" / "features.json").read_text())
+    (tmp_path / "c" / "features.json").write_text(json.dumps(index | {"format": 1}))
+    with pytest.raises(SfumatoError, match="was made by another version of sfumato"):
+        Cache(tmp_path / "c").records("train")
     (tmp_path / "c" / "features.json").write_text(json.dumps(index | {"more": 1}))
     with pytest.raises(SfumatoError, match=r"features\.json is damaged"):
         Cache(tmp_path / "c").records("train")
 
 
-@pytest.mark.parametrize("place", ["features", "labels"])
+@pytest.mark.parametrize("place", ["features", "labels", "codes"])
 def test_numbers_that_were_changed_are_refused(tmp_path, place):
     made(tmp_path / "c", contents())
     piece = tmp_path / "c" / "train-00001.safetensors"
     told, path = bytearray(piece.read_bytes()), f"features:{tmp_path / 'c'}"
-    end = len(told) if place == "labels" else len(told) - 8 * 8
-    told[end - 3] ^= 1
+    at = json.loads(told[8 : 8 + int.from_bytes(told[:8], "little")])[place]["data_offsets"][1]
+    told[8 + int.from_bytes(told[:8], "little") + at - 3] ^= 1
     piece.write_bytes(told)
     with pytest.raises(SfumatoError, match=r"train-00001.* holds other numbers than were written; delete it"):
         open_source(path, owner_key=bytes(32))
@@ -161,7 +169,7 @@ def test_labels_that_are_no_classes_are_refused(tmp_path):
     cache, what = Cache(tmp_path / "c"), contents(train=3, test=3)
     cache.begin(what)
     for part in ("train", "test"):
-        cache.write(f"{part}-00000.safetensors", torch.zeros(3, 1, 5), np.array([0, 3, 1]))
+        cache.write(f"{part}-00000.safetensors", torch.zeros(3, 1, 5), np.array([0, 3, 1]), CODES[:3])
     with pytest.raises(SfumatoError, match="has labels from 0 to 3 and 3 classes; make it anew"):
         open_source(f"features:{tmp_path / 'c'}", owner_key=bytes(32))
 
@@ -185,7 +193,7 @@ def test_numbers_beyond_half_precision_are_refused(tmp_path):
     cache = Cache(tmp_path / "c")
     cache.begin(what)
     with pytest.raises(SfumatoError, match="beyond the range of float16; give --dtype bfloat16"):
-        cache.write("train-00000.safetensors", torch.full((1, 1, 5), 1e6), np.zeros(1, np.int64))
+        cache.write("train-00000.safetensors", torch.full((1, 1, 5), 1e6), np.zeros(1, np.int64), CODES[:1])
 
 
 def test_other_places_are_not_touched(tmp_path):

@@ -42,18 +42,15 @@ def both(spec, **declared):
 )
 def test_they_are_decoded_as_in_memory(pictures, rows, start, declared):
     held, left = both(f"folder:{pictures}", **declared)
-    assert (held.fingerprint, held.read, held.size, held.channels) == (
-        left.fingerprint,
-        left.read,
-        left.size,
-        left.channels,
-    )
+    for fact in ("fingerprint", "material", "read", "size", "channels"):
+        assert getattr(held, fact) == getattr(left, fact)
     for one, other in ((held.train, left.train), (held.test, left.test)):
         assert isinstance(one, Records)
         assert isinstance(other, FileRecords)
         assert one.shape == other.shape
         assert np.array_equal(one.labels, other.labels)
         assert np.array_equal(one.files, other.files)
+        assert np.array_equal(one.codes, other.codes)
         some = np.array([row % len(one) for row in rows], np.int64)
         assert np.array_equal(one.take(some), other.take(some))
         assert np.array_equal(one.take(slice(start, None)), other.take(slice(start, None)))
@@ -61,6 +58,7 @@ def test_they_are_decoded_as_in_memory(pictures, rows, start, declared):
         chosen = other.chosen(mask)
         assert np.array_equal(one.chosen(mask).take(slice(None)), chosen.take(slice(None)))
         assert np.array_equal(one.labels[mask], chosen.labels)
+        assert np.array_equal(one.chosen(mask).codes, chosen.codes)
         assert other.nbytes == 0
 
 

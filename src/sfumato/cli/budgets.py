@@ -47,7 +47,7 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
         plain = _without_privacy(asked, base / PUBLIC, progress) if public else None
     together, delta = uses.together([run.statement.plan for run in found])
     record = RunDirectory(found[0].directory).read_json(SETTINGS)
-    earlier = [] if public else uses.plans(record["data"]["fingerprint"], place=record["request"]["source"]["spec"])
+    earlier = [] if public else uses.plans(record["data"]["material"], place=record["request"]["source"]["spec"])
     rows = [
         {
             "epsilon": run.statement.to_dict()["epsilon"],

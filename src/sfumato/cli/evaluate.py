@@ -71,7 +71,9 @@ class Evaluate:
                 test_fraction=self._test_fraction(loaded),
             )
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
-        sets = None if self.label_sets is None else label_sets.read(self.label_sets, parts, loaded.classes)
+        sets = None
+        if self.label_sets is not None:
+            sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.parted)
         outputs = torch.cat([evaluate.logits(module.to(device), part, transform, device) for part in parts])
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
         result = evaluate.summary(outputs, labels, loaded.classes, loss=loaded.loss)

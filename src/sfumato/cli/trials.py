@@ -103,10 +103,12 @@ def data_for(setting: Setting, data: Opened, change: Mapping[str, Any]) -> Opene
     others = _STATE.setdefault("others", {})
     if spec not in others:
         others[spec] = opened(replace(setting, asked=replace(setting.asked, source=spec)))
-    if others[spec].source.fingerprint != data.source.fingerprint:
+    other = others[spec].source
+    same = (other.material, other.classes) == (data.source.material, data.source.classes)
+    if not same or other.train.labels.tolist() != data.source.train.labels.tolist():
         raise SfumatoError(
             f"source {spec} holds other data than {setting.asked.source}",
-            "compare features of the same source, or the source itself in the same size",
+            "compare the same images, or features of the same images",
         )
     return others[spec]
 

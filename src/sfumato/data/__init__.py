@@ -15,7 +15,7 @@ from sfumato.data.files import FileRecords
 from sfumato.data.filtered import write_without
 from sfumato.data.normalise import AsStored, Transform, preparation
 from sfumato.data.records import TEST_FRACTION, Records
-from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source
+from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source, own_codes
 from sfumato.data.validation import put_aside
 from sfumato.data.views import Draws, Views
 
@@ -43,6 +43,7 @@ __all__ = [
     "find_duplicates",
     "is_public",
     "open_source",
+    "own_codes",
     "preparation",
     "put_aside",
     "write_without",

@@ -14,7 +14,7 @@ from sfumato.data import classes as class_lists
 from sfumato.data.filtered import MARK
 from sfumato.data.images import check_size, prepare_array
 from sfumato.data.records import Declared, Loaded, Records
-from sfumato.data.split import in_test
+from sfumato.data.split import codes_of, in_test
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
@@ -42,7 +42,8 @@ def load(path: str, declared: Declared) -> Loaded:
 
     def part(images: np.ndarray, labels: np.ndarray) -> Records:
         labels = class_lists.renumbered(labels, names or classes, declared.classes, where)
-        return Records(images=prepare_array(images, size=size, channels=channels), labels=labels)
+        codes = codes_of(declared.owner_key, images)
+        return Records(images=prepare_array(images, size=size, channels=channels), labels=labels, codes=codes)
 
     if "x" in arrays:
         images, labels = arrays["x"], arrays["y"]

@@ -9,6 +9,7 @@ import numpy as np
 from sfumato.data.classes import renumbered
 from sfumato.data.images import prepare_array
 from sfumato.data.records import Declared, Loaded, Records
+from sfumato.data.split import codes_of
 
 SPLIT_SEED = b"sfumato digits split"
 """Part of every hash that orders the digits for the split. Public and fixed: figures on `digits` can be compared."""
@@ -31,11 +32,12 @@ def load(declared: Declared) -> Loaded:
     names = tuple(str(number) for number in range(10))
     test = in_public_test(labels)
     size, channels = declared.size or 8, declared.channels or 1
+    codes = codes_of(declared.owner_key, images)
     images = prepare_array(images, size=size, channels=channels)
     labels = renumbered(labels, names, declared.classes, "digits")
 
     def part(chosen: np.ndarray) -> Records:
-        return Records(images=images[chosen], labels=labels[chosen])
+        return Records(images=images[chosen], labels=labels[chosen], codes=codes[chosen])
 
     return Loaded(
         train=part(~test),

@@ -1,8 +1,8 @@
 """features:PATH - what a fixed public backbone makes of every record, computed once and kept on disk.
 
 A cache is a folder. `features.json` says what it holds, and pieces `train-00000.safetensors`, ..., `test-00000...` hold
-`features` (n, K, D) and `labels` (n,). A piece is written whole or not at all, so a cache is complete when all of its
-pieces are there, and one that was cut goes on with the first that is missing.
+`features` (n, K, D), `labels` (n,) and `codes` (n, 16). A piece is written whole or not at all, so a cache is complete
+when all of its pieces are there, and one that was cut goes on with the first that is missing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,23 @@ BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PARTS = ("train", "test")
 SOURCE_FACTS = frozenset(
-    ("kind", "fingerprint", "classes", "examples", "read", "public", "size", "channels", "size_rule", "filtered")
+    {
+        "kind",
+        "fingerprint",
+        "material",
+        "classes",
+        "examples",
+        "read",
+        "public",
+        "size",
+        "channels",
+        "size_rule",
+        "filtered",
+        "parted",
+    }
 )
 PIECE_BYTES = 64 << 20
-_FORMAT = 1
+_FORMAT = 2
 _METADATA = "sfumato"
 _LONGEST_HEADER = 1 << 20
 _CHECKED = 4 << 20
@@ -138,7 +151,14 @@ class Cache:
     def contents(self) -> Contents:
         """What the cache holds, or is to hold."""
         try:
-            return Contents.from_dict(json.loads((self.path / INDEX).read_text("utf-8")))
+            told = json.loads((self.path / INDEX).read_text("utf-8"))
+            if told["format"] != _FORMAT:
+                raise SfumatoError(
+                    f"cache {str(self.path)!r} was made by another version of sfumato", "compute it anew, elsewhere"
+                )
+            return Contents.from_dict(told)
+        except SfumatoError:
+            raise
         except FileNotFoundError:
             what = "holds no features" if self.path.exists() else "does not exist"
             raise SfumatoError(
@@ -171,13 +191,14 @@ class Cache:
         """The pieces of a part that are still to be written."""
         return [(name, rows) for name, rows in self.contents.pieces(part) if not (self.path / name).is_file()]
 
-    def write(self, name: str, features: Tensor, labels: np.ndarray) -> None:
+    def write(self, name: str, features: Tensor, labels: np.ndarray, codes: np.ndarray) -> None:
         """Write a piece, whole or not at all, with the SHA-256 of its numbers.
 
         Args:
             name: as `missing` gives it.
             features: (n, K, D); n and K are the piece's.
             labels: int64 (n,).
+            codes: uint8 (n, 16), each record's own (`split.code`).
         """
         contents = self.contents
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
@@ -185,7 +206,8 @@ class Cache:
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give --dtype bfloat16 or float32"
             )
-        tensors = {"features": stored, "labels": torch.from_numpy(labels)}
+        own = torch.from_numpy(np.array(codes))  # safetensors wants to own what it writes
+        tensors = {"features": stored, "labels": torch.from_numpy(labels), "codes": own}
         code = hashlib.sha256()
         for tensor in tensors.values():
             code.update(tensor.flatten().view(torch.uint8).numpy().data)
@@ -228,6 +250,7 @@ class CachedRecords:
 
     Attributes:
         labels: int64 (N,), positions in the source's class list.
+        codes: uint8 (N, 16), each record's own (`split.code`).
         users, files: None: a cache knows neither whose record each one is nor where it came from.
     """
 
@@ -235,8 +258,10 @@ class CachedRecords:
 
     def __init__(self, pieces: list[_Piece], rows: int, which: np.ndarray | None = None):
         self._pieces, self._rows, self._which = pieces, rows, which
-        labels = np.concatenate([piece.labels() for piece in pieces]) if pieces else np.zeros(0, np.int64)
-        self.labels = labels if which is None else labels[which]
+        empty = np.zeros(0, np.int64), np.zeros((0, 16), np.uint8)
+        known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
+        labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
+        self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -285,6 +310,7 @@ class _Piece:
     shape: tuple[int, ...]
     features_at: int
     labels_at: int
+    codes_at: int
     sha256: str
 
     @property
@@ -302,11 +328,10 @@ class _Piece:
                     raise ValueError("no safetensors header")
                 header = json.loads(file.read(length))
                 size = file.seek(0, os.SEEK_END)
-            places = {name: header[name]["data_offsets"] for name in ("features", "labels")}
+            places = {name: header[name]["data_offsets"] for name in ("features", "labels", "codes")}
             end = 8 + length + max(stop for _, stop in places.values())
-            fits = (
-                tuple(header["features"]["shape"]) == shape and header["labels"]["shape"] == [shape[0]] and end == size
-            )
+            shapes = {"features": list(shape), "labels": [shape[0]], "codes": [shape[0], 16]}
+            fits = end == size and all(header[name]["shape"] == expected for name, expected in shapes.items())
             own = json.loads(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))
         except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
@@ -317,7 +342,13 @@ class _Piece:
             raise SfumatoError(f"{path} is cut short or of another shape", "delete it and give the command again")
         at = {name: 8 + length + start for name, (start, _) in places.items()}
         return cls(
-            path=path, dtype=dtype, shape=shape, features_at=at["features"], labels_at=at["labels"], sha256=sha256
+            path=path,
+            dtype=dtype,
+            shape=shape,
+            features_at=at["features"],
+            labels_at=at["labels"],
+            codes_at=at["codes"],
+            sha256=sha256,
         )
 
     def check(self) -> None:
@@ -330,6 +361,7 @@ class _Piece:
             self.fill(some, first)
             code.update(some.data)
         code.update(self.labels().data)
+        code.update(self.codes().data)
         if code.hexdigest() != self.sha256:
             raise SfumatoError(
                 f"{self.path} holds other numbers than were written", "delete it and compute the features again"
@@ -340,6 +372,12 @@ class _Piece:
         labels = np.empty(self.shape[0], np.int64)
         self._fill(labels.view(np.uint8).reshape(-1), self.labels_at)
         return labels
+
+    def codes(self) -> np.ndarray:
+        """uint8 (n, 16)."""
+        codes = np.empty((self.shape[0], 16), np.uint8)
+        self._fill(codes.reshape(-1), self.codes_at)
+        return codes
 
     def fill(self, memory: np.ndarray, first: int) -> None:
         """Read as many records as the memory, uint8 (n, bytes), holds, from the record `first` on."""

@@ -7,9 +7,9 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import images as pictures
 from sfumato.data.records import Declared, Loaded, Progress, Records
-from sfumato.data.split import in_test
+from sfumato.data.split import code, in_test
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -56,12 +56,14 @@ class FileRecords:
     Args:
         files: array (N,) of paths.
         labels: int64 array (N,), positions in the source's class list.
+        codes: uint8 array (N, 16), each record's own (`split.code`).
         users: array (N,) of text that says whose picture each one is, where the source knows.
         size, channels: what every picture is brought to.
     """
 
     files: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
+    codes: np.ndarray = field(repr=False)
     users: np.ndarray | None = field(repr=False, default=None)
     size: int
     channels: int
@@ -89,9 +91,12 @@ class FileRecords:
 
     def chosen(self, which: np.ndarray) -> FileRecords:
         """The records where the mask (N,) is true."""
-        users = None if self.users is None else self.users[which]
-        return FileRecords(
-            files=self.files[which], labels=self.labels[which], users=users, size=self.size, channels=self.channels
+        return replace(
+            self,
+            files=self.files[which],
+            labels=self.labels[which],
+            codes=self.codes[which],
+            users=None if self.users is None else self.users[which],
         )
 
     def _picture(self, path: Path) -> np.ndarray:
@@ -152,49 +157,55 @@ def _records(
 ) -> tuple[Records, Records] | tuple[FileRecords, FileRecords]:
     held = len(entries) * size * size * channels <= MEMORY_SHARE * _memory()
 
-    def one(entry: Entry) -> tuple[np.ndarray | None, bool]:
+    def one(entry: Entry) -> tuple[np.ndarray | None, bytes, bool]:
         content = pictures.read_bytes(entry.path)
         pixels = pictures.decode(content, entry.path, size=size, channels=channels) if held else None
+        own = code(declared.owner_key, content)
         if entry.part is not None:
-            return pixels, entry.part == "test"
+            return pixels, own, entry.part == "test"
         # All pictures of one user fall on one side, else the test part would show people that the model has met.
-        own = b"image" + content if entry.user is None else b"user" + entry.user.encode()
-        return pixels, in_test(declared.owner_key, own, declared.test_fraction)
+        decides = b"image" + content if entry.user is None else b"user" + entry.user.encode()
+        return pixels, own, in_test(declared.owner_key, decides, declared.test_fraction)
 
     images = np.empty((len(entries) if held else 0, size, size, channels), np.uint8)
-    train, test = [], []
+    train, test = _Members(), _Members()
     # Training pictures fill the array from its start and test pictures from its end: no second copy of the whole.
-    for index, (pixels, is_test) in enumerate(_in_threads(one, entries, declared.progress)):
+    for index, (pixels, own, is_test) in enumerate(_in_threads(one, entries, declared.progress)):
         if pixels is not None:
-            images[-1 - len(test) if is_test else len(train)] = pixels
-        (test if is_test else train).append(entries[index])
+            images[-1 - len(test.entries) if is_test else len(train.entries)] = pixels
+        (test if is_test else train).add(entries[index], own)
     if held:
-        return (
-            _held(images[: len(train)], train, classes),
-            _held(images[len(train) :][::-1].copy(), test, classes),
-        )
+        count = len(train.entries)
+        parts = ((train, images[:count]), (test, images[count:][::-1].copy()))
+        first, second = (Records(images=pixels, **members.known(classes)) for members, pixels in parts)
+        return first, second
     # What Pillow says about odd metadata, once for all: readers run beside other work, where no filter can be set.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
-    return _left(train, classes, size, channels), _left(test, classes, size, channels)
+    left, right = (FileRecords(**members.known(classes), size=size, channels=channels) for members in (train, test))
+    return left, right
 
 
-def _held(images: np.ndarray, members: Sequence[Entry], classes: tuple[str, ...]) -> Records:
-    labels, users, files = _known(members, classes)
-    return Records(images=images, labels=labels, users=users, files=files)
+class _Members:
+    """The files of one part, as they come."""
 
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.codes = bytearray()
 
-def _left(members: Sequence[Entry], classes: tuple[str, ...], size: int, channels: int) -> FileRecords:
-    labels, users, files = _known(members, classes)
-    return FileRecords(files=files, labels=labels, users=users, size=size, channels=channels)
+    def add(self, entry: Entry, own: bytes) -> None:
+        self.entries.append(entry)
+        self.codes += own
 
-
-def _known(members: Sequence[Entry], classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Labels, users and files of the members of a part."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    whose = bool(members) and members[0].user is not None
-    labels = np.array([numbers[entry.label] for entry in members], dtype=np.int64)
-    users = np.array([entry.user for entry in members], dtype=np.str_) if whose else None
-    return labels, users, np.array([str(entry.path) for entry in members], dtype=np.str_)
+    def known(self, classes: tuple[str, ...]) -> dict[str, Any]:
+        """Everything about them but their pictures."""
+        numbers = {name: number for number, name in enumerate(classes)}
+        whose = bool(self.entries) and self.entries[0].user is not None
+        return {
+            "labels": np.array([numbers[entry.label] for entry in self.entries], dtype=np.int64),
+            "users": np.array([entry.user for entry in self.entries], dtype=np.str_) if whose else None,
+            "files": np.array([str(entry.path) for entry in self.entries], dtype=np.str_),
+            "codes": np.frombuffer(bytes(self.codes), np.uint8).reshape(-1, 16),
+        }
 
 
 def _memory() -> int:

@@ -33,6 +33,7 @@ class Records:
         labels: int64 array (N,), positions in the source's class list.
         users: array (N,) of text that says whose picture each one is, where the source knows.
         files: array (N,) of the paths of the files that the pictures come from, likewise.
+        codes: uint8 array (N, 16), each record's own (`split.code`); None to make them of the pictures as they are.
 
     >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
     >>> len(part), part.images.shape
@@ -43,6 +44,7 @@ class Records:
     labels: np.ndarray = field(repr=False)
     users: np.ndarray | None = field(repr=False, default=None)
     files: np.ndarray | None = field(repr=False, default=None)
+    codes: np.ndarray | None = field(repr=False, default=None)
 
     def __post_init__(self):
         images, labels, users = self.images, self.labels, self.users
@@ -72,8 +74,10 @@ class Records:
 
     def chosen(self, which: np.ndarray) -> Records:
         """The records where the mask (N,) is true."""
-        users, files = (None if known is None else known[which] for known in (self.users, self.files))
-        return Records(images=self.images[which], labels=self.labels[which], users=users, files=files)
+        users, files, codes = (
+            None if known is None else known[which] for known in (self.users, self.files, self.codes)
+        )
+        return Records(images=self.images[which], labels=self.labels[which], users=users, files=files, codes=codes)
 
 
 @dataclass(frozen=True, kw_only=True)

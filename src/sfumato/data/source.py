@@ -21,6 +21,7 @@ from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
 from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
+from sfumato.data.split import codes_of
 
 Part = Records | FileRecords | CachedRecords
 
@@ -70,11 +71,13 @@ class Source:
         fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits.
         size_rule: how the size came about, in words.
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
+        parted: whether the two parts were made beforehand, in an order of their own; otherwise a keyed hash made them.
         test_fraction: the expected share of the test part, where the keyed hash split.
         cache: where the records are features; size and channels are then those of the images behind them.
         features: HMAC of all features and of how they came about, under the owner's key, where the records are such: of
             the same images there may be many.
-        whole: the fingerprint of the source that this one is a part of, where a validation part was put aside.
+        material: HMAC of the codes of all records under the owner's key: the same for all sizes and features of the
+            same pictures, for both parts together, and for what is left of them where a validation part is put aside.
     """
 
     kind: str
@@ -89,20 +92,16 @@ class Source:
     fingerprint: str = field(repr=False)
     size_rule: str
     filtered: bool = False
+    parted: bool = True
     test_fraction: float = TEST_FRACTION
     cache: Cache | None = None
     features: str | None = field(repr=False, default=None)
-    whole: str | None = field(repr=False, default=None)
+    material: str = field(repr=False, default="")
 
     @property
     def published(self) -> bool:
         """Whether the records are a published collection, or the features of one."""
         return KINDS[self.kind if self.cache is None else self.cache.contents.source["kind"]].published
-
-    @property
-    def undivided(self) -> str:
-        """The fingerprint of all records, those included that were put aside."""
-        return self.whole or self.fingerprint
 
     @property
     def cached_views(self) -> int | None:
@@ -202,8 +201,21 @@ def open_source(
         ),
         size_rule=loaded.size_rule,
         filtered=loaded.filtered,
+        parted=loaded.parted,
         test_fraction=declared.test_fraction,
+        material=_material(owner_key, loaded.train, loaded.test),
     )
+
+
+def own_codes(part: Part, owner_key: bytes) -> np.ndarray:
+    """Codes uint8 (N, 16) of a part's records."""
+    return codes_of(owner_key, part.take(slice(None))) if part.codes is None else part.codes
+
+
+def _material(owner_key: bytes, *parts: Part) -> str:
+    codes = np.concatenate([own_codes(part, owner_key) for part in parts])
+    together = b"".join(sorted(code.tobytes() for code in codes))
+    return hmac.new(owner_key, b"material" + together, hashlib.sha256).hexdigest()
 
 
 def facts(source: Source) -> dict[str, Any]:
@@ -219,6 +231,8 @@ def facts(source: Source) -> dict[str, Any]:
         "channels": source.channels,
         "size_rule": source.size_rule,
         "filtered": source.filtered,
+        "parted": source.parted,
+        "material": source.material,
     }
 
 
@@ -257,6 +271,8 @@ def _of_cache(
         fingerprint=known["fingerprint"],
         size_rule=known["size_rule"],
         filtered=known["filtered"],
+        parted=known["parted"],
+        material=known["material"],
         test_fraction=contents.test_fraction,
         cache=cache,
         features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),

@@ -9,19 +9,17 @@ from dataclasses import replace
 import numpy as np
 
 from sfumato._checks import SfumatoError, fraction
-from sfumato.data.source import Part, Source
+from sfumato.data.source import Part, Source, own_codes
 from sfumato.data.split import in_test
-
-_BLOCK = 1024
 
 
 def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, Part]:
     """The source with a smaller training part, and the validation part.
 
-    **Guarantee.** Each training record goes to one side or the other by a keyed hash of its own pixels or features,
-    so adding or removing one record moves no other, and copies of a picture go the same way (unit: one record;
-    adjacency: any). The number of examples that a promise is computed for is the declared one times 1 - share, rounded:
-    a public constant.
+    **Guarantee.** Each training record goes to one side or the other by a keyed hash of its own picture as it was
+    stored, so adding or removing one record moves no other, and a picture goes the same way at every size and in every
+    cache of features (unit: one record; adjacency: any). The number of examples that a promise is computed for is the
+    declared one times 1 - share, rounded: a public constant.
 
     Args:
         source: an opened source.
@@ -30,11 +28,8 @@ def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, P
     """
     fraction("validation", share, remedy="give the share of the training part to put aside, such as 0.1")
     train = source.train
-    pixels = (train.take(slice(start, start + _BLOCK)) for start in range(0, len(train), _BLOCK))
-    aside = np.array(
-        [in_test(owner_key, b"validation" + record.tobytes(), share) for block in pixels for record in block],
-        dtype=bool,
-    )
+    codes = own_codes(train, owner_key)
+    aside = np.array([in_test(owner_key, b"validation" + code.tobytes(), share) for code in codes], dtype=bool)
     if aside.all() or not aside.any():
         raise SfumatoError(
             f"validation {share:g} of the training examples puts {'all' if aside.all() else 'none'} of them aside",
@@ -45,7 +40,6 @@ def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, P
         source,
         train=rest,
         examples=max(1, round(source.examples * (1 - share))),
-        whole=source.undivided,
         fingerprint=hmac.new(owner_key, f"{source.fingerprint} {share!r}".encode(), hashlib.sha256).hexdigest(),
     )
     return smaller, validation

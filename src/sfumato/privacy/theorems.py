@@ -151,6 +151,24 @@ def compose(many: Sequence[Releases], delta: float, *, accountant: str = "pld", 
     return _composed(tuple(many), delta, accountant, grid)
 
 
+def merge_full_batch(many: Sequence[Releases]) -> list[Releases]:
+    """The same releases with all full-batch Gaussians in one, which is exact."""
+    rest = [item for item in many if not _is_exact(item)]
+    whole = [item for item in many if _is_exact(item)]
+    if len(whole) < 2:
+        return list(many)
+    return [replace(whole[0], mechanism=Gaussian(noise_multiplier=_as_one(whole)), steps=1), *rest]
+
+
+def _is_exact(item: Releases) -> bool:
+    return isinstance(item.sampling, FullBatch) and isinstance(item.mechanism, Gaussian)
+
+
+def _as_one(many: Sequence[Releases]) -> float:
+    """T_i full-batch Gaussians of multiplier s_i are one Gaussian with 1/s^2 = sum_i T_i / s_i^2."""
+    return 1 / math.sqrt(sum(item.steps / item.mechanism.noise_multiplier**2 for item in many))
+
+
 def best_of(releases: Releases, draws: Draws, delta: float) -> float:
     """The epsilon of the best of K independent runs, each making these releases, when nothing else is released.
 
@@ -212,17 +230,15 @@ def _composed(many: tuple[Releases, ...], delta: float, accountant: str, grid: f
     """A pure function of frozen data, asked for again by every part of a run that prints epsilon."""
     if accountant == "rdp":
         return _rdp(many, delta)
-    if all(isinstance(item.sampling, FullBatch) and isinstance(item.mechanism, Gaussian) for item in many):
+    if all(map(_is_exact, many)):
         return _exact_gaussian(many, delta)
     return _pld(many, delta, grid)
 
 
 def _exact_gaussian(many: Sequence[Releases], delta: float) -> float:
-    """T_i full-batch Gaussians of multiplier s_i are one Gaussian with 1/s^2 = sum_i T_i / s_i^2."""
     import dp_accounting
 
-    precision = sum(item.steps / item.mechanism.noise_multiplier**2 for item in many)
-    return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(precision), delta))
+    return float(dp_accounting.get_epsilon_gaussian(_as_one(many), delta))
 
 
 def _pld(many: Sequence[Releases], delta: float, grid: float) -> float:

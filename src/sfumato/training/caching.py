@@ -27,6 +27,7 @@ from sfumato.data import (
     dice_of,
     facts,
     open_source,
+    own_codes,
 )
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
@@ -241,14 +242,15 @@ def compute(
     for name, part in (("train", source.train), ("test", source.test)):
         shown = _shown(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
         each = max(1, size // contents.views) if name == "train" else size
-        left = dict(cache.missing(name))
+        left, codes = dict(cache.missing(name)), own_codes(part, owner_key)
         for piece, rows in contents.pieces(name):
             if piece in left:
                 found = []
                 for block in _blocks(part, rows, shown, features, size=size, each=each):
                     found.append(block)
                     progress.advance(done + sum(map(len, found)))
-                cache.write(piece, torch.cat(found), part.labels[rows.start : rows.stop])
+                some = slice(rows.start, rows.stop)
+                cache.write(piece, torch.cat(found), part.labels[some], codes[some])
             done += len(rows)
             progress.advance(done)
     return together

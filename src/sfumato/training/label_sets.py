@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ from sfumato.data import Part
 _NUMBERED = re.compile(r"ILSVRC2012_val_(\d{8})\..*")
 
 
-def read(path: str, parts: Sequence[Part], classes: Sequence[str]) -> list[frozenset[int]]:
+def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bool) -> list[frozenset[int]]:
     """The set of right classes of each record; an empty one leaves the record out.
 
     Args:
-        path: a JSON file: a list with a set for each record in their order, or an object from file names to sets. Each
-            set is a list of class names, or of positions in the class list. ReaL's own `real.json` is a list by the
-            number in the names of ImageNet's validation files, and is understood where records have such names.
+        path: a JSON file: an object from file names, with as many of their folders as tell them apart, to sets, or a
+            list with a set for each record in their order. Each set is a list of class names, or of positions in the
+            class list. ReaL's own `real.json` is a list by the number in the names of ImageNet's validation files, and
+            is understood where records have such names.
         parts: the records.
         classes: class names.
+        parted: whether the records are in an order of their own, and not in that of a split by hash.
 
     Raises:
         SfumatoError: a file that is something else, or does not fit the records.
@@ -38,21 +41,23 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str]) -> list[froze
         raise SfumatoError(f"label sets {path} are not valid JSON", "write a list of lists, or an object") from None
     count = sum(map(len, parts))
     known = [part.files for part in parts if part.files is not None]
-    names = [Path(name).name for files in known for name in files] if len(known) == len(parts) else []
+    files = [Path(name) for names in known for name in names] if len(known) == len(parts) else []
     if isinstance(data, dict):
-        if not names:
+        if not files:
             raise SfumatoError(f"label sets {path} go by file name, and the records come from no files", "give a list")
-        missing = [name for name in names if name not in data]
-        if missing:
-            raise SfumatoError(f"label sets {path} lack the file {missing[0]}", "add it, if only with an empty list")
-        chosen = [data[name] for name in names]
+        chosen = [data[name] for name in _named(files, data, path)]
     elif isinstance(data, list):
-        numbers = [_NUMBERED.fullmatch(name) for name in names]
-        if names and all(numbers):
+        numbers = [_NUMBERED.fullmatch(file.name) for file in files]
+        if files and all(numbers):
             places = [int(number[1]) - 1 for number in numbers if number]
             if max(places) >= len(data):
                 raise SfumatoError(f"label sets {path} end before image {max(places) + 1}", "give all of them")
             chosen = [data[place] for place in places]
+        elif not parted:
+            raise SfumatoError(
+                f"label sets {path} are a list, and a hash has split these records, whose order then means nothing",
+                "give an object by file name, or keep the train and test parts yourself",
+            )
         elif len(data) == count:
             chosen = data
         else:
@@ -77,6 +82,25 @@ def accuracy(outputs: Tensor, sets: Sequence[frozenset[int]]) -> tuple[float, in
     if not right:
         raise SfumatoError("no record has a label in its set", "check that the sets belong to these records")
     return torch.tensor(right).double().mean().item(), len(right)
+
+
+def _named(files: Sequence[Path], data: Mapping[str, Any], path: str) -> list[str]:
+    """The name that the object has for each file: the longest end of its path."""
+    found = []
+    for file in files:
+        ends = ["/".join(file.parts[start:]) for start in range(len(file.parts))]
+        name = next((end for end in ends if end in data), None)
+        if name is None:
+            raise SfumatoError(
+                f"label sets {path} lack the file {'/'.join(file.parts[-2:])}", "add it, if only with an empty list"
+            )
+        found.append(name)
+    name, times = Counter(found).most_common(1)[0]
+    if times > 1:
+        raise SfumatoError(
+            f"label sets {path} name {name}, as {times} files are called", "add the folders that tell them apart"
+        )
+    return found
 
 
 def _listed(labels: Any, path: str) -> list[Any]:

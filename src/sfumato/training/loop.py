@@ -107,6 +107,7 @@ class Job:
             "data": {
                 "kind": self.source.kind,
                 "fingerprint": self.source.fingerprint,
+                "material": self.source.material,
                 "classes": list(self.source.classes),
                 "channels": self.source.channels,
                 "size": self.source.size,
@@ -158,7 +159,7 @@ def begin(job: Job, run: RunDirectory) -> None:
         optimizer = optimizer_for(job.module, job.settings)
         Checkpoint.of(0, job.module, _start_of_average(job), optimizer).save(fresh / names.CHECKPOINT)
         if not (job.source.public or job.candidate):
-            uses.record(job.source.undivided, identity, job.plan, place=job.place)
+            uses.record(job.source.material, identity, job.plan, place=job.place)
 
 
 def compare(job: Job, run: RunDirectory, *, going_on: bool = True) -> None:

@@ -234,7 +234,7 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
 
 def earlier_plans(job: Job) -> list[uses.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
-    return [] if job.source.public else uses.plans(job.source.undivided, place=job.place)
+    return [] if job.source.public else uses.plans(job.source.material, place=job.place)
 
 
 def refuse_finished(run: RunDirectory) -> None:

@@ -16,19 +16,21 @@ from pathlib import Path
 from sfumato._checks import SfumatoError
 from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
 from sfumato.privacy.statement import rounded_up
+from sfumato.privacy.theorems import Releases, merge_full_batch
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
-
+CONVOLVED = 8
+"""So many different plans are composed by convolution."""
 
 Use = PrivacyPlan | PrivateSelection
 
 
-def record(fingerprint: str, run: str, use: Use, directory: Path | None = None, *, place: str | None = None) -> None:
+def record(material: str, run: str, use: Use, directory: Path | None = None, *, place: str | None = None) -> None:
     """Note that a run, or a private selection, on these data, read from this place, is about to take its first step."""
     path = (directory or keys.home()) / FILE
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
-    entry = json.dumps({"data": fingerprint, "place": place, "run": run, kind: use.to_dict()})
+    entry = json.dumps({"data": material, "place": place, "run": run, kind: use.to_dict()})
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -43,18 +45,19 @@ def record(fingerprint: str, run: str, use: Use, directory: Path | None = None, 
         ) from None
 
 
-def plans(fingerprint: str, directory: Path | None = None, *, place: str | None = None) -> list[Use]:
+def plans(material: str, directory: Path | None = None, *, place: str | None = None) -> list[Use]:
     """The plans of all runs so far on these data, or on what was then at the same place, one for each run; and of each
     private selection.
 
-    The same pictures at another size have another fingerprint, but the same place.
+    The same pictures at another size, or their features, are the same material; pictures that were changed are known by
+    their place alone.
     """
     path = (directory or keys.home()) / FILE
     found: dict[str, Use] = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             entry = json.loads(line)
-            if entry["data"] == fingerprint or (place is not None and entry.get("place") == place):
+            if entry["data"] == material or (place is not None and entry.get("place") == place):
                 selected = "selection" in entry
                 found[entry["run"]] = (
                     PrivateSelection.from_dict(entry["selection"]) if selected else PrivacyPlan.from_dict(entry["plan"])
@@ -83,18 +86,21 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
 
 
 def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
-    """Epsilon of all plans together at this delta."""
-    counted: dict[str, tuple[PrivacyPlan, int]] = {}
+    """Epsilon of all plans together at this delta.
+
+    Full-batch Gaussians are one Gaussian, exactly. Of many different sampled plans, whose convolution would be long,
+    the smaller of two bounds: Renyi DP, and the sum of what each costs at a share of delta.
+    """
+    counted: dict[str, tuple[Releases, int]] = {}
     for plan in many:
         key = json.dumps([plan.to_dict()[name] for name in ("sampling", "examples", "batch_size", "noise_multiplier")])
-        first, steps = counted.get(key, (plan, 0))
-        counted[key] = (first, steps + plan.steps)
-    merged = [replace(plan.releases, steps=steps) for plan, steps in counted.values()]
-    if (
-        len(merged) > 8
-    ):  # many different grids: sum what each costs, at a share of delta, instead of one long convolution
+        steps = counted[key][1] if key in counted else 0
+        counted[key] = (plan.releases, steps + plan.steps)
+    merged = merge_full_batch([replace(releases, steps=steps) for releases, steps in counted.values()])
+    if len(merged) > CONVOLVED:
         share = delta / len(merged)
-        return math.fsum(compose([one], share) for one in merged)
+        apart = math.fsum(compose([one], share) for one in merged)
+        return min(apart, compose(merged, delta, accountant="rdp"))
     return compose(merged, delta)
 
 
