@@ -101,6 +101,10 @@ def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
     assert found["private"] == 120
     again = json.loads(call(f"dedup folder:{spots_folder} folder:{spots_folder} --drop public --output e --json"))
     assert again["exact"] == 120
+    pair = json.loads(Path("e/pairs.json").read_text())[0]
+    assert pair["public_file"] == pair["private_file"]
+    assert pair["private_file"].startswith(str(spots_folder))
+    assert Path(pair["private_file"]).name in Path("e/pairs.html").read_text()
     assert open_source("csv:d/private.csv", owner_key=KEY).train.files is not None
     lines = Path("e/public.csv").read_text().splitlines()  # all copies of a picture are left out
     assert lines == ["path,label,split,filtered_by_private_data"]

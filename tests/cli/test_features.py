@@ -109,6 +109,13 @@ def test_several_budgets_and_what_they_cost_together(call):
     assert private["epsilon_of_all_uses"] > private["epsilon_of_all"] == found["epsilon_of_all"]
     assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}." in told
     assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
+    assert "a run" in call(f"train features:cache {quick} --epsilon 1,2 --output before", status=1)
+    assert "other budgets as well: 4" in call(f"train features:cache {quick} --epsilon 1,2 --output b", status=1)
+    assert "names a budget twice" in call(f"train features:cache {quick} --epsilon 1,1 --output d", status=1)
+    more = json.loads(call(f"train features:cache {quick} --epsilon 1,2,4 --output b --json"))
+    assert [row["epsilon"] for row in more["rows"]] == pytest.approx([1, 2, 4], rel=1e-3)
+    assert "runs/wrn" not in Path("b/epsilon-1/report.html").read_text()
+    assert "wrn-10-1" in Path("b/epsilon-1/report.html").read_text(), "whose features they are"
     for refused in ("--epsilon 1,x", "--epsilon 1,-2", "--epsilon 1,2 --dry-run", "--epsilon 1,2 --seeds 2"):
         assert main(shlex.split(f"train features:cache {quick} {refused} --output d")) != 0
     assert not Path("d").exists()
@@ -182,7 +189,7 @@ def test_a_run_goes_on_with_the_features_that_it_began_with(call, monkeypatch):
         assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
     Path("c").rename("c12")
     Path("c16").rename("c")
-    assert "another data: features was" in call(f"train features:c {QUICK} --output run", status=1)
+    assert "differs in its data: features was" in call(f"train features:c {QUICK} --output run", status=1)
     Path("c").rename("c16")
     Path("c12").rename("c")
     call("train run")
@@ -198,7 +205,7 @@ def test_a_run_goes_on_with_the_very_numbers_that_it_began_with(call, monkeypatc
         real = caching.outputs_together
         patch.setattr(caching, "outputs_together", lambda *given: real(*given) * (1 + 1e-6))
         call(f"features digits {BACKBONE} --output c")
-    assert "another data: features was" in call(f"train features:c {QUICK} --output run", status=1)
+    assert "differs in its data: features was" in call(f"train features:c {QUICK} --output run", status=1)
 
 
 def test_uses_of_the_same_images_are_counted_whatever_was_made_of_them(call, capsys):
@@ -233,6 +240,9 @@ def test_a_head_is_no_backbone(call):
     ("command", "words"),
     [
         ("features digits --backbone runs/none --output c", "nor a finished run"),
+        ("features digits --backbone runs/wrn --weights runs/wrn --output c", "brings its own weights"),
+        ("features folder:none --backbone timm:none --output c", "'folder:none' does not exist; correct the path"),
+        ("train cache", "write features:cache for this cache"),
         (f"features digits {BACKBONE} --crop left --output c", "--crop must be one of central, inception"),
         (f"features digits {BACKBONE} --dtype int8 --output c", "--dtype must be one of float32"),
         (f"features digits {BACKBONE} --views 3 --output c", "--views must be 1 with crop central"),

@@ -11,7 +11,7 @@ from PIL import Image
 from sfumato._checks import SfumatoError
 from sfumato.data import duplicates, find_duplicates
 
-KINDS = ("exact", "crop", "shift", "jpeg", "flip", "resize")
+KINDS = ("exact", "crop", "shift", "jpeg", "flip", "resize", "whole")
 
 
 def scenes(count: int, seed: int) -> np.ndarray:
@@ -52,9 +52,13 @@ def public() -> np.ndarray:
 
 def test_planted_copies_are_found_and_nothing_else(public):
     generator = np.random.default_rng(1)
-    chosen = generator.integers(0, 300, 90)
+    chosen, public = generator.integers(0, 200, 90), public.copy()
     private = scenes(200, 2)
     for place, source in enumerate(chosen):
+        if KINDS[place % len(KINDS)] == "whole":  # the public picture is a crop of the private one
+            source = chosen[place] = 200 + place
+            private[place], public[source] = public[source], planted(public[source], "crop", generator)
+            continue
         private[place] = planted(public[source], KINDS[place % len(KINDS)], generator)
     pairs = {pair.private: pair for pair in find_duplicates(public, private)}
     assert not [place for place in pairs if place >= 90]
@@ -70,7 +74,7 @@ def test_planted_copies_are_found_and_nothing_else(public):
 
 def test_a_private_picture_is_looked_for_by_itself(public, monkeypatch):
     generator = np.random.default_rng(3)
-    private = np.stack([planted(public[place], KINDS[place % len(KINDS)], generator) for place in range(40)])
+    private = np.stack([planted(public[place], KINDS[place % 6], generator) for place in range(40)])
     whole = {pair.private: (pair.public, pair.mirrored) for pair in find_duplicates(public, private)}
     assert len(whole) > 35
     fewer = find_duplicates(public, private[1:])
@@ -107,3 +111,5 @@ def test_other_pictures_are_refused(public):
         find_duplicates(public, public[:, :16])
     with pytest.raises(SfumatoError, match="limit must be positive"):
         find_duplicates(public, public, limit=0)
+    with pytest.raises(SfumatoError, match=r"limit must be at most 0\.5, got 5; give less"):
+        find_duplicates(public, public, limit=5)

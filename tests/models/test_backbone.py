@@ -69,10 +69,11 @@ def test_timm_says_what_its_networks_expect(tmp_path):
     [
         ("torchvision:resnet81", {}, "did you mean resnet18"),
         ("timm:resnet10tt", {}, "timm .* has no model of that name"),
-        ("nowhere", {}, "neither timm:NAME nor torchvision:NAME, nor a finished run"),
-        ("runs/a", {"weights": "w.safetensors"}, "brings its own weights"),
+        ("nowhere", {}, "nor a finished run; write timm:nowhere for the network, or correct the path"),
+        ("squeezenet1_0", {"weights": "w.safetensors"}, "write torchvision:squeezenet1_0 for the network"),
+        ("runs/a", {"weights": "w.safetensors"}, "nor a finished run; correct the path of the run"),
         ("torchvision:resnet18", {"resolution": 0}, "resolution must be at least 1"),
-        ("torchvision:resnet18", {"weights": "none.safetensors"}, "none.safetensors does not exist"),
+        ("torchvision:resnet18", {"weights": "none.safetensors"}, "weights 'none.safetensors' are no file"),
     ],
 )
 def test_refusals_say_what_to_do(name, options, words):

@@ -191,7 +191,7 @@ def test_a_run_is_not_resumed_with_another_function(spots, plan, options, tmp_pa
         train(Zoom(1.0), spots, plan, directory=tmp_path / "run", **choices)
     monkeypatch.undo()
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    with pytest.raises(SfumatoError, match="has another model: function was"):
+    with pytest.raises(SfumatoError, match="differs in its model: function was"):
         train(Zoom(-1.0), spots, plan, directory=tmp_path / "run", **choices)
     assert train(Zoom(1.0), spots, plan, directory=tmp_path / "run", **choices).steps == plan.steps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sfumato.gradients import keeps_apart
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan
 from sfumato.training import caching, checkpoint, train
 from sfumato.training.losses import LOSSES
+from sfumato.training.progress import Silence
 
 KEY = bytes(32)
 
@@ -110,9 +112,9 @@ def test_another_backbone_or_source_is_refused(tmp_path, pictures):
     other = models.build_backbone(models.Architecture(name="wrn-10-1", size=16))
     with pytest.raises(SfumatoError, match="began as something else: digest was"):
         computed(tmp_path / "a", pictures, backbone=other)
-    with pytest.raises(SfumatoError, match="began as something else: source was"):
+    with pytest.raises(SfumatoError, match="began as something else: its images or labels were others;"):
         computed(tmp_path / "a", replace(pictures, fingerprint="0" * 64))
-    with pytest.raises(SfumatoError, match="views was 1 and is 2, crop was"):
+    with pytest.raises(SfumatoError, match="views was 1 and is 2, flip was False and is True;"):
         computed(tmp_path / "a", pictures, SHOWINGS["mirrored"])
 
 
@@ -199,3 +201,22 @@ def test_other_weights_beside_the_features_are_refused(tmp_path, pictures):
     computed(tmp_path / "a", pictures)
     again = checkpoint.backbone_of(cache)
     assert all(torch.equal(again[name], weights[name]) for name in weights)
+
+
+def test_damaged_pieces_are_computed_anew(tmp_path, pictures):
+    cache = computed(tmp_path / "a", pictures)
+    pieces = [cache.path / f"train-0000{number}.safetensors" for number in (0, 2)]
+    whole = [piece.read_bytes() for piece in pieces]
+    pieces[0].write_bytes(whole[0][:-4])
+    pieces[1].write_bytes(whole[1][:-90] + bytes([whole[1][-90] ^ 1]) + whole[1][-89:])
+    said = []
+
+    class Told(Silence):
+        def say(self, line):
+            said.append(line)
+
+    assert caching.begin(cache, cache.contents, Told()) == 14
+    assert [Path(line.split(" ")[0]).name for line in said] == [piece.name for piece in pieces]
+    computed(tmp_path / "a", pictures)
+    assert [piece.read_bytes() for piece in pieces] == whole
+    assert caching.begin(cache, cache.contents) == 0

@@ -378,14 +378,14 @@ def test_a_lost_dice_key_ends_the_run(unfinished, capsys, damaged):
 @pytest.mark.parametrize(
     ("changed", "difference"),
     [
-        (["--learning-rate", "0.25"], "another settings: learning_rate was 0.5 and is 0.25"),
-        (["--views", "3"], "another settings: views was 2 and is 3"),
-        (["--optimizer", "adam"], "another settings: optimizer was momentum and is adam"),
-        (["--seed", "8"], "another settings: seed was 7 and is 8"),
+        (["--learning-rate", "0.25"], "differs in its settings: learning_rate was 0.5 and is 0.25"),
+        (["--views", "3"], "differs in its settings: views was 2 and is 3"),
+        (["--optimizer", "adam"], "differs in its settings: optimizer was momentum and is adam"),
+        (["--seed", "8"], "differs in its settings: seed was 7 and is 8"),
         (["--steps", "4"], "another plan: steps was 3 and is 4"),
         (["--noise-multiplier", "9"], "another plan: noise_multiplier was 8.0 and is 9.0"),
         (["--max-norm", "2"], "another plan: max_norm was 1.0 and is 2.0"),
-        (["--size", "10"], "another data: fingerprint was "),
+        (["--size", "10"], "differs in its data: fingerprint was "),
         (["--threads", "2"], "another performance: threads was 1 and is 2"),
         (["--micro-batch", "13"], "another performance: micro_batch was 12 and is 13"),
     ],
@@ -399,7 +399,7 @@ def test_another_version_of_a_library_is_refused(unfinished, capsys, monkeypatch
     genuine = pins.environment()
     monkeypatch.setattr(pins, "environment", lambda: {**genuine, "version of torch": "1.0"})
     line = refusal(capsys, ["train", str(unfinished)])
-    assert f"another environment: version of torch was {genuine['version of torch']} and is 1.0" in line
+    assert f"differs in its environment: version of torch was {genuine['version of torch']} and is 1.0" in line
 
 
 @pytest.mark.parametrize("verb", ["train", "finish"])

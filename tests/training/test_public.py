@@ -83,7 +83,7 @@ def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
     monkeypatch.setattr(public, "_take_steps", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         public.execute(job_for(shown, training), tmp_path / "cut")
-    with pytest.raises(SfumatoError, match="another settings: steps was 24 and is 25"):
+    with pytest.raises(SfumatoError, match="differs in its settings: steps was 24 and is 25"):
         public.execute(job_for(shown, replace(training, steps=25), tmp_path / "cut"), tmp_path / "cut")
     other = replace(job_for(shown, training, tmp_path / "cut"), origin="private run")
     with pytest.raises(SfumatoError, match="another origin: of the initial weights was absent and is private run"):

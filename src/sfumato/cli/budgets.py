@@ -36,10 +36,14 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
             f"several budgets and --{(given[0] if given else 'dry_run').replace('_', '-')} are both given",
             "give one --epsilon with it",
         )
+    wanted = sorted({positive("epsilon", value) for value in epsilons})
+    if len(wanted) < len(epsilons) or len(wanted) < 2:
+        raise SfumatoError(f"--epsilon {','.join(f'{e:g}' for e in epsilons)} names a budget twice", "name each once")
     base = Path(asked.output or f"runs/{stem_of(asked.what)}-budgets")
+    _refuse_other(base, wanted)
     found: list[Run] = []
-    with Bars() as progress:
-        for epsilon in sorted({positive("epsilon", value) for value in epsilons}):
+    with Bars(repeating=False) as progress:
+        for epsilon in wanted:
             place = base / f"epsilon-{epsilon:g}"
             found.append(carried_out(replace(asked, epsilon=epsilon, output=str(place)), progress))
             progress.say(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
@@ -59,6 +63,7 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
         for run in found
     ]
     result: dict[str, Any] = {
+        "budgets": wanted,
         "rows": rows,
         "without_privacy": plain,
         "epsilon_of_all": together,
@@ -75,6 +80,23 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
     else:
         _show(result, base, void=found[0].statement.circumstances.seeded)
     return 0
+
+
+def _refuse_other(base: Path, wanted: list[float]) -> None:
+    """Refuse a directory that holds one run, or the curve of budgets that are not among the wanted ones."""
+    from sfumato._checks import SfumatoError
+    from sfumato.training.directory import RunDirectory
+
+    run = RunDirectory(base)
+    if run.exists:
+        raise SfumatoError(f"{base} holds a run", "give --output another directory for the runs of several budgets")
+    if (base / FILE).exists():
+        left = [f"{epsilon:g}" for epsilon in run.read_json(FILE).get("budgets", ()) if epsilon not in wanted]
+        if left:
+            raise SfumatoError(
+                f"{base} holds the curve of other budgets as well: {', '.join(left)}",
+                "name them too, or give another --output",
+            )
 
 
 def _without_privacy(asked: Train, place: Path, progress: Progress) -> float:

@@ -11,7 +11,7 @@ from sfumato.cli import console
 from sfumato.cli.options import Path, Whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -90,8 +90,13 @@ class Dedup:
         with writing(place):
             place.mkdir(parents=True, mode=0o700, exist_ok=True)
         summary = self._summary(len(images[1]), len(images[0]), pairs)
-        write(place / "pairs.json", json.dumps([asdict(pair) for pair in pairs], indent=1).encode(), private=True)
-        shown = _shown(pairs, *images)
+        names = [_names(source) for source in (public, private)]
+        listed = [
+            asdict(pair) | {"public_file": names[0](pair.public), "private_file": names[1](pair.private)}
+            for pair in pairs
+        ]
+        write(place / "pairs.json", json.dumps(listed, indent=1).encode(), private=True)
+        shown = _shown(pairs, images[0], images[1], names[0], names[1])
         write(place / "pairs.html", page_of_pairs("Pictures in both sets", summary, shown).encode(), private=True)
         # A filter by a set that was filtered by private data is not stable either.
         marked = self.drop == "public" or public.filtered or private.filtered
@@ -150,15 +155,31 @@ class Dedup:
         )
 
 
-def _shown(pairs: Sequence[Pair], public: np.ndarray, private: np.ndarray) -> list[ShownPair]:
+def _names(source: Source) -> Callable[[int], str | None]:
+    """The file of the record at a position, counted through both parts; None where it comes from none."""
+    files = [
+        str(name)
+        for part in (source.train, source.test)
+        for name in ([None] * len(part) if part.files is None else part.files)
+    ]
+    return lambda place: None if source.train.files is None else files[place]
+
+
+def _shown(
+    pairs: Sequence[Pair],
+    public: np.ndarray,
+    private: np.ndarray,
+    public_name: Callable[[int], str | None],
+    private_name: Callable[[int], str | None],
+) -> list[ShownPair]:
     from sfumato.report import ShownPair
 
     return [
         ShownPair(
             private=private[pair.private],
             public=public[pair.public],
-            private_name=f"number {pair.private}",
-            public_name=f"number {pair.public}",
+            private_name=private_name(pair.private) or f"number {pair.private}",
+            public_name=public_name(pair.public) or f"number {pair.public}",
             note="an exact copy"
             if pair.exact
             else f"differs by {pair.difference:.0%} of its contrast{', mirrored' if pair.mirrored else ''}",

@@ -63,7 +63,7 @@ class Features(SourceChoices):
 
         from sfumato import models
         from sfumato._checks import SfumatoError, positive_integer
-        from sfumato.data import Cache
+        from sfumato.data import Cache, refuse_absent
         from sfumato.randomness import owner_key
         from sfumato.training import caching
         from sfumato.training.prepare import choose_device, default_threads, origin_of_backbone
@@ -80,6 +80,7 @@ class Features(SourceChoices):
         device = choose_device(self.device)
         torch.set_num_threads(self.threads or default_threads())
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
+        refuse_absent(self.what)
         with Bars() as progress:
             backbone, expects = models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
             source, _ = read_source(self, self.what, progress, **caching.declared_by(backbone, expects, self.what))
@@ -92,7 +93,7 @@ class Features(SourceChoices):
                 origin=origin_of_backbone(self.backbone, self.weights),
             )
             began = time.monotonic()
-            missing = caching.missing(cache, contents)
+            missing = caching.begin(cache, contents, progress)
             together = caching.compute(
                 cache,
                 contents,

@@ -30,7 +30,7 @@ def repeat(asked: Train) -> int:
         raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
     base = _place(asked)
     found: list[Run] = []
-    with Bars() as progress:
+    with Bars(repeating=False) as progress:
         for number in range(1, count + 1):
             seed = None if asked.seed is None else asked.seed + number - 1
             one = replace(asked, seeds=None, seed=seed, output=str(base / str(number)))

@@ -15,7 +15,7 @@ from sfumato.data.files import FileRecords
 from sfumato.data.filtered import write_without
 from sfumato.data.normalise import AsStored, Transform, preparation
 from sfumato.data.records import TEST_FRACTION, Records
-from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source, own_codes
+from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source, own_codes, refuse_absent
 from sfumato.data.validation import put_aside
 from sfumato.data.views import Draws, Views
 
@@ -46,5 +46,6 @@ __all__ = [
     "own_codes",
     "preparation",
     "put_aside",
+    "refuse_absent",
     "write_without",
 ]

@@ -44,8 +44,10 @@ WINDOWS: tuple[tuple[Window, Window], ...] = (
     *((_WHOLE, window) for window in _around(0.85, 0.15)),
     *(((0.85, 0.0, 0.0), window) for window in _around(0.85, 0.15) if window[1:] != (0.0, 0.0)),
     *(((0.75, 0.0, 0.0), window) for window in _around(0.75, 0.25) if window[1:] != (0.0, 0.0)),
+    *((window, _WHOLE) for window in _around(0.85, 0.15)),
 )
-"""Pairs of a window on the private picture and one on the public picture: crops, small shifts, large shifts."""
+"""Pairs of a window on the private picture and one on the public picture: the private one is a crop of the public one,
+a small shift, a large shift, and the public one is a crop of the private one."""
 
 _KEPT = 6
 _COARSE = 8
@@ -53,6 +55,7 @@ _LEAST_COSINE = 0.78
 _LEAST_CONTRAST = 0.02
 # Pixels on each side, the step by which a window moves and grows, and the difference over contrast that goes on.
 _STAGES = ((8, 0.08, 0.6), (16, 0.03, 0.5), (32, 0.012, 1.0))
+_MOST = 0.5  # beyond it the stages leave out more than the limit does
 _ROWS, _COLUMNS, _PAIRS = 512, 2048, 2048
 
 Tell = Callable[[int, int], None]
@@ -85,7 +88,7 @@ def find(public: np.ndarray, private: np.ndarray, *, limit: float = LIMIT, tell:
 
     Args:
         public, private: uint8 (n, 32, 32, 3).
-        limit: the largest difference over contrast that counts.
+        limit: the largest difference over contrast that counts, at most 0.5.
         tell: called with (private pictures done, all of them).
     """
     for name, images in (("public", public), ("private", private)):
@@ -94,7 +97,8 @@ def find(public: np.ndarray, private: np.ndarray, *, limit: float = LIMIT, tell:
                 f"{name} must be uint8 (n, {SIDE}, {SIDE}, 3), got {images.dtype} {images.shape}",
                 f"open the source with size={SIDE} and channels=3",
             )
-    positive("limit", limit, remedy=f"give a share of the contrast, such as {LIMIT}")
+    if positive("limit", limit, remedy=f"give a share of the contrast, such as {LIMIT}") > _MOST:
+        raise SfumatoError(f"limit must be at most {_MOST:g}, got {limit:g}", f"give less, such as {LIMIT}")
     if not len(public) or not len(private):
         return []
     known: dict[bytes, int] = {}

@@ -173,9 +173,7 @@ class Cache:
         """Lay down a new cache, or refuse to go on with one that is something else, naming the difference."""
         if self.exists:
             was, now = self.contents.to_dict(), json.loads(json.dumps(contents.to_dict()))
-            odd = [
-                f"{name} was {_shown(was[name])} and is {_shown(now[name])}" for name in now if was[name] != now[name]
-            ]
+            odd = _differences(was, now)
             if odd:
                 raise SfumatoError(
                     f"cache {str(self.path)!r} began as something else: {', '.join(odd)}",
@@ -190,6 +188,19 @@ class Cache:
     def missing(self, part: str) -> list[tuple[str, range]]:
         """The pieces of a part that are still to be written."""
         return [(name, rows) for name, rows in self.contents.pieces(part) if not (self.path / name).is_file()]
+
+    def discard_damaged(self) -> list[str]:
+        """Delete the pieces that are not what was written, and name them."""
+        damaged = []
+        for part in PARTS:
+            for name, rows in self.contents.pieces(part):
+                if (self.path / name).is_file():
+                    try:
+                        self._piece(part, name, rows).check()
+                    except SfumatoError:
+                        (self.path / name).unlink()
+                        damaged.append(name)
+        return damaged
 
     def write(self, name: str, features: Tensor, labels: np.ndarray, codes: np.ndarray) -> None:
         """Write a piece, whole or not at all, with the SHA-256 of its numbers.
@@ -229,16 +240,16 @@ class Cache:
                 f"cache {str(self.path)!r} is not complete: {len(missing)} of its pieces are missing",
                 "give the command of sfumato features again: it goes on where it was cut",
             )
-        views = contents.views if part == "train" else 1
-        pieces = [
-            _Piece.read(self.path / name, contents, shape=(len(rows), views, contents.width))
-            for name, rows in contents.pieces(part)
-        ]
+        pieces = [self._piece(part, name, rows) for name, rows in contents.pieces(part)]
         with ThreadPoolExecutor() as pool:
             for done, _ in enumerate(pool.map(_Piece.check, pieces), start=1):
                 if progress is not None:
                     progress(done, len(pieces))
         return CachedRecords(pieces, contents.rows)
+
+    def _piece(self, part: str, name: str, rows: range) -> _Piece:
+        views = self.contents.views if part == "train" else 1
+        return _Piece.read(self.path / name, self.contents, shape=(len(rows), views, self.contents.width))
 
 
 class CachedRecords:
@@ -395,6 +406,19 @@ class _Piece:
                 rest, offset = rest[count:], offset + count
         finally:
             os.close(descriptor)
+
+
+def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """In what two descriptions differ, in words."""
+    odd = []
+    for name in now:
+        if name == "fingerprint" and was[name] != now[name]:
+            odd.append("its images or labels were others")
+        elif isinstance(was[name], dict) and isinstance(now[name], dict) and was[name].keys() == now[name].keys():
+            odd += _differences(was[name], now[name])
+        elif was[name] != now[name] and name != "material":
+            odd.append(f"{name} was {_shown(was[name])} and is {_shown(now[name])}")
+    return odd
 
 
 def _shown(value: Any) -> str:

@@ -104,6 +104,12 @@ class Source:
         return KINDS[self.kind if self.cache is None else self.cache.contents.source["kind"]].published
 
     @property
+    def backbone(self) -> str | None:
+        """The network whose features the records are, where they are such and it is known."""
+        known = None if self.cache is None else self.cache.contents.backbone
+        return None if known is None else known["name"]
+
+    @property
     def cached_views(self) -> int | None:
         """K of a cache; None for images, of which any number of views can be made."""
         return None if self.cache is None else self.cache.contents.views
@@ -279,6 +285,13 @@ def _of_cache(
     )
 
 
+def refuse_absent(spec: str) -> None:
+    """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
+    name, argument = parse(spec)
+    if KINDS[name].argument == "PATH" and not Path(argument).expanduser().exists():
+        raise SfumatoError(f"source {spec!r} does not exist", f"correct the path after {name}:")
+
+
 def is_public(spec: str) -> bool:
     """Whether the source is public without being declared so: a published collection, or features of public data."""
     name, argument = parse(spec)
@@ -299,6 +312,8 @@ def parse(spec: str) -> tuple[str, str]:
         named = [known for known in zoo.NAMES if known.lower() == spec.lower()]
         if named:
             remedy = f"write torchvision:{named[0]}"
+        elif Cache(spec).exists:
+            remedy = f"write features:{spec} for this cache"
         elif Path(spec).expanduser().is_dir():
             remedy = f"write folder:{spec} for a folder of images"
         elif Path(spec).suffix in (".npz", ".csv"):

@@ -121,10 +121,12 @@ def load(name: str, *, weights: str | Path | None = None, resolution: int | None
         SfumatoError: an unknown name, weights that cannot be had or don't fit, or a resolution that it cannot take.
     """
     if not name.startswith((zoo.PREFIX, TORCHVISION)):
-        if weights is not None:
+        if weights is not None and file_of(name).is_file():
             raise SfumatoError(f"backbone {name!r} brings its own weights", "leave --weights out, or name a network")
         return _of_run(name, resolution)
     expects = _expected_by_timm(name) if name.startswith(zoo.PREFIX) else _expected_by_torchvision(name)
+    if weights is not None and not file_of(weights).is_file():
+        raise SfumatoError(f"weights {str(weights)!r} are no file", "give the path of a safetensors file")
     if resolution is not None:
         enlarged = round(positive_integer("resolution", resolution) * expects.enlarged / expects.resolution)
         expects = replace(expects, resolution=resolution, enlarged=enlarged)
@@ -132,15 +134,20 @@ def load(name: str, *, weights: str | Path | None = None, resolution: int | None
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=weights is None)
     if weights is not None:
-        fill(network, weights, without=classifier)
+        fill(network, weights, without=classifier, remedy="give the weights of this network, or name theirs")
     return Backbone(_without(network, classifier, architecture), architecture), expects
 
 
 def _of_run(name: str, resolution: int | None) -> tuple[Backbone, Expects]:
     path = file_of(name)
     if not path.is_file():
+        from torchvision import models
+
+        known = name in models.list_models(module=models)
+        remedy = f"write {TORCHVISION if known else zoo.PREFIX}{name} for the network" if "/" not in name else ""
         raise SfumatoError(
-            f"backbone {name!r} is neither timm:NAME nor torchvision:NAME, nor a finished run", "correct the name"
+            f"backbone {name!r} is neither timm:NAME nor torchvision:NAME, nor a finished run",
+            f"{remedy}, or correct the path of the run" if remedy else "correct the path of the run",
         )
     about = stored_about(path)
     if about is None or about["model"] == "module" or about.get("features"):

@@ -41,8 +41,11 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
         zero_classifier(model)
 
 
-def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = ()) -> None:
+def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), remedy: str | None = None) -> None:
     """Copy the tensors of a safetensors file into the model, by name; those of the modules `without` stay as they are.
+
+    Args:
+        remedy: what to do where they don't fit, in place of a general one.
 
     Raises:
         SfumatoError: as `load`.
@@ -59,7 +62,7 @@ def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = ()) -
     different = [key for key in sorted(own.keys() | stored.keys()) if not fresh(key) and differs(key)]
     if different:
         raise SfumatoError(
-            f"pretrained file {path} does not fit the model: {_explain(different, stored, own)}", _REMEDY
+            f"pretrained file {path} does not fit the model: {_explain(different, stored, own)}", remedy or _REMEDY
         )
     with torch.no_grad():
         for key, tensor in own.items():

@@ -94,7 +94,7 @@ def _build(
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         remedy = (
-            "check the network, or pass the path of a safetensors file as pretrained"
+            "check the network, or give a safetensors file of its weights (--weights of a backbone, else --pretrained)"
             if downloaded
             else "choose another model, option or image size"
         )

@@ -156,8 +156,8 @@ class Statement:
             else "every example in every step"
         )
         told = (
-            f"{plan.steps} steps of the {plan.theorem.name}, {sampling}, clipping norm {plan.max_norm:g}, "
-            f"noise multiplier {plan.noise_multiplier:g}"
+            f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {sampling}, clipping norm "
+            f"{plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}"
         )
         included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
         if self.selection is not None:

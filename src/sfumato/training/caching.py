@@ -28,6 +28,7 @@ from sfumato.data import (
     facts,
     open_source,
     own_codes,
+    refuse_absent,
 )
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
@@ -78,6 +79,8 @@ def features(
     **Guarantee.** That of `compute`: each row is a function of its own image, so a promise for training on the cache is
     one for training on the images.
     """
+    if isinstance(source, str):
+        refuse_absent(source)
     network, expects = models.load_backbone(backbone, weights=weights, resolution=resolution)
     if isinstance(source, str):
         source = open_source(source, owner_key=own_key(), **declared_by(network, expects, source))
@@ -90,6 +93,7 @@ def features(
         origin=origin_of_backbone(backbone, weights),
     )
     cache = Cache(directory)
+    begin(cache, contents, progress)
     compute(
         cache,
         contents,
@@ -178,11 +182,12 @@ def contents_for(
     )
 
 
-def missing(cache: Cache, contents: Contents) -> int:
-    """How many records are still to be computed."""
-    standing = cache.exists and cache.contents == contents
-    left = [rows for part in PARTS for _, rows in (cache.missing(part) if standing else contents.pieces(part))]
-    return sum(map(len, left))
+def begin(cache: Cache, contents: Contents, progress: Progress | None = None) -> int:
+    """Lay the cache down, or see what stands of it; how many records are still to be computed."""
+    cache.begin(contents)
+    for name in cache.discard_damaged():
+        (progress or Silence()).say(f"{cache.path / name} is damaged, and is computed anew")
+    return sum(len(rows) for part in PARTS for _, rows in cache.missing(part))
 
 
 def digest_of(backbone: Backbone) -> str:
@@ -223,7 +228,7 @@ def compute(
         raise SfumatoError("the source holds features already", "give a source of images")
     cache.begin(contents)
     if not (cache.path / BACKBONE).is_file():
-        write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}))
+        write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}), private=True)
     place = torch.device(device)
     size = batch or (CUDA_BATCH if place.type == "cuda" else CPU_BATCH)
     backbone = backbone.to(place)

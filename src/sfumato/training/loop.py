@@ -112,6 +112,7 @@ class Job:
                 "channels": self.source.channels,
                 "size": self.source.size,
                 "features": self.source.features,
+                "backbone": self.source.backbone,
             },
             "transform": self.transform.to_dict(),
             "model": {"function": self.model_digest},

@@ -66,7 +66,7 @@ def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], 
         if recorded.get(name) != present.get(name)
     ]
     if odd:
-        raise SfumatoError(f"what began there has another {kind}: {', '.join(odd)}", remedy)
+        raise SfumatoError(f"what began there differs in its {kind}: {', '.join(odd)}", remedy)
 
 
 def _show(value: Any) -> str:

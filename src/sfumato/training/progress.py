@@ -43,9 +43,13 @@ class Silence:
 
 
 class Bars:
-    """A progress bar on standard error, on a terminal; elsewhere only lines."""
+    """A progress bar on standard error, on a terminal; elsewhere only lines.
 
-    def __init__(self) -> None:
+    Args:
+        repeating: whether a line may be said twice; several runs after one another would repeat each other.
+    """
+
+    def __init__(self, *, repeating: bool = True) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -60,6 +64,7 @@ class Bars:
             transient=True,
             disable=not self._console.is_terminal,
         )
+        self._said: set[str] | None = None if repeating else set()
         self._task = None
         self._what, self._total, self._told = "", 0, time.monotonic()
 
@@ -85,6 +90,10 @@ class Bars:
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
+        if self._said is not None:
+            if line in self._said:
+                return
+            self._said.add(line)
         self._console.print(line, markup=False)
 
     def __enter__(self) -> Bars:
