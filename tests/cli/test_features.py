@@ -242,7 +242,7 @@ def test_a_head_is_no_backbone(call):
         ("features digits --backbone runs/none --output c", "nor a finished run"),
         ("features digits --backbone runs/wrn --weights runs/wrn --output c", "brings its own weights"),
         ("features folder:none --backbone timm:none --output c", "'folder:none' does not exist; correct the path"),
-        ("train cache", "write features:cache for this cache"),
+        ("train cache", "write features:cache"),
         (f"features digits {BACKBONE} --crop left --output c", "--crop must be one of central, inception"),
         (f"features digits {BACKBONE} --dtype int8 --output c", "--dtype must be one of float32"),
         (f"features digits {BACKBONE} --views 3 --output c", "--views must be 1 with crop central"),

@@ -85,8 +85,11 @@ class Train(PrivateChoices):
         if self.resumes(self.what):
             return recorded.job(self.what, progress)
         if FilePath(self.what).is_dir() and ":" not in self.what:
+            from sfumato.data import Cache
+
             raise SfumatoError(
-                f"{self.what} is a folder, but neither a run nor the name of a source", f"write folder:{self.what}"
+                f"{self.what} is a folder, but neither a run nor the name of a source",
+                f"write {'features' if Cache(self.what).exists else 'folder'}:{self.what}",
             )
         asked = self.with_recipe(self.what)
         if asked.output is not None:
