@@ -1,8 +1,9 @@
-"""What a private classifier on cached features costs: python benchmarks/heads.py PLACE [RECORDS] [WIDTH] [CLASSES]
+"""What a private classifier on cached features costs: python benchmarks/heads.py PLACE [RECORDS WIDTH CLASSES [opacus]]
 
 One full-batch step over a cache of random features, as `sfumato train features:PATH` takes it (reading, clipping and
 noise), against the two bare matrix products that it needs, on the same features in memory, in the same run. Then the
-peak of resident memory of such a step in a process of its own. PLACE keeps the cache. Writes
+peak of resident memory of such a step in a process of its own. With `opacus`, steps of a batch of 4,096, clipping and
+noise, against those of Opacus (pip install opacus) on the same features in memory. PLACE keeps the cache. Writes
 results/heads-MACHINE.json.
 """
 
@@ -29,6 +30,8 @@ from sfumato.training.loop import Job
 from sfumato.training.prepare import prepare
 
 ROUNDS = 5
+BATCH, NOISE = 4096, 1.0
+PHYSICAL = 1 << 30  # bytes of per-example gradients that Opacus may hold at once; it forms them all
 
 
 def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1000, *options: str) -> None:
@@ -36,6 +39,12 @@ def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1
     if "memory" in options:
         step_of(job_for(path))()
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        return
+    if "opacus" in options:
+        against_opacus(path)
+        return
+    if "opacus" in options:
+        against_opacus(path)
         return
     job = job_for(path)
     step, bare = step_of(job), bare_products(job)
@@ -47,9 +56,7 @@ def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1
         seconds.append((plain, private))
     command = [sys.executable, __file__, place, str(records), str(width), str(classes), "memory"]
     peak = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
-    machine = measuring.machine("cpu")
     found = {
-        "machine": machine,
         "records": records,
         "width": width,
         "classes": classes,
@@ -61,12 +68,66 @@ def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1
         "ratios": ratios,
         "peak_mebibytes": peak,
     }
-    results = measuring.RESULTS / f"heads-{measuring.machine_name(machine)}.json"
-    kept = json.loads(results.read_text()) if results.exists() else {}
-    kept[f"{records}x{width}x{classes}"] = found
-    results.write_text(json.dumps(kept, indent=1) + "\n")
+    keep(path.name, found)
     print(f"step {found['seconds']:.2f} s, bare products {found['bare_seconds']:.2f} s, ratio {found['ratio']:.3f}")
     print(f"peak resident memory {peak:,.0f} MiB")
+
+
+def keep(name: str, found: dict[str, object]) -> None:
+    """Add figures to the machine's file."""
+    machine = measuring.machine("cpu")
+    results = measuring.RESULTS / f"heads-{measuring.machine_name(machine)}.json"
+    kept = json.loads(results.read_text()) if results.exists() else {}
+    kept[name] = {"machine": machine} | found
+    results.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def against_opacus(path: Path) -> None:
+    """Steps of BATCH examples: reading from the cache and all, against Opacus's two ways on features in memory."""
+    job = job_for(path, BATCH)
+    records = job.source.train
+    features, labels = torch.from_numpy(records.take(slice(0, BATCH)))[:, 0], torch.from_numpy(records.labels[:BATCH])
+    steps = {"sfumato": step_of(job)}
+    steps |= {way: opacus_step(way, features, labels, len(job.source.classes)) for way in ("hooks", "ghost")}
+    seconds: dict[str, list[float]] = {way: [] for way in steps}
+    for way in steps.values():
+        way()
+    for _ in range(ROUNDS):
+        for name, way in steps.items():
+            seconds[name].append(timed(way))
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    keep(f"{path.name}, B = {BATCH}, against Opacus", {"threads": torch.get_num_threads(), "seconds": medians})
+    for name, found in medians.items():
+        print(f"{name:<8} {1000 * found:8.1f} ms, {found / medians['sfumato']:.1f} of sfumato's")
+
+
+def opacus_step(way: str, features: torch.Tensor, labels: torch.Tensor, classes: int):
+    """One private step of SGD on a linear layer, in pieces of as many examples as it can hold."""
+    from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    linear = torch.nn.Linear(features.shape[1], classes)
+    physical = BATCH if way == "ghost" else max(1, min(BATCH, PHYSICAL // (4 * linear.weight.numel())))
+    given = {"noise_multiplier": NOISE, "max_grad_norm": 1.0, "expected_batch_size": BATCH}
+    loss = torch.nn.CrossEntropyLoss()
+    if way == "ghost":
+        module = GradSampleModuleFastGradientClipping(linear, max_grad_norm=1.0, use_ghost_clipping=True)
+        optimizer = DPOptimizerFastGradientClipping(torch.optim.SGD(module.parameters(), lr=1e-3), **given)
+        loss = DPLossFastGradientClipping(module, optimizer, loss)
+    else:
+        module = GradSampleModule(linear)
+        optimizer = DPOptimizer(torch.optim.SGD(module.parameters(), lr=1e-3), **given)
+
+    def step() -> None:
+        pieces = list(zip(features.split(physical), labels.split(physical), strict=True))
+        for number, (some, wanted) in enumerate(pieces, start=1):
+            optimizer.signal_skip_step(do_skip=number < len(pieces))
+            loss(module(some), wanted).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
 
 
 def make(place: Path, records: int, width: int, classes: int) -> Path:
@@ -86,21 +147,27 @@ def make(place: Path, records: int, width: int, classes: int) -> Path:
             "channels": 3,
             "size_rule": "declared",
             "filtered": False,
+            "material": "0" * 64,
+            "parted": True,
         },
     )
     cache.begin(contents)
     generator = torch.Generator().manual_seed(0)
     for part in ("train", "test"):
         for name, rows in cache.missing(part):
-            labels = np.random.default_rng(rows.start).integers(0, classes, len(rows))
-            cache.write(name, torch.randn(len(rows), 1, width, generator=generator), labels)
+            dice = np.random.default_rng(rows.start)
+            labels, codes = dice.integers(0, classes, len(rows)), dice.integers(0, 256, (len(rows), 16), np.uint8)
+            cache.write(name, torch.randn(len(rows), 1, width, generator=generator), labels, codes)
     return cache.path
 
 
-def job_for(path: Path) -> Job:
-    """A single full-batch step of LAMB."""
+def job_for(path: Path, batch_size: int | None = None) -> Job:
+    """A single step of LAMB, on all examples or on a batch that is drawn."""
     source: Source = open_source(f"features:{path}", owner_key=bytes(32))
-    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=source.examples, steps=1, epsilon=8.0, delta=1e-7)
+    batch_size = batch_size or source.examples
+    plan = PrivacyPlan.calibrate(
+        examples=source.examples, batch_size=batch_size, steps=1, noise_multiplier=NOISE, delta=1e-7
+    )
     settings = Settings(model="head", optimizer="lamb", learning_rate=1e-3, ema=0.0, seed=0)
     return prepare(None, source, plan, settings, device="cpu", threads=torch.get_num_threads())
 

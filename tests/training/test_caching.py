@@ -14,8 +14,10 @@ from sfumato import ClippedGradient, SfumatoError, models
 from sfumato.data import Cache, Records, Transform, open_source
 from sfumato.gradients import keeps_apart
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan
-from sfumato.training import caching, checkpoint, train
+from sfumato.randomness import DiceKey
+from sfumato.training import Settings, caching, checkpoint, inputs, train
 from sfumato.training.losses import LOSSES
+from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
 
 KEY = bytes(32)
@@ -220,3 +222,24 @@ def test_damaged_pieces_are_computed_anew(tmp_path, pictures):
     computed(tmp_path / "a", pictures)
     assert [piece.read_bytes() for piece in pieces] == whole
     assert caching.begin(cache, cache.contents) == 0
+
+
+@pytest.mark.parametrize("name", SHOWINGS)
+def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, pictures, name, monkeypatch):
+    cache = computed(tmp_path / "a", pictures, SHOWINGS[name])
+    source = open_source(f"features:{cache.path}", owner_key=KEY)
+    plan = PrivacyPlan(sampling=FullBatch(examples=24), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3)
+    settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=SHOWINGS[name].views)
+    job = prepare(None, source, plan, settings, micro_batch=5)
+    key = DiceKey.from_seed(0)
+    for rows in (np.arange(24), np.array([3, 4, 9, 11, 12, 13]), np.arange(6, 17), np.array([7])):
+        found = []
+        for most in (1 << 30, 0):
+            monkeypatch.setattr(inputs, "CPU_KEPT", most)
+            made = inputs.Inputs(job)
+            assert (made._features is None) == (most == 0)
+            found.append([(one, labels) for one, labels, _ in made.micro_batches(key, 0, rows)])
+        assert [len(one) for one, _ in found[0]] == [len(rows[start : start + 5]) for start in range(0, len(rows), 5)]
+        for kept, read in zip(*found, strict=True):
+            assert torch.equal(kept[0], read[0])
+            assert torch.equal(kept[1], read[1])

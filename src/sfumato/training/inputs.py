@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BATCH = 256
 DEVICE_SHARE = 0.4
 """How much of an accelerator's free memory a cache's features may take."""
+CPU_KEPT = 1 << 30
+"""So many bytes of a cache's features are kept in memory: single rows are slow to fetch from a file."""
 
 
 class OnFeatures(nn.Module):
@@ -57,7 +59,8 @@ class Inputs:
     """The training records as the model's inputs, in micro-batches.
 
     A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image. A
-    cache's are read from disk as they are wanted, one micro-batch ahead, or kept on an accelerator where they fit.
+    cache's are kept in memory where they are few, or on an accelerator where they fit, and else read from disk as they
+    are wanted, one micro-batch ahead.
 
     **Guarantee.** Each record's input is a function of that record, of public constants and of dice that know no data.
     """
@@ -65,7 +68,7 @@ class Inputs:
     def __init__(self, job: Job, progress: Progress | None = None):
         self._job = job
         self._features = None
-        if job.source.cache is not None and _fits_on_device(job):
+        if job.source.cache is not None and _fits(job):
             self._features = torch.from_numpy(job.source.train.take(slice(None))).to(job.device)
         if job.trunk is not None:
             progress = progress or Silence()
@@ -86,7 +89,7 @@ class Inputs:
         for start, rows, taken in zip(starts, pieces, stored, strict=False):
             dice = draws[start : start + size]
             if taken is None:
-                inputs = self._kept(torch.from_numpy(rows).to(job.device), dice)
+                inputs = self._kept(rows, dice)
             elif job.source.cache is not None:
                 inputs = torch.from_numpy(taken).to(job.device)
             else:
@@ -100,12 +103,16 @@ class Inputs:
                 keys = torch.from_numpy(np.stack(words).view(np.int64))
             yield inputs, torch.from_numpy(records.labels[rows]).to(job.device), keys
 
-    def _kept(self, rows: Tensor, dice: Draws) -> Tensor:
+    def _kept(self, rows: np.ndarray, dice: Draws) -> Tensor:
         """Views (b, K, D) of the records in these rows, out of the features in memory."""
         assert self._features is not None
-        if self._job.trunk is None:
-            return self._features[rows]
-        return self._features[rows.unsqueeze(1), torch.from_numpy(dice.mirrored).long().to(rows.device)]
+        device = self._job.device
+        if self._job.trunk is not None:
+            ways = torch.from_numpy(dice.mirrored).long()
+            return self._features[torch.from_numpy(rows).unsqueeze(1).to(device), ways.to(device)]
+        if (np.diff(rows) == 1).all():  # all records in their order need not be copied
+            return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
+        return self._features[torch.from_numpy(rows).to(device)]
 
 
 def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iterator[np.ndarray]:
@@ -119,14 +126,13 @@ def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iter
             yield found.result()
 
 
-def _fits_on_device(job: Job) -> bool:
-    """Whether an accelerator has room for all features of a cache, beside what a step needs."""
+def _fits(job: Job) -> bool:
+    """Whether the device has room for all features of a cache, beside what a step needs."""
     assert job.source.cache is not None
-    if job.device.type != "cuda":
-        return False
     contents = job.source.cache.contents
     needed = 4 * contents.views * contents.width * len(job.source.train)
-    return needed <= DEVICE_SHARE * torch.cuda.mem_get_info(job.device)[0]
+    on_cuda = job.device.type == "cuda"
+    return needed <= (DEVICE_SHARE * torch.cuda.mem_get_info(job.device)[0] if on_cuda else CPU_KEPT)
 
 
 def _variants(views: Views) -> tuple[bool, ...]:
