@@ -47,7 +47,7 @@ class Row:
 ROWS = (
     Row(adds=f"baseline: no normalisation, batch {SMALL}", model=PLAIN, batch=SMALL, rates=(0.125, 0.25, 0.5)),
     Row(adds="group norm (4 groups)", model=NORMED, batch=SMALL, rates=(0.25, 0.5, 1.0)),
-    Row(adds=f"larger batch ({LARGE})", model=NORMED, batch=LARGE, rates=(1.0, 2.0, 4.0)),
+    Row(adds=f"larger batch ({LARGE})", model=NORMED, batch=LARGE, rates=(0.5, 1.0, 2.0, 4.0)),
     Row(adds="weight standardisation", model=STANDARDISED, batch=LARGE, rates=(1.0, 2.0, 4.0)),
     Row(adds="4 views", model=STANDARDISED, batch=LARGE, views=4, rates=()),
 )
