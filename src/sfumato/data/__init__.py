@@ -10,10 +10,11 @@ read, split, resized, normalised and augmented by itself.
 from sfumato.data.crops import InceptionCrops, dice_of
 from sfumato.data.duplicates import Pair
 from sfumato.data.duplicates import find as find_duplicates
-from sfumato.data.features import BACKBONE, PARTS, Cache, CachedRecords, Contents
+from sfumato.data.features import BACKBONE, PARTS, Cache, Contents
 from sfumato.data.files import FileRecords
 from sfumato.data.filtered import write_without
 from sfumato.data.normalise import AsStored, Transform, preparation
+from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Records
 from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source, own_codes, refuse_absent
 from sfumato.data.validation import put_aside

@@ -16,10 +16,11 @@ from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import arrays, digits, folder, table, zoo
 from sfumato.data import classes as class_lists
-from sfumato.data.features import Cache, CachedRecords
+from sfumato.data.features import Cache
 from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
+from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
 from sfumato.data.split import codes_of
 

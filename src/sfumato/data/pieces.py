@@ -1,0 +1,202 @@
+"""The pieces of a cache of features: files of safetensors with the SHA-256 of their numbers, read in parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato._files import write
+
+_METADATA = "sfumato"
+_LONGEST_HEADER = 1 << 20
+_CHECKED = 4 << 20
+
+
+def write_piece(path: Path, features: Tensor, labels: np.ndarray, codes: np.ndarray, *, cache: str) -> None:
+    """Write a piece, whole or not at all.
+
+    Args:
+        features: (n, K, D), as they are to be stored.
+        labels: int64 (n,).
+        codes: uint8 (n, 16), each record's own (`split.code`).
+        cache: the identity of the cache that it belongs to.
+    """
+    own = torch.from_numpy(np.array(codes))  # safetensors wants to own what it writes
+    tensors = {"features": features, "labels": torch.from_numpy(labels), "codes": own}
+    code = hashlib.sha256()
+    for tensor in tensors.values():
+        code.update(tensor.flatten().view(torch.uint8).numpy().data)
+    about = {"cache": cache, "piece": path.name, "sha256": code.hexdigest()}
+    write(path, save(tensors, metadata={_METADATA: json.dumps(about, sort_keys=True)}), private=True)
+
+
+class CachedRecords:
+    """One part of a cache: N records, whose features are read from disk when they are asked for.
+
+    Args:
+        pieces: in their order; all but the last have `rows` records.
+        which: positions in the part, where only some of its records are meant.
+
+    Attributes:
+        labels: int64 (N,), positions in the source's class list.
+        codes: uint8 (N, 16), each record's own (`split.code`).
+        users, files: None: a cache knows neither whose record each one is nor where it came from.
+    """
+
+    users = files = None
+
+    def __init__(self, pieces: list[Piece], rows: int, which: np.ndarray | None = None):
+        self._pieces, self._rows, self._which = pieces, rows, which
+        empty = np.zeros(0, np.int64), np.zeros((0, 16), np.uint8)
+        known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
+        labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
+        self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: none."""
+        return 0
+
+    @property
+    def sums(self) -> list[str]:
+        """SHA-256 of each file's numbers, all of the part."""
+        return [piece.sha256 for piece in self._pieces]
+
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Features float32 (n, K, D) of the records at these positions."""
+        places = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        places = places if self._which is None else self._which[places]
+        dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
+        found = torch.empty(len(places), *shape, dtype=dtype)
+        memory = found.view(torch.uint8).reshape(len(places), self._pieces[0].record_bytes).numpy()
+        for piece, first, run in self._runs(places):
+            self._pieces[piece].fill(memory[run], first)
+        return found.float().numpy()
+
+    def chosen(self, which: np.ndarray) -> CachedRecords:
+        """The records where the mask (N,) is true."""
+        places = np.flatnonzero(which)
+        return CachedRecords(self._pieces, self._rows, places if self._which is None else self._which[places])
+
+    def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int, slice]]:
+        """Neighbours on disk that are asked for one after another: piece, first record in it, and where they go."""
+        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(places // self._rows) != 0)) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), len(places)]):
+            if stop > start:
+                piece, first = divmod(int(places[start]), self._rows)
+                yield piece, first, slice(start, stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Where the numbers of a piece lie in its file."""
+
+    path: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    features_at: int
+    labels_at: int
+    codes_at: int
+    sha256: str
+
+    @property
+    def record_bytes(self) -> int:
+        return self.shape[1] * self.shape[2] * self.dtype.itemsize
+
+    @classmethod
+    def read(cls, path: Path, *, cache: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Piece:
+        """The layout of a file that `write_piece` wrote.
+
+        Args:
+            cache: the identity of the cache that it must belong to.
+            dtype, shape: of its features.
+        """
+        try:
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))
+                if length > _LONGEST_HEADER:
+                    raise ValueError("no safetensors header")
+                header = json.loads(file.read(length))
+                size = file.seek(0, os.SEEK_END)
+            places = {name: header[name]["data_offsets"] for name in ("features", "labels", "codes")}
+            end = 8 + length + max(stop for _, stop in places.values())
+            shapes = {"features": list(shape), "labels": [shape[0]], "codes": [shape[0], 16]}
+            fits = end == size and all(header[name]["shape"] == expected for name, expected in shapes.items())
+            own = json.loads(header["__metadata__"][_METADATA])
+            sha256 = str(own.pop("sha256"))
+        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+            raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and give the command again") from None
+        if own != {"cache": cache, "piece": path.name}:
+            raise SfumatoError(f"{path} belongs to another cache", "delete it and give the command again")
+        if not fits:
+            raise SfumatoError(f"{path} is cut short or of another shape", "delete it and give the command again")
+        at = {name: 8 + length + start for name, (start, _) in places.items()}
+        return cls(
+            path=path,
+            dtype=dtype,
+            shape=shape,
+            features_at=at["features"],
+            labels_at=at["labels"],
+            codes_at=at["codes"],
+            sha256=sha256,
+        )
+
+    def check(self) -> None:
+        """Refuse a file whose numbers are not those that were written."""
+        code = hashlib.sha256()
+        rows = max(1, _CHECKED // self.record_bytes)
+        memory = np.empty((rows, self.record_bytes), np.uint8)
+        for first in range(0, self.shape[0], rows):
+            some = memory[: min(rows, self.shape[0] - first)]
+            self.fill(some, first)
+            code.update(some.data)
+        code.update(self.labels().data)
+        code.update(self.codes().data)
+        if code.hexdigest() != self.sha256:
+            raise SfumatoError(
+                f"{self.path} holds other numbers than were written", "delete it and compute the features again"
+            )
+
+    def labels(self) -> np.ndarray:
+        """int64 (n,)."""
+        labels = np.empty(self.shape[0], np.int64)
+        self._fill(labels.view(np.uint8).reshape(-1), self.labels_at)
+        return labels
+
+    def codes(self) -> np.ndarray:
+        """uint8 (n, 16)."""
+        codes = np.empty((self.shape[0], 16), np.uint8)
+        self._fill(codes.reshape(-1), self.codes_at)
+        return codes
+
+    def fill(self, memory: np.ndarray, first: int) -> None:
+        """Read as many records as the memory, uint8 (n, bytes), holds, from the record `first` on."""
+        self._fill(memory.reshape(-1), self.features_at + first * self.record_bytes)
+
+    def _fill(self, memory: np.ndarray, offset: int) -> None:
+        # Not mapped: mapped pages would count as the process's own memory.
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            rest = memory.data
+            while rest:
+                count = os.preadv(descriptor, [rest], offset)
+                if not count:
+                    raise SfumatoError(f"{self.path} is cut short", "delete it and compute the features again")
+                rest, offset = rest[count:], offset + count
+        finally:
+            os.close(descriptor)
