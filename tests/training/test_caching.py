@@ -243,3 +243,11 @@ def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, picture
         for kept, read in zip(*found, strict=True):
             assert torch.equal(kept[0], read[0])
             assert torch.equal(kept[1], read[1])
+
+
+@pytest.mark.parametrize(
+    ("side", "threads", "batch"), [(224, 1, 4), (224, 8, 32), (32, 1, 128), (640, 1, 4), (96, 1, 21)]
+)
+def test_the_batch_follows_from_the_images_and_the_threads(side, threads, batch, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert caching.default_batch(torch.device("cpu"), side) == batch

@@ -40,7 +40,9 @@ from sfumato.training.prepare import choose_device, origin_of_backbone
 from sfumato.training.progress import Progress, Silence
 
 CROPS = ("central", "inception")
-CPU_BATCH, CUDA_BATCH = 32, 256
+CUDA_BATCH = 256
+CPU_BATCHES, CPU_PIXELS = (4, 128), 4 * 224**2
+"""Bounds of a batch on the CPU, and its pixels for each thread: larger activations are slower to have than to fill."""
 
 
 def features(
@@ -190,6 +192,14 @@ def begin(cache: Cache, contents: Contents, progress: Progress | None = None) ->
     return sum(len(rows) for part in PARTS for _, rows in cache.missing(part))
 
 
+def default_batch(device: torch.device, side: int) -> int:
+    """Images of this side at a time, by rule."""
+    if device.type == "cuda":
+        return CUDA_BATCH
+    fewest, most = CPU_BATCHES
+    return max(fewest, min(most, torch.get_num_threads() * CPU_PIXELS // side**2))
+
+
 def digest_of(backbone: Backbone) -> str:
     """SHA-256 of the backbone's function and of its weights."""
     shape = (backbone.architecture.channels, backbone.architecture.size, backbone.architecture.size)
@@ -230,10 +240,10 @@ def compute(
     if not (cache.path / BACKBONE).is_file():
         write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}), private=True)
     place = torch.device(device)
-    size = batch or (CUDA_BATCH if place.type == "cuda" else CPU_BATCH)
     backbone = backbone.to(place)
     transform = Transform.from_dict(contents.transform or {})
     side = transform.resolution or transform.size
+    size = batch or default_batch(place, side)
     shape = (transform.channels, side, side)
     generator = torch.Generator().manual_seed(0)
     together = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(place))
