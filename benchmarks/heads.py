@@ -133,63 +133,6 @@ def opacus_step(way: str, features: torch.Tensor, labels: torch.Tensor, classes:
     return step
 
 
-def keep(name: str, found: dict[str, object]) -> None:
-    """Add figures to the machine's file."""
-    machine = measuring.machine("cpu")
-    results = measuring.RESULTS / f"heads-{measuring.machine_name(machine)}.json"
-    kept = json.loads(results.read_text()) if results.exists() else {}
-    kept[name] = {"machine": machine} | found
-    results.write_text(json.dumps(kept, indent=1) + "\n")
-
-
-def against_opacus(path: Path) -> None:
-    """Steps of BATCH examples: reading from the cache and all, against Opacus's two ways on features in memory."""
-    job = job_for(path, BATCH)
-    records = job.source.train
-    features, labels = torch.from_numpy(records.take(slice(0, BATCH)))[:, 0], torch.from_numpy(records.labels[:BATCH])
-    steps = {"sfumato": step_of(job)}
-    steps |= {way: opacus_step(way, features, labels, len(job.source.classes)) for way in ("hooks", "ghost")}
-    seconds: dict[str, list[float]] = {way: [] for way in steps}
-    for way in steps.values():
-        way()
-    for _ in range(ROUNDS):
-        for name, way in steps.items():
-            seconds[name].append(timed(way))
-    medians = {name: statistics.median(found) for name, found in seconds.items()}
-    keep(f"{path.name}, B = {BATCH}, against Opacus", {"threads": torch.get_num_threads(), "seconds": medians})
-    for name, found in medians.items():
-        print(f"{name:<8} {1000 * found:8.1f} ms, {found / medians['sfumato']:.1f} of sfumato's")
-
-
-def opacus_step(way: str, features: torch.Tensor, labels: torch.Tensor, classes: int):
-    """One private step of SGD on a linear layer, in pieces of as many examples as it can hold."""
-    from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
-    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
-    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-
-    linear = torch.nn.Linear(features.shape[1], classes)
-    physical = BATCH if way == "ghost" else max(1, min(BATCH, PHYSICAL // (4 * linear.weight.numel())))
-    given = {"noise_multiplier": NOISE, "max_grad_norm": 1.0, "expected_batch_size": BATCH}
-    loss = torch.nn.CrossEntropyLoss()
-    if way == "ghost":
-        module = GradSampleModuleFastGradientClipping(linear, max_grad_norm=1.0, use_ghost_clipping=True)
-        optimizer = DPOptimizerFastGradientClipping(torch.optim.SGD(module.parameters(), lr=1e-3), **given)
-        loss = DPLossFastGradientClipping(module, optimizer, loss)
-    else:
-        module = GradSampleModule(linear)
-        optimizer = DPOptimizer(torch.optim.SGD(module.parameters(), lr=1e-3), **given)
-
-    def step() -> None:
-        pieces = list(zip(features.split(physical), labels.split(physical), strict=True))
-        for number, (some, wanted) in enumerate(pieces, start=1):
-            optimizer.signal_skip_step(do_skip=number < len(pieces))
-            loss(module(some), wanted).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return step
-
-
 def make(place: Path, records: int, width: int, classes: int) -> Path:
     """A cache of random features."""
     cache = Cache(place / f"{records}x{width}x{classes}")
