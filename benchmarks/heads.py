@@ -43,12 +43,6 @@ def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1
     if "opacus" in options:
         against_opacus(path)
         return
-    if "opacus" in options:
-        against_opacus(path)
-        return
-    if "opacus" in options:
-        against_opacus(path)
-        return
     job = job_for(path)
     step, bare = step_of(job), bare_products(job)
     step(), bare()
