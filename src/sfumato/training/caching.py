@@ -229,9 +229,8 @@ def compute(
     **Guarantee.** Each row is a function of its own image, of the owner's key and of public weights: the backbone runs
     on ordinary batches where `keeps_apart` finds that it may, else on one image at a time (`outputs_alone`), always on
     the same number of images (short batches are filled up with zeros), so that not even rounding tells how many there
-    are. So a cache is a per-record
-    preprocessing, and whatever is promised for training on it is promised for training on the images (unit: one
-    example; adjacency: any).
+    are. So a cache is a per-record preprocessing, and whatever is promised for training on it is promised for training
+    on the images (unit: one example; adjacency: any).
     """
     progress = progress or Silence()
     if source.cache is not None:
@@ -259,15 +258,16 @@ def compute(
         each = max(1, size // contents.views) if name == "train" else size
         left, codes = dict(cache.missing(name)), own_codes(part, owner_key)
         for piece, rows in contents.pieces(name):
-            if piece in left:
-                found = []
-                for block in _blocks(part, rows, shown, features, size=size, each=each):
-                    found.append(block)
-                    progress.advance(done + sum(map(len, found)))
-                some = slice(rows.start, rows.stop)
-                cache.write(piece, torch.cat(found), part.labels[some], codes[some])
-            done += len(rows)
-            progress.advance(done)
+            if piece not in left:
+                done += len(rows)
+                continue
+            found = []
+            for block in _blocks(part, rows, shown, features, size=size, each=each):
+                found.append(block)
+                done += len(block)
+                progress.advance(done)
+            some = slice(rows.start, rows.stop)
+            cache.write(piece, torch.cat(found), part.labels[some], codes[some])
     return together
 
 
