@@ -1,12 +1,12 @@
 """Near duplicates of CIFAR-100 in CIFAR-10, some of them planted: python benchmarks/dedup.py DATA [PUBLIC PRIVATE]
 
-The public set is CIFAR-100 with its test part (60,000 images), the private one CIFAR-10's training part (50,000), of
-which some are replaced by public images that were copied, cropped, shifted, mirrored, resized, or encoded as JPEG. Says
-how many of each kind are found, how many other pairs, and how long it took; beside it, on the first of the images, the
-hashes of ImageHash (pip install imagehash) at the limits that give as few wrong pairs. Writes results/dedup.json.
+The public set is CIFAR-100, filled up to 60,000 with its own images upside down and on their side, the private one
+CIFAR-10's training part (50,000), of which some are replaced by public images that were copied, cropped, shifted,
+mirrored, resized, or encoded as JPEG. Says how many of each kind are found, how many other pairs, and how long it took;
+beside it, on the first of the images, the hashes of ImageHash (pip install imagehash) at several limits, with the share
+of private images that are then taken for one of 2,000 others. Writes results/dedup.json.
 
-Other pairs are real or false: the two data sets have the same origin, and hold some of the same pictures. Those of the
-same planted public image are compared with the private images that were there before.
+Other pairs are real or false: the two data sets have the same origin, and hold some of the same pictures.
 
 DATA is a folder with cifar10.npz and cifar100.npz.
 """
@@ -33,7 +33,8 @@ HASHED = 2000  # images of each set that ImageHash compares, all pairs
 
 
 def main(data: str, public_count: int = 60_000, private_count: int = 50_000) -> None:
-    public = images(Path(data) / "cifar100.npz", "train", "test")[:public_count]
+    public = images(Path(data) / "cifar100.npz", "train", "test")
+    public = np.concatenate([public, public[:, ::-1], public.swapaxes(1, 2)])[:public_count]
     private = images(Path(data) / "cifar10.npz", "train")[:private_count].copy()
     generator = np.random.default_rng(0)
     places = generator.choice(len(private), round(SHARE * len(private)), replace=False)

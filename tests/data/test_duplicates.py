@@ -113,3 +113,16 @@ def test_other_pictures_are_refused(public):
         find_duplicates(public, public, limit=0)
     with pytest.raises(SfumatoError, match=r"limit must be at most 0\.5, got 5; give less"):
         find_duplicates(public, public, limit=5)
+
+
+def test_alike_at_a_glance_is_no_duplicate(monkeypatch):
+    """A bright sky over dark ground, with other details in each."""
+    generator = np.random.default_rng(5)
+    skies = np.zeros((40, 32, 32, 3))
+    skies[:, :14] = 220
+    skies[:, 14:] = 60
+    skies += generator.normal(scale=22, size=(40, 16, 16, 3)).repeat(2, 1).repeat(2, 2)
+    pictures = skies.clip(0, 255).astype(np.uint8)
+    assert not find_duplicates(pictures[:20], pictures[20:])
+    monkeypatch.setattr(duplicates, "_DETAIL", np.inf)
+    assert len(find_duplicates(pictures[:20], pictures[20:])) > 10, "the whole alone would not tell them apart"

@@ -382,12 +382,12 @@ def test_a_lost_dice_key_ends_the_run(unfinished, capsys, damaged):
         (["--views", "3"], "differs in its settings: views was 2 and is 3"),
         (["--optimizer", "adam"], "differs in its settings: optimizer was momentum and is adam"),
         (["--seed", "8"], "differs in its settings: seed was 7 and is 8"),
-        (["--steps", "4"], "another plan: steps was 3 and is 4"),
-        (["--noise-multiplier", "9"], "another plan: noise_multiplier was 8.0 and is 9.0"),
-        (["--max-norm", "2"], "another plan: max_norm was 1.0 and is 2.0"),
+        (["--steps", "4"], "differs in its plan: steps was 3 and is 4"),
+        (["--noise-multiplier", "9"], "differs in its plan: noise_multiplier was 8.0 and is 9.0"),
+        (["--max-norm", "2"], "differs in its plan: max_norm was 1.0 and is 2.0"),
         (["--size", "10"], "differs in its data: fingerprint was "),
-        (["--threads", "2"], "another performance: threads was 1 and is 2"),
-        (["--micro-batch", "13"], "another performance: micro_batch was 12 and is 13"),
+        (["--threads", "2"], "differs in its performance: threads was 1 and is 2"),
+        (["--micro-batch", "13"], "differs in its performance: micro_batch was 12 and is 13"),
     ],
 )
 def test_a_changed_recipe_plan_data_or_pin_is_refused(unfinished, capsys, changed, difference):

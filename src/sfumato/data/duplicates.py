@@ -7,7 +7,8 @@ Each private picture is looked for in the public set alone. Three sieves follow 
    the sign of the odd part, so both cost one product. The six best windows go on.
 2. A registration: the public picture's window is moved and scaled, coarse to fine, until its coloured pixels differ
    least from the private one's.
-3. The difference that is left, over the private window's own contrast, is compared with a limit.
+3. The difference that is left, over the private window's own contrast, is compared with a limit; so is that of the
+   detail alone, which is what remains without the mean of each small square.
 
 Pictures are looked at in 32 x 32 pixels, whatever their size.
 """
@@ -54,7 +55,9 @@ _COARSE = 8
 _LEAST_COSINE = 0.78
 _LEAST_CONTRAST = 0.02
 # Pixels on each side, the step by which a window moves and grows, and the difference over contrast that goes on.
-_STAGES = ((8, 0.08, 0.6), (16, 0.03, 0.5), (32, 0.012, 1.0))
+_STAGES = ((8, 0.08, 0.6), (16, 0.03, 0.5), (SIDE, 0.012))
+_SQUARE = 8
+_DETAIL = 1.35  # the limit for the detail's difference, over the limit for the whole
 _MOST = 0.5  # beyond it the stages leave out more than the limit does
 _ROWS, _COLUMNS, _PAIRS = 512, 2048, 2048
 
@@ -193,25 +196,39 @@ def _registered(
 ) -> dict[int, tuple[int, bool, float]]:
     mine = torch.tensor([mine for mine, _ in WINDOWS])[found.number]
     theirs = torch.tensor([theirs for _, theirs in WINDOWS])[found.number]
+
+    def shown(some: Tensor, side: int) -> tuple[Tensor, Tensor]:
+        """The window on each private picture, and the whole public one."""
+        own = _cut(_images(block[found.rows[some].numpy()]), _as_matrices(mine[some]), side)
+        other = _images(public[found.public[some].numpy()])
+        return own, torch.where(found.mirrored[some].reshape(-1, 1, 1, 1), other.flip(-1), other)
+
     left = torch.arange(len(found.rows))
     difference = torch.zeros(len(left))
-    for side, step, most in _STAGES:
-        parts = []
-        for some in left.split(_PAIRS):
-            own = _cut(_images(block[found.rows[some].numpy()]), _as_matrices(mine[some]), side)
-            other = _images(public[found.public[some].numpy()])
-            other = torch.where(found.mirrored[some].reshape(-1, 1, 1, 1), other.flip(-1), other)
-            theirs[some], rest = _moved(own, other, theirs[some], side, step)
+    for side, step, most in (*_STAGES[:-1], (*_STAGES[-1], limit)):
+        parts = [difference[:0]]
+        for some in left.split(_PAIRS) if len(left) else ():
+            theirs[some], rest = _moved(*shown(some, side), theirs[some], side, step)
             parts.append(rest)
-        difference = torch.cat(parts) if parts else difference[:0]
-        going_on = difference < most
+        difference = torch.cat(parts)
+        going_on = difference <= most
         left, difference = left[going_on], difference[going_on]
     result: dict[int, tuple[int, bool, float]] = {}
-    for place, rest in sorted(zip(left.tolist(), difference.tolist(), strict=True), key=lambda pair: pair[1]):
-        row = int(found.rows[place])
-        if rest <= limit and row not in result:
-            result[row] = int(found.public[place]), bool(found.mirrored[place]), rest
+    for some, rest in zip(left.split(_PAIRS), difference.split(_PAIRS), strict=True) if len(left) else ():
+        own, other = shown(some, SIDE)
+        alike = _difference(_detail(own), _detail(_cut(other, _as_matrices(theirs[some]), SIDE))) <= _DETAIL * limit
+        for place, least in zip(some[alike].tolist(), rest[alike].tolist(), strict=True):
+            row = int(found.rows[place])
+            if row not in result or least < result[row][2]:
+                result[row] = int(found.public[place]), bool(found.mirrored[place]), least
     return result
+
+
+def _detail(pixels: Tensor) -> Tensor:
+    """Pictures (n, 3, 32, 32) in grey, without the mean of each square: what tells one dark ground from another."""
+    grey = pixels.mean(1, keepdim=True)
+    coarse = functional.avg_pool2d(grey, _SQUARE)
+    return grey - coarse.repeat_interleave(_SQUARE, 2).repeat_interleave(_SQUARE, 3)
 
 
 def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:

@@ -182,9 +182,11 @@ def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: 
     each = max(1, gradient.bytes_per_example(shape))
     if device.startswith("cuda"):
         most = int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0]) // each
-    else:  # pieces that stay near the caches, but sixteen examples at once where memory allows
+    elif images:  # pieces that stay near the caches, but sixteen examples at once where memory allows
         most = max(CPU_COMFORT // each, min(16, CPU_MEMORY // each))
-        most = min(most, max(1, MOST_IMAGES_ON_CPU // gradient.views)) if images else most
+        most = min(most, max(1, MOST_IMAGES_ON_CPU // gradient.views))
+    else:  # features are little beside the sum of a piece's gradients, which is added up in float64 each time
+        most = CPU_MEMORY // 4 // each
     return max(1, min(most, MOST_AT_ONCE))
 
 
