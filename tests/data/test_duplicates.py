@@ -119,8 +119,8 @@ def test_alike_at_a_glance_is_no_duplicate(monkeypatch):
     """A bright sky over dark ground, with other details in each."""
     generator = np.random.default_rng(5)
     skies = np.zeros((40, 32, 32, 3))
-    skies[:, :14] = 220
-    skies[:, 14:] = 60
+    skies[:, :16] = 220
+    skies[:, 16:] = 60
     skies += generator.normal(scale=22, size=(40, 16, 16, 3)).repeat(2, 1).repeat(2, 2)
     pictures = skies.clip(0, 255).astype(np.uint8)
     assert not find_duplicates(pictures[:20], pictures[20:])
