@@ -115,6 +115,14 @@ def test_it_goes_on_only_as_what_it_was(tmp_path, change, words):
         Cache(tmp_path / "c").begin(replace(contents(), **change))
 
 
+def test_the_same_pixels_from_other_files_are_other_images(tmp_path):
+    what = contents()
+    made(tmp_path / "c", what)
+    for facts in ({"material": "0" * 64}, {"material": "0" * 64, "fingerprint": "0" * 64}):
+        with pytest.raises(SfumatoError, match="began as something else: its images or labels were others;"):
+            Cache(tmp_path / "c").begin(replace(what, source=SOURCE | facts))
+
+
 def test_damage_is_refused_by_name(tmp_path):
     made(tmp_path / "c", contents())
     made(tmp_path / "other", replace(contents(), origin="timm"))

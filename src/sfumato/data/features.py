@@ -245,13 +245,15 @@ def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """In what two descriptions differ, in words."""
     odd = []
     for name in now:
-        if name == "fingerprint" and was[name] != now[name]:
+        if was[name] == now[name]:
+            continue
+        if name in ("fingerprint", "material"):
             odd.append("its images or labels were others")
         elif isinstance(was[name], dict) and isinstance(now[name], dict) and was[name].keys() == now[name].keys():
             odd += _differences(was[name], now[name])
-        elif was[name] != now[name] and name != "material":
+        else:
             odd.append(f"{name} was {_shown(was[name])} and is {_shown(now[name])}")
-    return odd
+    return list(dict.fromkeys(odd))
 
 
 def _shown(value: Any) -> str:
