@@ -16,7 +16,7 @@ from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import arrays, digits, folder, table, zoo
 from sfumato.data import classes as class_lists
-from sfumato.data.features import Cache
+from sfumato.data.features import SOURCE_FACTS, Cache
 from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
@@ -226,21 +226,9 @@ def _material(owner_key: bytes, *parts: Part) -> str:
 
 
 def facts(source: Source) -> dict[str, Any]:
-    """What a cache keeps of the source that it is made from."""
-    return {
-        "kind": source.kind,
-        "fingerprint": source.fingerprint,
-        "classes": list(source.classes),
-        "examples": source.examples,
-        "read": list(source.read),
-        "public": source.public,
-        "size": source.size,
-        "channels": source.channels,
-        "size_rule": source.size_rule,
-        "filtered": source.filtered,
-        "parted": source.parted,
-        "material": source.material,
-    }
+    """What a cache keeps of the source that it is made from, as plain data."""
+    known = {name: getattr(source, name) for name in sorted(SOURCE_FACTS)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 
 
 def _refuse_declared(path: str, declared: list[str]) -> None:
@@ -264,22 +252,17 @@ def _of_cache(
             "make it anew",
         )
     told = json.dumps([contents.identity, train.sums, test.sums])
-    read = tuple(fact for fact in known["read"] if fact != "examples" or examples is None)
+    given = {
+        "kind": "features",
+        "classes": tuple(known["classes"]),
+        "examples": known["examples"] if examples is None else examples,
+        "read": tuple(fact for fact in known["read"] if fact != "examples" or examples is None),
+        "public": known["public"] if public is None else public,
+    }
     return Source(
-        kind="features",
+        **{**known, **given},
         train=train,
         test=test,
-        classes=tuple(known["classes"]),
-        size=known["size"],
-        channels=known["channels"],
-        examples=known["examples"] if examples is None else examples,
-        read=read,
-        public=known["public"] if public is None else public,
-        fingerprint=known["fingerprint"],
-        size_rule=known["size_rule"],
-        filtered=known["filtered"],
-        parted=known["parted"],
-        material=known["material"],
         test_fraction=contents.test_fraction,
         cache=cache,
         features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),

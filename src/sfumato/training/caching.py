@@ -168,6 +168,8 @@ def contents_for(
         enlarged=expects.enlarged,
         interpolation=expects.interpolation,
     )
+    shape = (backbone.architecture.channels, backbone.architecture.size, backbone.architecture.size)
+    weights = pins.weights_digest(backbone.state_dict())
     return Contents(
         width=backbone.width,
         counts={"train": len(source.train), "test": len(source.test)},
@@ -175,8 +177,8 @@ def contents_for(
         views=showing.views,
         dtype=dtype,
         backbone=backbone.architecture.to_dict(),
-        digest=digest_of(backbone),
-        weights=pins.weights_digest(backbone.state_dict()),
+        digest=hashlib.sha256(f"{pins.model_digest(backbone, shape)} {weights}".encode()).hexdigest(),
+        weights=weights,
         origin=origin,
         transform=transform.to_dict(),
         crop={"crop": showing.crop, "flip": showing.flip},
@@ -198,13 +200,6 @@ def default_batch(device: torch.device, side: int) -> int:
         return CUDA_BATCH
     fewest, most = CPU_BATCHES
     return max(fewest, min(most, torch.get_num_threads() * CPU_PIXELS // side**2))
-
-
-def digest_of(backbone: Backbone) -> str:
-    """SHA-256 of the backbone's function and of its weights."""
-    shape = (backbone.architecture.channels, backbone.architecture.size, backbone.architecture.size)
-    told = f"{pins.model_digest(backbone, shape)} {pins.weights_digest(backbone.state_dict())}"
-    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def compute(
