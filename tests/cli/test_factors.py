@@ -45,11 +45,11 @@ def test_on_private_data_it_is_told_what_all_runs_cost(call):
 
 
 def test_features_of_the_same_data_may_be_compared_and_of_others_not(call):
-    call("pretrain digits --model wrn-10-1 --size 12 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
+    np.savez("other.npz", x=np.random.default_rng(0).integers(0, 256, (60, 12, 12), np.uint8), y=np.arange(60) % 10)
+    call("pretrain npz:other.npz --public --model wrn-10-1 --steps 2 --batch-size 16 --device cpu --output wrn")
     for size in (12, 16):
         call(f"features digits --backbone wrn --resolution {size} --size 12 --output c{size}")
     call("features digits --backbone wrn --size 8 --output c8")
-    np.savez("other.npz", x=np.random.default_rng(0).integers(0, 256, (60, 12, 12), np.uint8), y=np.arange(60) % 10)
     call("features npz:other.npz --public --backbone wrn --output other")
     command = f"sweep features:c12 {QUICK} --one-at-a-time --vary"
     found = json.loads(call(f"{command} source=features:c16,features:c8 --output f --json"))
@@ -58,6 +58,10 @@ def test_features_of_the_same_data_may_be_compared_and_of_others_not(call):
     tables = [json.loads(Path(row["run"], "evaluation.json").read_text())["confusion"] for row in found["rows"]]
     assert len({tuple(map(sum, table)) for table in tables}) == 1, "on the same validation images"
     assert "holds other data than features:c12" in call(f"{command} source=features:other --output g", status=1)
+    assert not Path("g").exists()
+    call("features digits --private --backbone wrn --resolution 16 --size 12 --output private16")
+    told = call(f"{command} source=features:private16 --output g", status=1)
+    assert "source features:private16 is declared private" in told
     assert not Path("g").exists()
     assert "cannot vary source" in call(command.replace("--one-at-a-time ", "") + " source=features:c16", status=1)
 

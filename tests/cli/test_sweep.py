@@ -41,6 +41,11 @@ def spots(workplace) -> str:
     return "npz:spots.npz"
 
 
+def search_of(run: str) -> dict | None:
+    """What a run's statement says of the search behind it."""
+    return json.loads(Path(run, "statement.json").read_text())["circumstances"]["search"]
+
+
 def files(place: str) -> set[str]:
     return {str(path.relative_to(place)) for path in Path(place).rglob("*") if path.is_file()}
 
@@ -131,10 +136,84 @@ def test_the_run_with_the_best_settings_tells_of_the_search_that_found_them(call
     assert search["delta"] == pytest.approx(told["delta"] + plan.delta)
     assert statement["not_covered"][0].startswith("The search for these settings: 3 runs")
     call("verify best")
+    assert "No epsilon covers the choice among them" in statement["not_covered"][0]
     call("train s/best.toml --source digits --output other")
-    assert json.loads(Path("other/statement.json").read_text())["circumstances"]["search"] is None
+    assert search_of("other") is None
+    os.rename("spots.npz", "moved.npz")
+    call("train s/best.toml --source npz:moved.npz --output moved")
+    assert search_of("moved") == search, "the same records under another name"
+    os.rename("moved.npz", "spots.npz")
     Path("odd.toml").write_text(Path("s/best.toml").read_text().replace("runs = ", "rums = "))
     assert "must hold runs, epsilon and delta" in call("train odd.toml --output odd", status=1)
+
+
+def test_a_search_that_begins_where_another_one_ended_counts_both(call, spots, three):
+    first = json.loads(call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output a --search uncovered --json"))
+    second = "sweep a/best.toml --threads 1 --vary learning-rate=0.4,0.6,0.8"
+    found = json.loads(call(f"{second} --output b --search uncovered --json"))
+    plan = PrivacyPlan.from_dict(json.loads(Path("b/1/plan.json").read_text()))
+    both = first["epsilon_of_all"] + compose([plan.releases] * 3, plan.delta)
+    assert found["epsilon_of_all"] == pytest.approx(both, rel=1e-3)
+    assert search_of("b/1")["runs"] == 5
+    call("train b/best.toml --output best")
+    assert search_of("best")["runs"] == 6
+    call("train b/best.toml --source digits --output other")
+    assert search_of("other") is None
+    call(f"{second.replace('a/best', 'b/best')} --output one --search uncovered --one-at-a-time")
+    assert search_of("one/1")["runs"] == 9
+    call("sweep b/best.toml --threads 1 --vary learning-rate=0.4,0.6 --output won --search private")
+    told = search_of("won")
+    assert told["runs"] == 6
+    statement = json.loads(Path("won/statement.json").read_text())
+    assert told["epsilon"] == pytest.approx(found["epsilon_of_all"] + statement["epsilon"], rel=1e-3)
+    call("verify won")
+
+
+def test_a_search_on_data_that_were_public_then_is_told_of_when_they_are_private(call):
+    call(f"sweep digits {QUICK} --vary learning-rate=0.1,0.5 --output s")
+    call("train s/best.toml --output public")
+    assert search_of("public") is None
+    call("train s/best.toml --private --output private")
+    assert search_of("private")["runs"] == 3
+
+
+def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, spots, three, monkeypatch, capsys):
+    model = "--model wrn-10-1,norm=none,standardise=False --optimizer sgd"
+    diverging = QUICK.replace("--model linear", model).replace("--steps 3", "--steps 8")
+    found = json.loads(call(f"sweep digits {diverging} --vary learning-rate=1e30,0.1 --output s --json"))
+    assert found["best"]["learning_rate"] == 0.1
+    assert [row["loss"] is None for row in found["rows"]] == [False, True]
+    capsys.readouterr()
+    call(f"train digits {diverging} --learning-rate 1e30 --output lost")
+    assert not any("NaN" in Path("lost", name).read_text() for name in ("evaluation.json", "metrics.jsonl"))
+    assert "mean loss on them is not a number" in Path("lost/report.html").read_text()
+    assert json.loads(call("evaluate lost digits --json"))["loss"] is None
+    rates = {0: 1e30, 1: 0.1, 2: 1e30}
+    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"learning_rate": rates[number]})
+    monkeypatch.setattr(randomness, "noisy_score", lambda right, *_: right)
+    won = json.loads(call(f"sweep {spots} {diverging} {SELECTED} --json"))
+    assert won["settings"] == {"learning_rate": 0.1}
+    rates[1] = 1e30
+    call(f"sweep {spots} {diverging} {SELECTED.replace('won', 'all-lost')}")
+    assert files("all-lost"), "the best of them is released, and the search is over"
+    assert "more than the numbers of a model hold" in call(f"train digits {QUICK} --learning-rate 1e300", status=1)
+
+
+def test_a_candidate_ends_as_nothing_but_the_winner_of_its_search(call, spots, three, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(search_private, "_choose", lambda *_: (_ for _ in ()).throw(StopError))
+        with pytest.raises(StopError):
+            main(shlex.split(f"sweep digits --private {QUICK} {SELECTED} --score-on digits"))
+    os.rename(".won.search/0", "mine")
+    record = json.loads(Path("mine/settings.json").read_text())
+    plan, settings = PrivacyPlan.from_dict(json.loads(Path("mine/plan.json").read_text())), record["settings"]
+    told = call(
+        f"train digits --private {QUICK.replace('8', str(plan.noise_multiplier), 1)} --delta {plan.delta} "
+        f"--learning-rate {settings['learning_rate']} --output mine",
+        status=1,
+    )
+    assert "is candidate of a private selection" in told
+    assert not Path("mine/statement.json").exists()
 
 
 def test_data_that_were_searched_as_private_stay_private(call):
@@ -243,6 +322,17 @@ def test_scores_may_be_taken_on_public_data(call, spots):
     np.savez("other.npz", **np.load("spots.npz"))
     told = call(f"sweep {spots} {QUICK} {SELECTED} --score-on npz:other.npz", status=1)
     assert "--score-on npz:other.npz is private" in told
+    call("pretrain digits --model wrn-10-1 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
+    call(f"features {spots} --backbone wrn --channels 1 --output mine")
+    call(f"features {spots} --backbone wrn --channels 1 --output shown --public")
+    on_features = f"sweep features:mine {QUICK.replace('--model linear', '--model head')} {SELECTED}"
+    told = call(f"{on_features} --score-on digits --dry-run", status=1)
+    assert "--score-on digits holds other inputs than features:mine" in told
+    assert "holds other inputs" in call(f"sweep {spots} {QUICK} {SELECTED} --score-on features:shown", status=1)
+    call(f"{on_features} --score-on features:shown")
+    call("features digits --backbone wrn --output digits-features")
+    told = call(f"{on_features.replace('won', 'two')} --score-on features:digits-features --dry-run", status=1)
+    assert "has the classes 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and the data 0, 1, 2, 3" in told
 
 
 @pytest.mark.parametrize(
@@ -329,7 +419,7 @@ def test_an_empty_search_releases_nothing(call, spots, monkeypatch):
 def test_the_best_settings_are_taken_to_private_data_as_private(call, spots):
     call(f"sweep digits {QUICK} --public --vary learning-rate=0.1,0.5 --output s")
     assert "public" not in Path("s/best.toml").read_text()
-    Path("p.toml").write_text(Path("s/best.toml").read_text() + "public = true\n")
+    Path("p.toml").write_text("public = true\n" + Path("s/best.toml").read_text())
     for recipe in ("s/best.toml", "p.toml"):
         call(f"train {recipe} --source {spots} --output {recipe[0]}-run")
         statement = json.loads(Path(f"{recipe[0]}-run/statement.json").read_text())
@@ -451,7 +541,7 @@ def test_nothing_tells_how_many_candidates_there_were(call, spots, three, capsys
     times = [path.stat().st_mtime for path in Path("won").iterdir()]
     assert max(times) - min(times) < 0.5
     settings = Path("won/settings.json").read_text()
-    assert '"candidate' not in settings
+    assert '"candidate' not in settings.replace('"candidate": true', "")
 
 
 def test_the_candidates_are_for_nobody_elses_eyes(call, spots, three, monkeypatch):

@@ -433,6 +433,16 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     call(command.replace("--steps 3", "--steps 4"), status=1)
 
 
+def test_several_seeds_tell_of_the_owner_s_other_runs(call, quick):
+    command = f"train digits --private {quick} --seeds 2 --output runs/many"
+    found = json.loads(call(f"{command} --json"))
+    assert found["epsilon_of_all_uses"] == found["epsilon_of_all"]
+    call(f"train digits --private {quick} --output runs/before")
+    found = json.loads(call(f"{command} --json"))
+    assert found["epsilon_of_all_uses"] > found["epsilon_of_all"]
+    assert "With your other runs on these data that are known here: epsilon" in call(command)
+
+
 def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick):
     call(f"train digits {quick} --output runs/many/before --noise-multiplier 1")
     call("pretrain digits --model linear --steps 2 --threads 1 --device cpu --output runs/many/public")

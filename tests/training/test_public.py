@@ -20,7 +20,8 @@ SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift
 
 @pytest.fixture(scope="module")
 def shown(spots):
-    return replace(spots, public=True)
+    """Public data; the same pictures as the private ones, but nobody knows."""
+    return replace(spots, public=True, material="f" * 64)
 
 
 @pytest.fixture
@@ -89,6 +90,9 @@ def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
     words = "differs in its origin: of the initial weights was absent and is private run"
     with pytest.raises(SfumatoError, match=words):
         public.execute(other, tmp_path / "cut")
+    marked = job_for(replace(shown, filtered=True), training, tmp_path / "cut")
+    with pytest.raises(SfumatoError, match="differs in its data: filtered was False and is True"):
+        public.execute(marked, tmp_path / "cut")
 
 
 def test_an_epoch_shows_every_example_once(shown, training):
@@ -135,6 +139,20 @@ def test_private_fine_tuning_starts_from_its_averaged_weights(pretrained, spots,
             torch.testing.assert_close(value, before[name], atol=1e-5, rtol=0)
     assert run.statement.circumstances.pretrained == "public run"
     assert "from training without privacy" in run.statement.not_covered[0]
+
+
+def test_weights_that_have_seen_the_private_records_are_refused(shown, spots, plan, tmp_path):
+    choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
+    same = replace(shown, material=spots.material)
+    first = pretrain("cnn", same, directory=tmp_path / "a", **choices)
+    second = pretrain("cnn", shown, directory=tmp_path / "b", pretrained=str(first.directory), **choices)
+    for weights in (first.directory, second.directory / "model.safetensors"):
+        with pytest.raises(SfumatoError, match="trained without privacy on these very records"):
+            train("cnn", spots, plan, directory=tmp_path / "c", pretrained=str(weights), learning_rate=0.1)
+    train("cnn", same, plan, directory=tmp_path / "d", pretrained=str(first.directory), learning_rate=0.1, threads=1)
+    with pytest.raises(SfumatoError, match="trained without privacy on these very records"):
+        train("cnn", spots, plan, directory=tmp_path / "c", pretrained=str(tmp_path / "d"), learning_rate=0.1)
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):

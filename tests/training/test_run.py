@@ -9,11 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import sfumato
 from sfumato import EMA, PrivacyPlan, SfumatoError, train
-from sfumato.training import uses
+from sfumato.training import Settings, uses
+from sfumato.training.prepare import origin_of, origin_of_backbone, prepare
 
 
 def test_it_learns_and_says_what_it_promised(one_run, plan):
@@ -82,6 +84,52 @@ def test_the_same_seed_gives_the_same_bytes_and_no_seed_others(spots, plan, opti
         content.append((run.directory / "model.safetensors").read_bytes())
     assert content[0] == content[1]
     assert len(set(content)) == 3
+
+
+def thrown(job):
+    """One draw of the job's noise."""
+    return job.key.generator("noise", 0).standard_normal()
+
+
+def test_runs_that_differ_share_no_noise_under_one_seed(spots, plan, tmp_path):
+    settings = Settings(model="module", optimizer="sgd", learning_rate=1.0, seed=7)
+    torch.manual_seed(0)
+    first, other = (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)) for _ in range(2))
+    bounded = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh())
+    bounded.load_state_dict(first.state_dict())
+    named = replace(settings, model="linear")
+    sums = [
+        prepare(first, spots, plan, settings),
+        prepare(other, spots, plan, settings),
+        prepare(bounded, spots, plan, settings),
+        prepare(first, replace(spots, features="a" * 64), plan, settings),
+        prepare(first, replace(spots, features="b" * 64), plan, settings),
+        prepare(first, replace(spots, fingerprint="c" * 64), plan, settings),
+        prepare(first, spots, replace(plan, steps=13), settings),
+        prepare(first, spots, plan, replace(settings, seed=8)),
+        prepare(None, spots, plan, named),
+        prepare(None, spots, plan, replace(named, learning_rate=2.0)),
+    ]
+    keys = {thrown(job) for job in sums}
+    assert len(keys) == len(sums)
+    assert thrown(prepare(first, spots, plan, settings)) == thrown(sums[0])
+    state = {name: torch.zeros_like(value) for name, value in sums[8].module.state_dict().items()}
+    path = tmp_path / "start.safetensors"
+    begun = []
+    for shift in (0.0, 1.0):
+        save_file({name: value + shift for name, value in state.items()}, path)
+        begun.append(thrown(prepare(None, spots, plan, replace(named, pretrained=str(path), head="pretrained"))))
+    assert begun[0] != begun[1], "other weights in the same file"
+
+
+@pytest.mark.parametrize("name", ["timm", "torchvision"])
+def test_a_run_that_is_called_like_a_library_is_no_library(spots, plan, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    train("cnn", spots, plan, directory=name, learning_rate=1.0, threads=1)
+    assert origin_of_backbone(name, None) == "private run"
+    assert origin_of_backbone("timm:resnet18", name) == "private run"
+    assert origin_of_backbone(f"{name}:resnet18", None) == name
+    assert origin_of(f"./{name}") == "private run"
 
 
 def test_a_module_of_one_s_own_is_trained_as_a_copy(spots, plan, tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 from sfumato.cli.choices import stem_of
-from sfumato.cli.repeat import carried_out
+from sfumato.cli.repeat import OTHERS, carried_out, with_other_runs
 
 if TYPE_CHECKING:
     from sfumato.cli.train import Train
@@ -27,7 +27,7 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
     from sfumato._files import write
     from sfumato.report import curve_of_budgets
     from sfumato.training import uses
-    from sfumato.training.directory import SETTINGS, RunDirectory
+    from sfumato.training.directory import RunDirectory
     from sfumato.training.progress import Bars
 
     given = [name for name in ("noise_multiplier", "seeds") if getattr(asked, name) is not None]
@@ -50,8 +50,6 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
         public = found[0].statement.circumstances.data_public
         plain = _without_privacy(asked, base / PUBLIC, progress) if public else None
     together, delta = uses.together([run.statement.plan for run in found])
-    record = RunDirectory(found[0].directory).read_json(SETTINGS)
-    earlier = [] if public else uses.plans(record["data"]["material"], place=record["request"]["source"]["spec"])
     rows = [
         {
             "epsilon": run.statement.to_dict()["epsilon"],
@@ -68,7 +66,7 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
         "without_privacy": plain,
         "epsilon_of_all": together,
         "delta": delta,
-        "epsilon_of_all_uses": uses.together(earlier)[0] if len(earlier) > len(found) else together,
+        "epsilon_of_all_uses": with_other_runs(found[0], len(found), together),
         "public": public,
         "steps": found[0].statement.plan.steps,
         "batch_size": found[0].statement.plan.expected_batch_size,
@@ -137,10 +135,7 @@ def _show(result: dict[str, Any], base: Path, *, void: bool) -> None:
         + (" To whoever knows their seed they promise nothing." if void else "")
     )
     if result["epsilon_of_all_uses"] > result["epsilon_of_all"]:
-        console.result(
-            f"With your other runs on these data that are known here: epsilon "
-            f"{rounded_up(result['epsilon_of_all_uses'])}."
-        )
+        console.result(OTHERS.format(rounded_up(result["epsilon_of_all_uses"])))
     if not result["public"]:
         console.talk("note: measured on private data; keep the table and the curve to yourself")
         console.result("Which of them is best was measured without noise: that choice is not covered.")

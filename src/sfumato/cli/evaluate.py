@@ -86,7 +86,7 @@ class Evaluate:
         figures = {
             "accuracy": result.accuracy,
             "top5": result.top5,
-            "loss": result.loss,
+            "loss": evaluate.finite(result.loss),
             "images": result.examples,
             "part": self.part,
             "accuracy_per_class": shares,

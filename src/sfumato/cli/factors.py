@@ -39,7 +39,7 @@ def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: B
         plan, settings = decided(setting, own, change)
         build(None, own.source, settings, DiceKey.from_seed(0))
         plans.append(plan)
-    told = together(plans) if mode == "uncovered" else None
+    told = together(plans, asked, data.source) if mode == "uncovered" else None
     if asked.dry_run:
         console.result("\n".join(_named(change) for change in changes))
         say_what_it_cost(mode, told)

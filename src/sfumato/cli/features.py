@@ -66,6 +66,7 @@ class Features(SourceChoices):
         from sfumato.data import Cache, refuse_absent
         from sfumato.randomness import owner_key
         from sfumato.training import caching
+        from sfumato.training.checkpoint import stored_materials
         from sfumato.training.prepare import choose_device, default_threads, origin_of_backbone
         from sfumato.training.progress import Bars
 
@@ -91,6 +92,7 @@ class Features(SourceChoices):
                 showing,
                 dtype=self.dtype,
                 origin=origin_of_backbone(self.backbone, self.weights),
+                trained_on=stored_materials(self.weights or self.backbone),
             )
             began = time.monotonic()
             missing = caching.begin(cache, contents, progress)

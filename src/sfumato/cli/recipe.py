@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError
 
 if TYPE_CHECKING:
-    from sfumato.privacy import PrivacyPlan, Search
+    from sfumato.data import Source
+    from sfumato.privacy import Search
 
 ABOUT = "about"
-SEARCH = "search"
+SEARCH, MATERIAL = "search", "material"
 NOT_OPTIONS = (ABOUT, "sweep", SEARCH)
 TEXTS = ("source", "model", "pretrained", "head", "loss", "optimizer", "schedule", "root", "output", "device")
 SWITCHES = ("flip", "public", "private", "download")
@@ -22,7 +23,7 @@ LISTS = ("classes", "trainable")
 
 def read(path: str, known: Collection[str], verb: str | None = None) -> dict[str, Any]:
     """The options of a recipe, by their Python names. The table [about] is for readers, [sweep] for sfumato sweep; what
-    [search] says goes into the statement (`search_of`)."""
+    [search] says goes into the statement (`search_behind`)."""
     data = _data(path)
     command = str(data.get(ABOUT, {}).get("command", "")).split()
     if verb and len(command) > 1 and (command[1] == "pretrain") != (verb == "pretrain"):
@@ -38,23 +39,28 @@ def budget_of(path: str) -> float | tuple[float, ...] | None:
     return tuple(value) if isinstance(value, list) else value
 
 
-def search_of(path: str, plan: PrivacyPlan) -> Search | None:
-    """The uncovered search that the recipe's settings came from, with one more run by this plan; None where none did.
+def search_behind(path: str, spec: str | None, source: Source) -> Search | None:
+    """The search that the recipe's settings came from, where it looked at these very data and no promise covers it.
 
-    What they cost together is the sum of both epsilons at the sum of both deltas: basic composition.
+    Args:
+        path: of the recipe; anything else has no search behind it.
+        spec: how the source was named: the recipe's own counts as the same data even where they have changed.
+        source: the data to be trained on, known by their material however they are named.
     """
     from sfumato.privacy import Search
 
-    table = _data(path).get(SEARCH)
-    if table is None:
+    data = _data(path) if path.endswith(".toml") else {}
+    table = data.get(SEARCH)
+    if table is None or source.public:
         return None
     try:
-        before = Search(**table)
-    except TypeError:
+        behind = Search(**{name: value for name, value in table.items() if name != MATERIAL})
+    except (AttributeError, TypeError):
         raise SfumatoError(
             f"the table [search] of the recipe {path} must hold runs, epsilon and delta", "restore it as sweep wrote it"
         ) from None
-    return Search(runs=before.runs + 1, epsilon=before.epsilon + plan.epsilon(), delta=before.delta + plan.delta)
+    same = data.get("source") == spec or table.get(MATERIAL, source.material) == source.material
+    return behind if same else None
 
 
 def _data(path: str) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from sfumato.cli import console
 from sfumato.cli.choices import stem_of
 
+OTHERS = "With your other runs on these data that are known here: epsilon {}."
+
 if TYPE_CHECKING:
     from sfumato.cli.train import Train
     from sfumato.privacy import PrivacyPlan
@@ -41,6 +43,18 @@ def repeat(asked: Train) -> int:
     epsilon, delta = uses.together(plans)
     _show(found, len(plans), epsilon, delta, json=asked.json)
     return 0
+
+
+def with_other_runs(run: Run, standing: int, epsilon: float) -> float:
+    """Epsilon of `standing` runs on the data of this one with all others of the owner's that are known."""
+    from sfumato.training import directory as names
+    from sfumato.training import uses
+
+    if run.statement.circumstances.data_public:
+        return epsilon
+    record = names.RunDirectory(run.directory).read_json(names.SETTINGS)
+    known = uses.plans(record["data"]["material"], place=record["request"]["source"]["spec"])
+    return max(epsilon, uses.together(known)[0]) if len(known) > standing else epsilon
 
 
 def carried_out(asked: Train, progress: Progress) -> Run:
@@ -84,6 +98,7 @@ def _show(found: list[Run], standing: int, epsilon: float, delta: float, *, json
     top5 = [run.top5 for run in found if run.top5 is not None]
     spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
     statement = found[0].statement
+    of_all_uses = with_other_runs(found[0], standing, epsilon)
     if json:
         console.as_json(
             {
@@ -94,6 +109,7 @@ def _show(found: list[Run], standing: int, epsilon: float, delta: float, *, json
                 "runs": [str(run.directory) for run in found],
                 "epsilon": statement.to_dict()["epsilon"],
                 "epsilon_of_all": epsilon,
+                "epsilon_of_all_uses": of_all_uses,
                 "delta": delta,
                 "statement": statement.sentence,
             }
@@ -116,5 +132,7 @@ def _show(found: list[Run], standing: int, epsilon: float, delta: float, *, json
         f"All {standing} runs on these data that stand there, planned in advance, are together "
         f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in each of them.{void}"
     )
+    if of_all_uses > epsilon:
+        console.result(OTHERS.format(rounded_up(of_all_uses)))
     if not statement.circumstances.test_public:
         console.result("Which of them is best was measured without noise: that choice is not covered.")

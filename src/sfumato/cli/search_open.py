@@ -15,6 +15,7 @@ from sfumato.cli.trials import carried_out, check_kind, opened, plan_for, settin
 
 if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
+    from sfumato.data import Source
     from sfumato.privacy import PrivacyPlan, Search
     from sfumato.randomness import DiceKey, Dimension
     from sfumato.training.progress import Bars
@@ -39,7 +40,8 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     check_kind(asked, data, public=mode == "public")
     try_each(setting, data, rules)
     plans = [plan_for(setting, data, change) for change in changes]
-    told = together(plans) if mode == "uncovered" else None
+    cost = together(plans, asked, data.source)
+    told = cost if mode == "uncovered" else None
     if asked.dry_run:
         return _foretell(asked, changes, plans, told)
     record = {
@@ -49,6 +51,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
         "data": data.source.fingerprint,
     }
     begin(place, record, FILE)
+    material = data.source.material
     del data  # each process reads its own
     width = len(str(len(changes)))
     places = [place / f"{number:0{width}d}" for number in range(1, len(changes) + 1)]
@@ -60,7 +63,9 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
         rows[number] = {**plain(changes[number]), **figures, "run": str(places[number])}
         progress.say(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
         progress.advance(done, f"best {max(row['accuracy'] for row in rows if row):.1%}")
-    ranked = sorted(rows, key=lambda row: row["accuracy"], reverse=True)
+    ranked = sorted(
+        rows, key=lambda row: (row["loss"] is not None, row["accuracy"]), reverse=True
+    )  # diverged ones last
     best = changes[rows.index(ranked[0])]
     result = {
         "rows": ranked,
@@ -70,7 +75,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     }
     RunDirectory(place).write_json(FILE, {**record, **result}, private=True)
     write(place / PLOT, swept(ranked, list(rules)).encode(), private=True)
-    write(place / BEST, _recipe(asked, best, told).encode(), private=True)
+    write(place / BEST, _recipe(asked, best, cost, material).encode(), private=True)
     if asked.json:
         console.as_json({"search": mode, **result})
         return 0
@@ -138,13 +143,16 @@ def begin(place: Path, record: Mapping[str, Any], file: str) -> None:
     run.write_json(file, dict(record), private=True)
 
 
-def together(plans: Sequence[PrivacyPlan]) -> Search:
-    """What all runs cost together by composition."""
+def together(plans: Sequence[PrivacyPlan], asked: Sweep, source: Source) -> Search:
+    """What all runs cost together by composition, with those of the search that the recipe came from."""
+    from sfumato.cli import recipe
     from sfumato.privacy import Search
     from sfumato.training import uses
 
     epsilon, delta = uses.together(list(plans))
-    return Search(runs=len(plans), epsilon=epsilon, delta=delta)
+    runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
+    behind = recipe.search_behind(asked.what, asked.source, source)
+    return runs if behind is None else behind + runs
 
 
 def _foretell(
@@ -192,18 +200,23 @@ def say_what_it_cost(mode: str, told: Search | None) -> None:
     console.result()
 
 
-def _recipe(asked: Sweep, best: Mapping[str, Any], told: Search | None) -> str:
-    """The best settings as a recipe for the whole training part; the statement of its run speaks of the search."""
+def _recipe(asked: Sweep, best: Mapping[str, Any], cost: Search, material: str) -> str:
+    """The best settings as a recipe for the whole training part.
+
+    The statement of its run speaks of the search where the data are private: those with this keyed material.
+    """
     left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
     known = [field.name for field in fields(PrivateChoices) if field.name not in left_out]
     defaults = {field.name: field.default for field in fields(PrivateChoices)}
     chosen = {name: getattr(asked, name) for name in known if getattr(asked, name) != defaults[name]} | dict(best)
-    lines = ["# The best settings of a search, for the whole training part.", ""]
-    if told is not None:
-        lines.insert(1, "# Chosen by exact scores on private data, which no epsilon covers. One more run costs more.")
+    lines = [
+        "# The best settings of a search, for the whole training part.",
+        "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
+        "",
+    ]
     lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in chosen.items()]
-    if told is not None:
-        lines += ["", "[search]", *(f"{name} = {_toml(value)}" for name, value in asdict(told).items())]
+    behind = asdict(cost) | {"material": material}
+    lines += ["", "[search]", *(f"{name} = {_toml(value)}" for name, value in behind.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -28,7 +28,7 @@ from sfumato.cli.trials import (
 
 if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
-    from sfumato.privacy import Draws, PrivateSelection
+    from sfumato.privacy import Draws, PrivateSelection, Search
     from sfumato.randomness import DiceKey, Dimension
     from sfumato.training.directory import RunDirectory
     from sfumato.training.progress import Bars
@@ -67,7 +67,9 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
     setting = setting_of(asked)
     data = opened(setting)
     selection = _selection(asked, setting, data)
-    setting = replace(setting, selection=selection, fingerprint=data.source.fingerprint)
+    setting = replace(
+        setting, selection=selection, search=_behind(asked, selection, data), fingerprint=data.source.fingerprint
+    )
     try_each(setting, data, rules)
     _say_beforehand(setting, data, selection, progress)
     if asked.dry_run:
@@ -140,6 +142,15 @@ def _selection(asked: Sweep, setting: Setting, data: Opened) -> PrivateSelection
         score_noise=None if setting.scored_on else score_noise,
         max_norm=plan.max_norm,
     )
+
+
+def _behind(asked: Sweep, selection: PrivateSelection, data: Opened) -> Search | None:
+    """The open search that the recipe came from, with this one: the statement names it."""
+    from sfumato.cli import recipe
+    from sfumato.privacy import Search
+
+    behind = recipe.search_behind(asked.what, asked.source, data.source)
+    return behind and behind + Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
 
 
 def _scores(asked: Sweep, draws: Draws, epsilon: float, delta: float) -> float | None:

@@ -70,15 +70,11 @@ class Train(PrivateChoices):
             return recipe.budget_of(self.what)
         return self.epsilon
 
-    @property
-    def _of_recipe(self) -> bool:
-        """Whether the data are the ones that a recipe was written for."""
-        return self.what.endswith(".toml") and self.source is None
-
     def job(self, progress: Any) -> tuple[Job, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
         from sfumato._checks import SfumatoError
         from sfumato.cli import recipe, recorded
+        from sfumato.privacy import Search
         from sfumato.training.prepare import prepare
         from sfumato.training.run import recorded_key, recorded_performance
 
@@ -97,6 +93,7 @@ class Train(PrivateChoices):
         asked, taken = asked.as_pretrained()
         source, request = asked.opened(progress)
         plan, settings, reasons = decide(asked, source)
+        behind = recipe.search_behind(self.what, asked.source, source)
         run = asked.directory(progress)
         job = prepare(
             None,
@@ -109,7 +106,7 @@ class Train(PrivateChoices):
             recorded=recorded_performance(run),
             key=recorded_key(run),
             request={"source": request},
-            search=recipe.search_of(self.what, plan) if self._of_recipe else None,
+            search=behind and behind + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta),
         )
         if not run.exists:
             for line in (*taken, *reasons):

@@ -83,14 +83,32 @@ def opened(setting: Setting) -> Opened:
         return Opened(
             source=source, validation=validation, request={"source": request, "validation": setting.validation}
         )
-    other = open_source(
-        setting.scored_on, owner_key=owner_key(), classes=source.classes, size=source.size, channels=source.channels
-    )
+    declared: dict[str, Any] = {"classes": source.classes, "size": source.size, "channels": source.channels}
+    cached = setting.scored_on.startswith("features:")
+    other = None
+    if cached == (source.cache is not None):
+        other = open_source(setting.scored_on, owner_key=owner_key(), **({} if cached else declared))
+    if other is None or _features_of(other) != _features_of(source):
+        raise SfumatoError(
+            f"--score-on {setting.scored_on} holds other inputs than {setting.asked.source}",
+            "score on images where images are trained on, and on features of the same backbone where features are",
+        )
     if not other.public:
         raise SfumatoError(
             f"--score-on {setting.scored_on} is private", "leave it out, and scores are taken with noise instead"
         )
+    if other.classes != source.classes:
+        raise SfumatoError(
+            f"--score-on {setting.scored_on} has the classes {', '.join(other.classes)}, and the data "
+            f"{', '.join(source.classes)}",
+            "score on the same classes in the same order",
+        )
     return Opened(source=source, validation=other.test, request={"source": request, "scored on": setting.scored_on})
+
+
+def _features_of(source: Source) -> tuple[int, str | None] | None:
+    """The width of a cache's features and the digest of the network behind them; None for images."""
+    return None if source.cache is None else (source.cache.contents.width, source.cache.contents.digest)
 
 
 def data_for(setting: Setting, data: Opened, change: Mapping[str, Any]) -> Opened:
@@ -104,6 +122,12 @@ def data_for(setting: Setting, data: Opened, change: Mapping[str, Any]) -> Opene
     if spec not in others:
         others[spec] = opened(replace(setting, asked=replace(setting.asked, source=spec)))
     other = others[spec].source
+    if (other.public, other.filtered) != (data.source.public, data.source.filtered):
+        raise SfumatoError(
+            f"source {spec} is declared {'public' if other.public else 'private'}, or filtered, and "
+            f"{setting.asked.source} otherwise",
+            "compare data that are declared alike",
+        )
     same = (other.material, other.classes) == (data.source.material, data.source.classes)
     if not same or other.train.labels.tolist() != data.source.train.labels.tolist():
         raise SfumatoError(

@@ -47,7 +47,7 @@ SOURCE_FACTS = frozenset(
     }
 )
 PIECE_BYTES = 64 << 20
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,7 @@ class Contents:
         digest: SHA-256 of the backbone's function and weights; None without backbone.
         weights: SHA-256 of the weights alone, which are kept beside the features.
         origin: where the backbone's weights come from, as statements say it.
+        trained_on: `Source.material` of what they were trained on without privacy, as far as it is known.
         transform: how images become the backbone's input, as `Transform.to_dict` has it.
         crop: how views are cut out of a training image, in words and numbers.
         test_fraction: the share of the test part, where the keyed hash split.
@@ -80,6 +81,7 @@ class Contents:
     digest: str | None = None
     weights: str | None = None
     origin: str | None = None
+    trained_on: tuple[str, ...] | list[str] = ()
     transform: Mapping[str, Any] | None = None
     crop: Mapping[str, Any] = field(default_factory=dict)
     test_fraction: float = TEST_FRACTION

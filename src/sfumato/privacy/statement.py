@@ -58,6 +58,14 @@ class Search:
             not_negative("epsilon", self.epsilon, remedy="give what the runs cost together")
         fraction("delta", self.delta, remedy="give the delta of the runs' common epsilon")
 
+    def __add__(self, other: Search) -> Search:
+        """Both together, by basic composition: epsilons and deltas add up.
+
+        >>> Search(runs=2, epsilon=1.0, delta=1e-5) + Search(runs=1, epsilon=0.5, delta=1e-5)
+        Search(runs=3, epsilon=1.5, delta=2e-05)
+        """
+        return Search(runs=self.runs + other.runs, epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
@@ -293,7 +301,8 @@ def _uncovered(search: Search) -> str:
     return (
         f"The search for these settings: {search.runs} run{'s' if search.runs > 1 else ''} on the same data, of which "
         f"the promise speaks of one. Together, had they been planned in advance, they come to epsilon "
-        f"{rounded_up(search.epsilon)} at delta {search.delta!r}."
+        f"{rounded_up(search.epsilon)} at delta {search.delta!r}. No epsilon covers the choice among them, which was "
+        "made by exact scores on these data."
     )
 
 

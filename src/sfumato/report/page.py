@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -196,7 +197,7 @@ def _sample(png: bytes, truth: str, prediction: str, score: float) -> dict[str, 
         "truth": truth,
         "prediction": prediction,
         "right": truth == prediction,
-        "score": f"{float(score):.0%}",
+        "score": f"{float(score):.0%}" if math.isfinite(score) else "not a number",
         "small": width <= _SMALL_IMAGE,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +34,9 @@ from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
 from sfumato.randomness import owner_key as own_key
 from sfumato.training import pins
-from sfumato.training.checkpoint import to_bytes
+from sfumato.training.checkpoint import stored_materials, to_bytes
 from sfumato.training.inputs import ahead
-from sfumato.training.prepare import choose_device, origin_of_backbone
+from sfumato.training.prepare import choose_device, origin_of_backbone, refuse_trained_on
 from sfumato.training.progress import Progress, Silence
 
 CROPS = ("central", "inception")
@@ -93,6 +93,7 @@ def features(
         Showing(crop=crop, views=default_views(crop, flip=flip) if views is None else views, flip=flip),
         dtype=dtype,
         origin=origin_of_backbone(backbone, weights),
+        trained_on=stored_materials(weights or backbone),
     )
     cache = Cache(directory)
     begin(cache, contents, progress)
@@ -153,12 +154,17 @@ def contents_for(
     *,
     dtype: str = "float32",
     origin: str | None = None,
+    trained_on: Sequence[str] = (),
 ) -> Contents:
     """What the cache of this source under this backbone is to be.
 
     Args:
         origin: where the backbone's weights come from, as statements say it.
+        trained_on: `Source.material` of what they were trained on without privacy.
+
+    Errors: `SfumatoError` where that is the source itself, and the source is private.
     """
+    refuse_trained_on(source, trained_on)
     transform = Transform(
         size=source.size,
         channels=source.channels,
@@ -180,6 +186,7 @@ def contents_for(
         digest=hashlib.sha256(f"{pins.model_digest(backbone, shape)} {weights}".encode()).hexdigest(),
         weights=weights,
         origin=origin,
+        trained_on=list(trained_on),
         transform=transform.to_dict(),
         crop={"crop": showing.crop, "flip": showing.flip},
         test_fraction=source.test_fraction,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.data import BACKBONE, Cache
-from sfumato.models import METADATA, stored_about
+from sfumato.models import METADATA, file_of, stored_about
 from sfumato.training import pins
 
 
@@ -107,6 +107,15 @@ def stored_statement(path: Path) -> dict[str, Any] | None:
     """The statement in a model file of ours, else None."""
     about = stored_about(path)
     return None if about is None else about["statement"]
+
+
+def stored_materials(weights: str | None) -> tuple[str, ...]:
+    """`Source.material` of what a model file of ours, or a run's, was trained on without privacy; else nothing.
+
+    It is keyed: it says nothing to whoever has not the owner's key.
+    """
+    about = None if weights is None else stored_about(file_of(weights))
+    return () if about is None else tuple(about.get("trained_on", ()))
 
 
 def stored_constants(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

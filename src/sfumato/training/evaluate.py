@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,15 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """How often the label is the first choice, how often among the first five (shares; None with five classes or
-    fewer), and the mean loss (nats), on some records."""
+    fewer), and the mean loss (nats; NaN or Inf where training has diverged), on some records."""
 
     accuracy: float
     top5: float | None
     loss: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON-ready data."""
+        return asdict(self) | {"loss": finite(self.loss)}
 
 
 def score(
@@ -131,11 +136,14 @@ def _across_classes(places: list[int], labels: Tensor) -> list[int]:
 
 def to_dict(result: Evaluation) -> dict[str, Any]:
     """The evaluation as JSON-ready data."""
-    samples = [[base64.b64encode(png).decode("ascii"), *rest] for png, *rest in result.samples]
+    samples = [
+        [base64.b64encode(png).decode("ascii"), truth, chosen, finite(score)]
+        for png, truth, chosen, score in result.samples
+    ]
     return {
         "accuracy": result.accuracy,
         "top5": result.top5,
-        "loss": result.loss,
+        "loss": finite(result.loss),
         "classes": list(result.classes),
         "confusion": [list(row) for row in result.confusion],
         "samples": samples,
@@ -144,5 +152,14 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Evaluation:
     """The evaluation that `to_dict` wrote."""
-    samples = [(base64.b64decode(png), truth, chosen, value) for png, truth, chosen, value in data["samples"]]
-    return Evaluation(**{**data, "samples": samples})
+    samples = [(base64.b64decode(png), truth, chosen, _known(value)) for png, truth, chosen, value in data["samples"]]
+    return Evaluation(**{**data, "loss": _known(data["loss"]), "samples": samples})
+
+
+def finite(value: float) -> float | None:
+    """The value for JSON, which has no word for what a diverged model gives."""
+    return value if math.isfinite(value) else None
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from sfumato.training import evaluate
 from sfumato.training.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.training.directory import RunDirectory, file_hash, sweep
 from sfumato.training.loop import Job, Outcome
+from sfumato.training.prepare import trained_on
 from sfumato.training.settings import Settings
 
 FORMAT = 1
@@ -33,6 +34,11 @@ def conclude(
     Args:
         selection: the private selection that the run has won, which its statement then speaks for.
     """
+    if job.candidate and selection is None:
+        raise SfumatoError(
+            f"the run in {run.path} is a candidate of a private selection, whose promise alone covers it",
+            "give the command of the search again",
+        )
     early = outcome.step < job.plan.steps
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
@@ -44,7 +50,13 @@ def conclude(
     run.write_json(names.EVALUATION, evaluate.to_dict(result), private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
-    about = model_metadata(job.settings, job.source, job.transform, statement.to_dict())
+    about = model_metadata(
+        job.settings,
+        job.source,
+        job.transform,
+        statement.to_dict(),
+        trained_on=trained_on(job.source, job.settings),
+    )
     write(run / names.MODEL, to_bytes(on_backbone(job.source, job.settings, outcome.weights), about))
     _close(ledger, run, outcome.step)
     write(run / names.DONE, b"")
@@ -85,9 +97,15 @@ def on_backbone(source: Source, settings: Settings, weights: dict[str, Tensor]) 
 
 
 def model_metadata(
-    settings: Settings, source: Source, transform: Transform | AsStored, statement: Mapping[str, Any]
+    settings: Settings,
+    source: Source,
+    transform: Transform | AsStored,
+    statement: Mapping[str, Any],
+    *,
+    trained_on: Sequence[str],
 ) -> dict[str, str]:
-    """What the model file says of itself: how to build and feed the model, and its statement."""
+    """What the model file says of itself: how to build and feed the model, its statement, and (under the owner's key)
+    what stands behind it that was trained on without privacy."""
     cache = None if source.cache is None else source.cache.contents
     about: dict[str, Any] = {
         "format": FORMAT,
@@ -98,6 +116,7 @@ def model_metadata(
         "transform": transform.to_dict(),
         "loss": settings.loss,
         "statement": dict(statement),
+        "trained_on": list(trained_on),
     }
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone", "test_fraction")}

@@ -14,7 +14,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,7 @@ class Job:
         """What settings.json holds."""
         return {
             "run": run,
+            "candidate": self.candidate,
             "request": dict(self.request),
             "settings": self.settings.to_dict(),
             "performance": self.performance.to_dict(),
@@ -171,6 +172,11 @@ def compare(job: Job, run: RunDirectory, *, going_on: bool = True) -> None:
     recorded = run.read_json(names.SETTINGS)
     present = job.record(recorded.get("run", ""))
     again = "give the options that the run began with, or another --output"
+    if recorded.get("candidate", False) != job.candidate:
+        raise SfumatoError(
+            f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
+            "give the command of the search again, or another --output",
+        )
     pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again)
     for part, remedy in (
         ("data", "give the data that the run began with, unchanged, or another --output"),
@@ -223,7 +229,7 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
         row = {"step": step, "epsilon": plan.epsilon(steps=step), "learning_rate": optimizer.param_groups[0]["lr"]}
         if average and step == plan.steps:
             row["accuracy_of_last_weights"] = examine(_weights(module, {})).accuracy
-        run.append_row(row | asdict(result))
+        run.append_row(row | result.to_dict())
         progress.advance(step, f"epsilon {row['epsilon']:.2f}, test accuracy {result.accuracy:.1%}")
 
     progress.begin("training", plan.steps, checkpoint.step)

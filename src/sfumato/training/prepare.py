@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from sfumato.privacy import Circumstances, PrivacyPlan, Search
 from sfumato.privacy.statement import FILTERED_ORIGINS, PRIVATE_ORIGINS
 from sfumato.randomness import DiceKey
 from sfumato.training import checkpoint, loop, pins
+from sfumato.training.checkpoint import stored_materials
 from sfumato.training.inputs import OnFeatures, features_of, kept_bytes
 from sfumato.training.loop import Job
 from sfumato.training.losses import LOSSES
@@ -56,7 +57,7 @@ def prepare(
         source, plan, settings: the run's choices.
         device, threads, micro_batch: None takes the recorded one, else a rule's.
         recorded: what an unfinished run has pinned.
-        key: the dice key of an unfinished run; None draws one, or derives it from seed, plan, data and settings.
+        key: the dice key of an unfinished run; None draws one, or derives it from the seed and all that the run is.
         request: what the user asked for, for the record.
         search: the search that the run is part of, where no promise covers it.
         candidate: the run's number among the candidates of a private selection; None for all other runs.
@@ -68,16 +69,21 @@ def prepare(
             f"the plan is for {plan.examples} examples, the source has {source.examples} declared or counted",
             "calibrate the plan with examples=source.examples, or declare the same number",
         )
+    refuse_trained_on(source, trained_on(source, settings))
     device = choose_device(device or (recorded.device if recorded else None))
     if threads is None:
         threads = recorded.threads if recorded else default_threads()
     torch.set_num_threads(positive_integer("threads", threads))
     if micro_batch is not None:
         positive_integer("micro_batch", micro_batch)
+    seeded = key is None and settings.seed is not None
     if key is None:
-        context = json.dumps([plan.fingerprint, source.fingerprint, settings.to_dict(), candidate], sort_keys=True)
-        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, context)
-    module = build(model, source, settings, key).to(device)
+        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
+    module = build(model, source, settings, key)
+    digest = pins.model_digest(module, source.shape)
+    if seeded:
+        key = _seeded(module, digest, source, plan, settings, candidate)
+    module.to(device)
     shape = source.shape
     trunk = _trunk(module, source, settings)
     if trunk is not None:
@@ -110,12 +116,27 @@ def prepare(
         key=key,
         input_shape=shape,
         trunk=trunk,
-        model_digest=pins.model_digest(module, source.shape),
+        model_digest=digest,
         request=request or {},
         candidate=candidate is not None,
     )
     loop.check(job)
     return job
+
+
+def _seeded(
+    module: nn.Module, digest: str, source: Source, plan: PrivacyPlan, settings: Settings, candidate: int | None
+) -> DiceKey:
+    """The dice key of a run with a seed.
+
+    **Guarantee.** Runs that differ in anything that their sums depend on have dice of their own, under one seed too:
+    noise that two releases share is gone from their difference, and their epsilons would not add up.
+    """
+    parts = (
+        *(plan.fingerprint, source.fingerprint, source.features, digest, pins.weights_digest(module.state_dict())),
+        *(settings.to_dict(), candidate),
+    )
+    return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
 
 
 def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumstances:
@@ -138,8 +159,34 @@ def origin(source: Source, settings: Settings) -> str | None:
 
 def origin_of(weights: str | None) -> str | None:
     """What a statement calls weights: None, a library, or a path; whatever stands anywhere behind them counts."""
-    if weights in (None, *LIBRARIES):
+    if weights in (None, "timm"):
         return weights
+    return _origin_of_file(weights)  # type: ignore[arg-type]
+
+
+def origin_of_backbone(name: str, weights: str | None) -> str | None:
+    """What a statement calls the weights of a backbone: those of a file, of its library, or of a run."""
+    library, colon, _ = name.partition(":")
+    if weights is None and colon and library in LIBRARIES:
+        return library
+    return _origin_of_file(weights or name)
+
+
+def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
+    """`Source.material` of what the initial weights, or those behind the features, were trained on without privacy."""
+    return stored_materials(settings.pretrained) if source.cache is None else tuple(source.cache.contents.trained_on)
+
+
+def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
+    """Refuse private records that weights were trained on without privacy, when they had been called public."""
+    if source.material in materials and not source.public:
+        raise SfumatoError(
+            "the pre-trained weights were trained without privacy on these very records, which are private here",
+            "begin with other weights, or declare the data public (--public) if they are",
+        )
+
+
+def _origin_of_file(weights: str) -> str:
     statement = checkpoint.stored_statement(models.file_of(weights))
     if statement is None:
         return "file"
@@ -149,12 +196,6 @@ def origin_of(weights: str | None) -> str | None:
     if private:
         return "private and filtered run" if filtered else "private run"
     return "filtered run" if filtered else "public run"
-
-
-def origin_of_backbone(name: str, weights: str | None) -> str | None:
-    """What a statement calls the weights of a backbone: those of a file, of its library, or of a run."""
-    library = name.partition(":")[0]
-    return origin_of(weights or (library if library in LIBRARIES else name))
 
 
 def choose_device(name: str | None) -> str:

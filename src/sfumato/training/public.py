@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from sfumato.training.checkpoint import Checkpoint, to_bytes
 from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.loop import CHECKPOINT_SECONDS, evaluation_steps, optimizer_for, set_rate
 from sfumato.training.losses import LOSSES
-from sfumato.training.prepare import build, choose_device, default_threads, origin, transform_for
+from sfumato.training.prepare import build, choose_device, default_threads, origin, trained_on, transform_for
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.settings import Performance, Settings
@@ -109,6 +109,8 @@ class PublicJob:
                 "fingerprint": self.source.fingerprint,
                 "features": self.source.features,
                 "backbone": self.source.backbone,
+                "filtered": self.source.filtered,
+                "published": self.source.published,
             },
             "transform": self.transform.to_dict(),
             "model": {"function": self.model_digest},
@@ -236,7 +238,7 @@ def _take_steps(job: PublicJob, run: RunDirectory, progress: Progress) -> dict[s
                     _with(module, average), job.source.test, job.transform, job.device, loss=settings.loss
                 )
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"]}
-                run.append_row(row | {"training_loss": loss} | asdict(result))
+                run.append_row(row | {"training_loss": loss} | result.to_dict())
                 progress.advance(step + 1, f"test accuracy {result.accuracy:.1%}")
             progress.advance(step + 1)
             if time.monotonic() - saved_at > CHECKPOINT_SECONDS or step + 1 == training.steps:
@@ -288,7 +290,13 @@ def _conclude(job: PublicJob, run: RunDirectory, weights: dict[str, Tensor], sec
     run.write_json(names.EVALUATION, evaluate.to_dict(result))
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
-    about = finish.model_metadata(settings, job.source, job.transform, statement.to_dict())
+    about = finish.model_metadata(
+        settings,
+        job.source,
+        job.transform,
+        statement.to_dict(),
+        trained_on=sorted({*trained_on(job.source, settings), job.source.material}),
+    )
     write(run / names.MODEL, to_bytes(finish.on_backbone(job.source, settings, weights), about))
     write(run / names.DONE, b"")
     finish.clean(run)

@@ -227,6 +227,8 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
         outcome = loop.take_steps(job, run, ledger, progress=progress)
+        if not all(value.isfinite().all() for value in outcome.weights.values()):
+            progress.say("note: the weights are no longer finite numbers: training has diverged; give a smaller rate")
         progress.say("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome)
     return _finished(job, run, statement, outcome)

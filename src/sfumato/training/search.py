@@ -34,6 +34,8 @@ def train_candidate(job: Job, run: RunDirectory, *, progress: Progress | None = 
 def right_answers(job: Job, outcome: Outcome, validation: Part) -> int:
     """How many validation records the candidate labels rightly. Private: to be used with noise, or on public data.
 
+    Outputs that are not finite are no labels: a candidate that has diverged counts as the worst.
+
     **Guarantee.** Each record is labelled by itself (`outputs_alone`), so adding or removing one validation record
     moves the count by at most 1.
     """
@@ -44,8 +46,9 @@ def right_answers(job: Job, outcome: Outcome, validation: Part) -> int:
         for start in range(0, len(validation), evaluate.BATCH):
             part = slice(start, start + evaluate.BATCH)
             images = job.transform(torch.from_numpy(validation.take(part)).to(job.device))
-            labels = outputs_alone(module, images).argmax(1).cpu()
-            right += int((labels == torch.from_numpy(validation.labels[part])).sum())
+            outputs = outputs_alone(module, images).cpu()
+            known = torch.from_numpy(validation.labels[part])
+            right += int(((outputs.argmax(1) == known) & outputs.isfinite().all(1)).sum())
     return right
 
 

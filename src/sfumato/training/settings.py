@@ -11,6 +11,9 @@ from sfumato._checks import SfumatoError, not_negative, number, one_of, positive
 from sfumato.data import Views
 from sfumato.training.losses import LOSSES
 
+LARGEST_RATE = 3e38
+"""Float32 ends there."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -69,6 +72,10 @@ class Settings:
             raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
         one_of("loss", self.loss, LOSSES)
         positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
+        if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
+            raise SfumatoError(
+                f"learning_rate {self.learning_rate!r} is more than the numbers of a model hold", "give one such as 0.5"
+            )
         if self.head_deviation is not None:
             not_negative("head_deviation", self.head_deviation, remedy="give a small number such as 1e-3, or 0")
         if self.head_bias is not None:
