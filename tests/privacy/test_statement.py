@@ -234,8 +234,8 @@ def test_a_search_that_is_not_covered_comes_first_and_in_figures():
     found = statement(search=Search(runs=12, epsilon=3.39991, delta=1e-5), pretrained="timm", steps_taken=3)
     assert found.not_covered[0] == (
         "The search for these settings: 12 runs on the same data, of which the promise speaks of one. Together, had "
-        "they been planned in advance, they come to epsilon 3.400 at delta 1e-05. No epsilon covers the choice among them, which was "
-        "made by exact scores on these data."
+        "they been planned in advance, they come to epsilon 3.400 at delta 1e-05. No epsilon covers "
+        "the choice among them, which was made by exact scores on these data."
     )
     assert found.not_covered[1:] == statement(pretrained="timm", steps_taken=3).not_covered
     assert found.epsilon == statement().epsilon

@@ -63,9 +63,8 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
         rows[number] = {**plain(changes[number]), **figures, "run": str(places[number])}
         progress.say(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
         progress.advance(done, f"best {max(row['accuracy'] for row in rows if row):.1%}")
-    ranked = sorted(
-        rows, key=lambda row: (row["loss"] is not None, row["accuracy"]), reverse=True
-    )  # diverged ones last
+    # What has diverged comes last, however often its only answer is right.
+    ranked = sorted(rows, key=lambda row: (row["loss"] is not None, row["accuracy"]), reverse=True)
     best = changes[rows.index(ranked[0])]
     result = {
         "rows": ranked,
