@@ -104,6 +104,10 @@ class Source:
     material: str = field(repr=False, default="")
     larger: Records | FileRecords | None = field(repr=False, default=None)
 
+    def __post_init__(self) -> None:
+        if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
+            raise TypeError("larger must hold the records of train, in the same order")
+
     @property
     def published(self) -> bool:
         """Whether the records are a published collection, or the features of one."""
