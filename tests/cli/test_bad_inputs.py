@@ -125,6 +125,7 @@ REFUSED = {
     "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small pictures, "
     "zoom for large ones",
     "train digits QUICK --zoom 9": "--zoom must lie between 1 and 4, got 9.0; give 1.2, or 1 for none",
+    "sweep digits QUICK --vary zoom=1,1.2": "a search cannot vary zoom; vary ...",
     "train digits QUICK --model cnn,norm=none": "model 'cnn' has no option norm; it takes none",
     "train digits QUICK --head old": "--head must be one of new, pretrained; got 'old'; choose one of these names",
     "train digits QUICK --head pretrained": "head is pretrained, but no pre-trained weights are given; give them, or "

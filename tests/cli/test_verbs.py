@@ -146,6 +146,29 @@ def test_a_run_on_private_pictures_is_resumed_from_elsewhere(call, quick, pictur
     assert json.loads(call(f"train {workplace}/runs/shop --json"))["steps"] == 3
 
 
+def test_a_zoomed_run_reads_larger_pictures_and_is_resumed_with_them(call, quick, spots_folder, monkeypatch):
+    seen = []
+
+    def stop(job, *_, **__):
+        seen.append((job.source.size, job.source.larger.shape[1]))
+        raise StopError
+
+    quick = f"{quick.replace('64', '5')} --size 6"
+    command = f"train folder:{spots_folder} {quick} --views 2 --zoom 1.5 --output z"
+    for again in (command, command, "train z"):
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "take_steps", stop)
+            with pytest.raises(StopError):
+                main(shlex.split(again))
+    assert seen == [(6, 9)] * 3
+    told = json.loads(call("train z --json"))
+    measured = json.loads(call(f"evaluate z folder:{spots_folder} --json"))
+    assert measured["accuracy"] == pytest.approx(told["accuracy"])
+    call(f"pretrain folder:{spots_folder} --public --size 6 --steps 2 --model linear --views 2 --zoom 1.5 --output p")
+    call(f"sweep folder:{spots_folder} {quick} --public --views 2 --zoom 1.5 --vary learning-rate=0.1,1 --output s")
+    assert len(list(Path("s").glob("*/done"))) == 2
+
+
 def test_a_recipe_gives_options_that_the_command_overrides(call, quick):
     Path("small.toml").write_text(
         'source = "digits"\nmodel = "linear"\nsteps = 3\nbatch-size = 64\nnoise-multiplier = 8\nlearning_rate = 0.5\n'

@@ -79,7 +79,7 @@ def test_zoom_cuts_windows_out_of_the_enlarged_picture():
     views = Views(count=4, zoom=1.25, flip=True)
     images = torch.rand(6, 3, 16, 16)
     draws = views.draw(np.random.default_rng(3), 6, size=16)
-    assert views.reach(16) == 2
+    assert (views.side(16), views.room(16)) == (20, 4)
     larger = functional.interpolate(images, (20, 20), mode="bilinear", align_corners=False)
     shown = views.apply(images, draws)
     for example in range(6):
@@ -89,6 +89,26 @@ def test_zoom_cuts_windows_out_of_the_enlarged_picture():
             mirrored = bool(draws.mirrored[example, view])
             assert torch.equal(shown[example, view], window.flip(-1) if mirrored else window)
     assert {int(move) for move in draws.down.ravel()} == {-2, -1, 0, 1, 2}
+
+
+@pytest.mark.parametrize(("size", "side"), [(16, 19), (20, 24)])
+def test_zoom_cuts_windows_out_of_a_picture_that_is_larger_already(size, side):
+    views = Views(count=2, zoom=1.2)
+    assert views.side(size) == side
+    images = torch.randint(256, (300, 1, side, side), dtype=torch.uint8)
+    draws = views.draw(np.random.default_rng(3), 300, size=size)
+    shown = views.apply(images, draws, size=size)
+    first = (side - size) // 2
+    places = np.stack([draws.down, draws.right]) + first
+    for example in range(300):
+        for view in range(2):
+            top, left = places[:, example, view]
+            assert torch.equal(shown[example, view], images[example, :, top : top + size, left : left + size])
+    assert set(places.ravel().tolist()) == set(range(side - size + 1)), "every place, from edge to edge"
+    with pytest.raises(SfumatoError, match="have neither 16 nor 19 pixels a side"):
+        Views(zoom=1.2).apply(
+            images[:1, :, :18, :18], Views(zoom=1.2).draw(np.random.default_rng(), 1, size=16), size=16
+        )
 
 
 def test_equal_dice_give_equal_views():

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sfumato.training.directory import RunDirectory
     from sfumato.training.progress import Progress
 
-SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction")
+SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction", "zoom")
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
@@ -82,7 +82,7 @@ class ModelChoices:
     flip: Choice = None
     """Whether views are mirrored."""
     zoom: One = None
-    """How much larger an image is made before a view is cut out of it; for large images, in place of shift."""
+    """How much larger than a view the image is that it is cut out of; for large images, in place of shift."""
     ema: NumberByRule = None
     """Decay of the weights' moving average; 0 keeps the last weights."""
 

@@ -14,7 +14,8 @@ from sfumato.cli.options import Candidates, ModeOfSearch, Processes, ScoreNoise,
 from sfumato.cli.private import PrivateChoices
 
 OF_THE_PLAN = ("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm")
-VARIED = (*(field.name for field in fields(ModelChoices)), *OF_THE_PLAN)
+# Images are read once for all runs, and zoom decides how.
+VARIED = (*(field.name for field in fields(ModelChoices) if field.name != "zoom"), *OF_THE_PLAN)
 MODES = ("public", "private", "uncovered")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.filtered import MARK
-from sfumato.data.images import check_size, prepare_array
+from sfumato.data.images import check_size, larger, prepare_array
 from sfumato.data.records import Declared, Loaded, Records
 from sfumato.data.split import codes_of, in_test
 
@@ -45,24 +45,25 @@ def load(path: str, declared: Declared) -> Loaded:
         codes = codes_of(declared.owner_key, images)
         return Records(images=prepare_array(images, size=size, channels=channels), labels=labels, codes=codes)
 
-    if "x" in arrays:
+    parted = "x" not in arrays
+    if not parted:
         images, labels = arrays["x"], arrays["y"]
         test = np.array(
             [in_test(declared.owner_key, b"image" + image.tobytes(), declared.test_fraction) for image in images],
             dtype=bool,
         )
-        parts = part(images[~test], labels[~test]), part(images[test], labels[test])
-    else:
-        parts = part(arrays["x_train"], arrays["y_train"]), part(arrays["x_test"], arrays["y_test"])
+        arrays = dict(zip(_FOUR, (images[~test], labels[~test], images[test], labels[test]), strict=True))
+    train = part(arrays["x_train"], arrays["y_train"])
     rule = "declared" if declared.size else "the shorter side of the arrays"
     return Loaded(
-        train=parts[0],
-        test=parts[1],
+        train=train,
+        test=part(arrays["x_test"], arrays["y_test"]),
         classes=classes,
         classes_listed=listed,
-        parted="x" not in arrays,
+        parted=parted,
         size_rule=rule,
         filtered=filtered,
+        larger=larger(train, arrays["x_train"], declared),
     )
 
 

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from sfumato.data.classes import renumbered
-from sfumato.data.images import prepare_array
+from sfumato.data.images import larger, prepare_array
 from sfumato.data.records import Declared, Loaded, Records
 from sfumato.data.split import codes_of
 
@@ -33,19 +33,21 @@ def load(declared: Declared) -> Loaded:
     test = in_public_test(labels)
     size, channels = declared.size or 8, declared.channels or 1
     codes = codes_of(declared.owner_key, images)
-    images = prepare_array(images, size=size, channels=channels)
+    prepared = prepare_array(images, size=size, channels=channels)
     labels = renumbered(labels, names, declared.classes, "digits")
 
     def part(chosen: np.ndarray) -> Records:
-        return Records(images=images[chosen], labels=labels[chosen], codes=codes[chosen])
+        return Records(images=prepared[chosen], labels=labels[chosen], codes=codes[chosen])
 
+    train = part(~test)
     return Loaded(
-        train=part(~test),
+        train=train,
         test=part(test),
         classes=declared.classes or names,
         classes_listed=True,
         parted=True,
         size_rule="declared" if declared.size else "the data set's own",
+        larger=larger(train, images[~test], declared),
     )
 
 

@@ -123,7 +123,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
     with pictures.quiet_decoder():
         size, channels, size_rule = _shape(entries, declared)
-        train, test = _records(entries, declared, classes, size, channels)
+        train, test, larger = _records(entries, declared, classes, size, channels)
     return Loaded(
         train=train,
         test=test,
@@ -132,6 +132,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
         parted=entries[0].part is not None,
         size_rule=size_rule,
         filtered=any(entry.filtered for entry in entries),
+        larger=larger,
     )
 
 
@@ -154,35 +155,46 @@ def _header(entry: Entry) -> pictures.Header:
 
 def _records(
     entries: Sequence[Entry], declared: Declared, classes: tuple[str, ...], size: int, channels: int
-) -> tuple[Records, Records] | tuple[FileRecords, FileRecords]:
-    held = len(entries) * size * size * channels <= MEMORY_SHARE * _memory()
+) -> tuple[Records, Records, Records | None] | tuple[FileRecords, FileRecords, FileRecords | None]:
+    """Training part, test part, and the larger training pictures where they are wanted."""
+    side = pictures.larger_side(size, declared) or 0
+    held = len(entries) * (size * size + side * side) * channels <= MEMORY_SHARE * _memory()
 
-    def one(entry: Entry) -> tuple[np.ndarray | None, bytes, bool]:
+    def one(entry: Entry) -> tuple[list[np.ndarray], bytes, bool]:
         content = pictures.read_bytes(entry.path)
-        pixels = pictures.decode(content, entry.path, size=size, channels=channels) if held else None
-        own = code(declared.owner_key, content)
-        if entry.part is not None:
-            return pixels, own, entry.part == "test"
-        # All pictures of one user fall on one side, else the test part would show people that the model has met.
-        decides = b"image" + content if entry.user is None else b"user" + entry.user.encode()
-        return pixels, own, in_test(declared.owner_key, decides, declared.test_fraction)
+        is_test = _in_test(entry, content, declared)
+        sides = (size, side) if side and not is_test else (size,)
+        found = [pictures.decode(content, entry.path, size=each, channels=channels) for each in sides if held]
+        return found, code(declared.owner_key, content), is_test
 
     images = np.empty((len(entries) if held else 0, size, size, channels), np.uint8)
+    larger = np.empty((len(entries) if held and side else 0, side, side, channels), np.uint8)
     train, test = _Members(), _Members()
     # Training pictures fill the array from its start and test pictures from its end: no second copy of the whole.
-    for index, (pixels, own, is_test) in enumerate(_in_threads(one, entries, declared.progress)):
-        if pixels is not None:
-            images[-1 - len(test.entries) if is_test else len(train.entries)] = pixels
+    for index, (found, own, is_test) in enumerate(_in_threads(one, entries, declared.progress)):
+        if held:
+            images[-1 - len(test.entries) if is_test else len(train.entries)] = found[0]
+        if len(found) > 1:
+            larger[len(train.entries)] = found[1]
         (test if is_test else train).add(entries[index], own)
     if held:
         count = len(train.entries)
         parts = ((train, images[:count]), (test, images[count:][::-1].copy()))
         first, second = (Records(images=pixels, **members.known(classes)) for members, pixels in parts)
-        return first, second
+        return first, second, replace(first, images=larger[:count]) if side else None
     # What Pillow says about odd metadata, once for all: readers run beside other work, where no filter can be set.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
     left, right = (FileRecords(**members.known(classes), size=size, channels=channels) for members in (train, test))
-    return left, right
+    return left, right, replace(left, size=side) if side else None
+
+
+def _in_test(entry: Entry, content: bytes, declared: Declared) -> bool:
+    """Whether a file belongs to the test part: as it says itself, else by a keyed hash."""
+    if entry.part is not None:
+        return entry.part == "test"
+    # All pictures of one user fall on one side, else the test part would show people that the model has met.
+    decides = b"image" + content if entry.user is None else b"user" + entry.user.encode()
+    return in_test(declared.owner_key, decides, declared.test_fraction)
 
 
 class _Members:

@@ -7,14 +7,14 @@ import io
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError
-from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE
+from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records, zoomed
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
 """File name endings that are read as images, whatever their case."""
@@ -133,6 +133,20 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
         for _ in pool.map(block, range(0, len(images), 512)):
             pass
     return result
+
+
+def larger_side(size: int, declared: Declared) -> int | None:
+    """Pixels on each side of the larger training pictures that are wanted beside those of `size`, if any."""
+    side = zoomed(size, declared.zoom)
+    return check_size(side, "declare a smaller size, or give less zoom") if side > size else None
+
+
+def larger(train: Records, originals: np.ndarray, declared: Declared) -> Records | None:
+    """The training records as `Loaded.larger` has them, out of their originals uint8 (N, H, W, C)."""
+    side = larger_side(train.shape[1], declared) if min(originals.shape[1:3]) > train.shape[1] else None
+    if side is None:
+        return None
+    return replace(train, images=prepare_array(originals, size=side, channels=train.shape[3]))
 
 
 def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:

@@ -24,6 +24,15 @@ Progress = Callable[[int, int], None]
 """Called with (files read, files in all) while pictures are decoded."""
 
 
+def zoomed(size: int, zoom: float) -> int:
+    """Pixels on each side of the pictures that windows of `size` pixels are cut from.
+
+    >>> zoomed(320, 1.2)
+    384
+    """
+    return round(zoom * size)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
     """One part of a source: N pictures of one size, and the class of each.
@@ -92,6 +101,7 @@ class Declared:
         root: folder of a data set collection (torchvision's layout).
         download: whether a missing published data set may be fetched.
         test_fraction: expected share of the records that a split by keyed hash puts aside.
+        zoom: how much larger than `size` the training pictures are wanted as well; 1 for not.
         progress: called with (files read, files in all).
     """
 
@@ -102,6 +112,7 @@ class Declared:
     root: str | None = None
     download: bool = False
     test_fraction: float = TEST_FRACTION
+    zoom: float = 1.0
     progress: Progress | None = None
 
 
@@ -118,6 +129,8 @@ class Loaded:
         parted: whether the parts were made beforehand; otherwise the keyed hash made them.
         size_rule: how the pictures' size came about, in words.
         filtered: whether the set was filtered by looking at private data.
+        larger: the part to learn from with its pictures at `zoomed` pixels a side; None where that was not asked for,
+            or where the originals are arrays that are no larger than the pictures are.
     """
 
     train: Records | FileRecords
@@ -127,3 +140,4 @@ class Loaded:
     parted: bool
     size_rule: str
     filtered: bool = False
+    larger: Records | FileRecords | None = None

@@ -23,6 +23,7 @@ from sfumato.data.images import check_size
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
 from sfumato.data.split import codes_of
+from sfumato.data.views import Views
 
 Part = Records | FileRecords | CachedRecords
 
@@ -69,7 +70,8 @@ class Source:
         read: which of `FACTS` were read from the data rather than declared, and are not covered by the promise.
             Nothing for published data sets, whose facts everybody knows.
         public: whether the records are public, so that figures measured on them may be shown.
-        fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits.
+        fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits; of the larger training
+            pictures in place of the others where there are such.
         size_rule: how the size came about, in words.
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
         parted: whether the two parts were made beforehand, in an order of their own; otherwise a keyed hash made them.
@@ -79,6 +81,8 @@ class Source:
             the same images there may be many.
         material: HMAC of the codes of all records under the owner's key: the same for all sizes and features of the
             same pictures, for both parts together, and for what is left of them where a validation part is put aside.
+        larger: the training records once more, with the larger pictures that views with zoom are cut out of; None
+            where that was not asked for, or where the originals are arrays that are no larger than `size`.
     """
 
     kind: str
@@ -98,6 +102,11 @@ class Source:
     cache: Cache | None = None
     features: str | None = field(repr=False, default=None)
     material: str = field(repr=False, default="")
+    larger: Records | FileRecords | None = field(repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
+            raise TypeError("larger must hold the records of train, in the same order")
 
     @property
     def published(self) -> bool:
@@ -120,6 +129,22 @@ class Source:
         """Of one record as a model takes it: (C, H, W), or (D,)."""
         return (self.channels, self.size, self.size) if self.cache is None else (self.cache.contents.width,)
 
+    def shown(self, views: Views) -> Part:
+        """The training records with the pictures that these views are cut out of: of `size`, or the larger ones.
+
+        Errors: `SfumatoError` for views that the pictures are too small for, or that were not asked for in opening.
+        """
+        views.check(self.size)
+        if self.larger is None or views.zoom == 1:
+            return self.train
+        if self.larger.shape[1] != views.side(self.size):
+            raise SfumatoError(
+                f"zoom {views.zoom} wants pictures of {views.side(self.size)} pixels, and the source was opened for "
+                f"those of {self.larger.shape[1]}",
+                f"open it with zoom={views.zoom}",
+            )
+        return self.larger
+
 
 def open_source(
     spec: str,
@@ -133,6 +158,7 @@ def open_source(
     download: bool = False,
     test_fraction: float = TEST_FRACTION,
     public: bool | None = None,
+    zoom: float = 1.0,
     progress: Progress | None = None,
 ) -> Source:
     """Read a source, check every record, and say what was declared and what was read.
@@ -158,6 +184,9 @@ def open_source(
         download: whether a missing torchvision data set may be fetched.
         test_fraction: expected share of the test part where the keyed hash splits.
         public: whether the records are public; None for the kind's own answer (yes for published data sets).
+        zoom: how much larger than `size` the training pictures are read as well, out of their originals, for `Views` of
+            this zoom; 1 for not. Of arrays that are no larger than `size` there is nothing more to read: views enlarge
+            them. A cache has views of its own.
         progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
             while they are read and then again while they are decoded and fingerprinted.
 
@@ -187,10 +216,12 @@ def open_source(
         root=root,
         download=download,
         test_fraction=_checks.fraction("test_fraction", test_fraction),
+        zoom=Views(zoom=zoom).zoom,
         progress=progress,
     )
     loaded = kind.load(argument, declared)
     in_files = isinstance(loaded.train, FileRecords)
+    seen = loaded.train if loaded.larger is None else loaded.larger
     _check_parts(loaded, spec)
     given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
     return Source(
@@ -203,14 +234,13 @@ def open_source(
         examples=len(loaded.train) if examples is None else examples,
         read=() if kind.published else tuple(fact for fact in FACTS if given[fact] is None),
         public=kind.published if public is None else public,
-        fingerprint=fingerprint(
-            owner_key, loaded.train, loaded.test, loaded.classes, progress=progress if in_files else None
-        ),
+        fingerprint=fingerprint(owner_key, seen, loaded.test, loaded.classes, progress=progress if in_files else None),
         size_rule=loaded.size_rule,
         filtered=loaded.filtered,
         parted=loaded.parted,
         test_fraction=declared.test_fraction,
         material=_material(owner_key, loaded.train, loaded.test),
+        larger=loaded.larger,
     )
 
 

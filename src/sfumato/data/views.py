@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
+from sfumato.data.records import zoomed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +45,7 @@ class Views:
 
     A view is a window on the picture, moved by a few pixels each way, and mirrored or not: De et al. 2022, section 3.1
     and appendix C.2. Small pictures keep their scale, and what the window sees beyond the edge is filled by reflection
-    (`shift`); large ones are enlarged first, so that the window stays inside (`zoom`).
+    (`shift`); of large ones the window is cut out of a larger version, in which it stays inside (`zoom`).
 
     **Guarantee.** A view is a function of its own example and of dice that know no data, so the mean gradient over an
     example's views depends on that example alone and one clipping bounds it (unit: one example; adjacency: any).
@@ -55,8 +56,9 @@ class Views:
             itself.
         flip: whether every other view is mirrored left to right, beginning with either by a coin: each view is with
             probability 1/2, and half of an example's views are. Not for digits or letters.
-        zoom: 1 for none, else how much larger the picture is made before a window of the old size is cut out at any
-            place; 1.2 in De et al. 2022.
+        zoom: 1 for none, else how much larger than a view the picture is that a window is cut out of, at any place; 1.2
+            in De et al. 2022. Pictures that are as large as that already are cut as they are (`open_source` reads them
+            from their originals); those of a view's own size are enlarged first, which blurs them.
 
     >>> views = Views(count=3, shift=2)
     >>> views.apply(torch.zeros(5, 1, 8, 8), views.draw(np.random.default_rng(0), 5, size=8)).shape
@@ -85,9 +87,13 @@ class Views:
         """Whether views see different parts of a picture, which a trunk's features of it would not tell."""
         return self.shift > 0 or self.zoom > 1
 
-    def reach(self, size: int) -> int:
-        """By how many pixels a window moves each way, on pictures of `size` pixels a side."""
-        return self.shift or round((self.zoom - 1) * size / 2)
+    def side(self, size: int) -> int:
+        """Pixels on each side of the picture that views of `size` pixels are cut out of."""
+        return zoomed(size, self.zoom)
+
+    def room(self, size: int) -> int:
+        """How many pixels there are between the first place of a view of `size` pixels and its last one."""
+        return 2 * self.shift or self.side(size) - size
 
     def check(self, size: int) -> None:
         """Refuse pictures too small for the shift. `size`: pixels on the shorter side."""
@@ -98,32 +104,40 @@ class Views:
             )
 
     def draw(self, generator: np.random.Generator, n: int, *, size: int) -> Draws:
-        """Throw the dice for n examples, 0 included, of `size` pixels a side. Every move is equally likely."""
+        """Throw the dice for n examples, 0 included, of views `size` pixels a side. Every move is equally likely."""
         shape = (n, self.count)
-        far = self.reach(size)
-        reach = {"low": -far, "high": far, "endpoint": True, "dtype": np.int16}
-        down, right = (generator.integers(size=shape, **reach) if far else np.zeros(shape, np.int16) for _ in range(2))
+        room = self.room(size)
+        reach = {"low": -(room // 2), "high": room - room // 2, "endpoint": True, "dtype": np.int16}
+        down, right = (generator.integers(size=shape, **reach) if room else np.zeros(shape, np.int16) for _ in range(2))
         if not self.flip:
             return Draws(down=down, right=right, mirrored=np.zeros(shape, bool))
         coins = generator.integers(2, size=(n, 1), dtype=np.uint8)
         return Draws(down=down, right=right, mirrored=(np.arange(self.count) + coins) % 2 == 1)
 
-    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+    def apply(self, images: Tensor, draws: Draws, *, size: int | None = None) -> Tensor:
         """Show each picture K times. Only the dice, a few bytes a view, come from the host.
 
         Args:
-            images: (n, C, H, W), on any device; of any dtype without zoom, else floating-point.
+            images: (n, C, H, W), on any device; of any dtype where nothing is enlarged, else floating-point.
             draws: of the same n examples. Slices of both give the same slices of the result.
+            size: pixels on each side of a view, of which the pictures have as many, or `side` of them; None for views
+                as large as the pictures.
 
         Returns:
-            (n, K, C, H, W), like `images`.
+            (n, K, C, H, W), like `images`, or (n, K, C, size, size).
         """
         if images.ndim != 4 or draws.down.shape != (len(images), self.count):
             raise SfumatoError(
                 f"images {tuple(images.shape)} and draws {draws.down.shape} do not belong together",
                 f"give images (n, C, H, W) and draws of the same n examples with {self.count} views",
             )
-        n, channels, height, width = images.shape
+        n, channels, *sides = images.shape
+        if size is not None and sides not in ([size, size], [self.side(size)] * 2):
+            raise SfumatoError(
+                f"images {tuple(images.shape)} have neither {size} nor {self.side(size)} pixels a side",
+                "read them for this size and zoom",
+            )
+        height, width = sides if size is None else (size, size)
         self.check(min(height, width))
         if not (self.moves or self.flip):
             return images.unsqueeze(1).expand(-1, self.count, -1, -1, -1)
@@ -131,10 +145,10 @@ class Views:
         rows, columns = _window(down, height), _window(right, width)
         columns = torch.where(mirrored.unsqueeze(-1), columns.flip(-1), columns)
         if self.zoom > 1:
-            margins = self.reach(height), self.reach(width)
-            larger = (height + 2 * margins[0], width + 2 * margins[1])
-            images = functional.interpolate(images, larger, mode="bilinear", align_corners=False)
-            rows, columns = rows + margins[0], columns + margins[1]
+            larger = [self.side(height), self.side(width)]
+            if sides != larger:
+                images = functional.interpolate(images, larger, mode="bilinear", align_corners=False)
+            rows, columns = rows + self.room(height) // 2, columns + self.room(width) // 2
         else:
             rows, columns = _reflected(rows, height), _reflected(columns, width)
         pixels = (rows.unsqueeze(-1) * images.shape[3] + columns.unsqueeze(-2)).reshape(

@@ -10,7 +10,7 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import renumbered
-from sfumato.data.images import prepare_array
+from sfumato.data.images import larger, prepare_array
 from sfumato.data.records import Declared, Loaded, Records
 from sfumato.data.split import codes_of
 
@@ -30,13 +30,16 @@ def load(name: str, declared: Declared) -> Loaded:
     train, test = (_dataset(name, root, train=train, download=declared.download) for train in (True, False))
     names = tuple(str(digit) for digit in range(10)) if name == "MNIST" else tuple(train.classes)
 
-    def part(dataset: Any) -> Records:
+    def originals(dataset: Any) -> np.ndarray:
         images = np.asarray(dataset.data)
         if images.ndim == 3:
             images = images[..., np.newaxis]
         if name == "EMNIST":
             images = images.swapaxes(1, 2)
-        images = np.ascontiguousarray(images)
+        return np.ascontiguousarray(images)
+
+    def part(dataset: Any) -> Records:
+        images = originals(dataset)
         size, channels = declared.size or images.shape[1], declared.channels or images.shape[3]
         labels = np.asarray(dataset.targets).astype(np.int64)
         return Records(
@@ -45,13 +48,15 @@ def load(name: str, declared: Declared) -> Loaded:
             codes=codes_of(declared.owner_key, images),
         )
 
+    first = part(train)
     return Loaded(
-        train=part(train),
+        train=first,
         test=part(test),
         classes=declared.classes or names,
         classes_listed=True,
         parted=True,
         size_rule="declared" if declared.size else "the data set's own",
+        larger=larger(first, originals(train), declared),
     )
 
 

@@ -47,7 +47,7 @@ def estimate(job: Job) -> Estimate:
 def _data_bytes(job: Job) -> int:
     """The images, and the features where a trunk's are kept."""
     parts = (job.source.train, job.source.test)
-    images = sum(part.nbytes for part in parts)
+    images = sum(part.nbytes for part in (*parts, job.source.larger) if part is not None)
     if job.trunk is None:
         return images
     return images + kept_bytes(job.views, sum(len(part) for part in parts), math.prod(job.input_shape))

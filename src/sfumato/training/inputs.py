@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import Draws, Part, Views
+from sfumato.data import AsStored, Draws, Part, Source, Transform, Views
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk
 from sfumato.randomness import DiceKey
@@ -81,7 +82,8 @@ class Inputs:
         The views' dice are thrown for the whole logical batch, and dropout's for each record by itself, so how the
         batch is cut does not matter to them.
         """
-        job, records, size = self._job, self._job.source.train, self._job.performance.micro_batch
+        job, size = self._job, self._job.performance.micro_batch
+        records = job.source.shown(job.views)
         starts = range(0, len(participants), size)
         pieces = [participants[start : start + size] for start in starts]
         stored = ahead(records, pieces) if self._features is None else repeat(None)
@@ -93,7 +95,7 @@ class Inputs:
             elif job.source.cache is not None:
                 inputs = torch.from_numpy(taken).to(job.device)
             else:
-                inputs = job.views.apply(job.transform(torch.from_numpy(taken).to(job.device)), dice)
+                inputs = viewed(torch.from_numpy(taken).to(job.device), dice, job.source, job.views, job.transform)
             inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
             # Models may throw dice by other functions than dropout, which don't follow keys.
             torch.manual_seed(key.seed("model", step, str(start)))
@@ -113,6 +115,12 @@ class Inputs:
         if (np.diff(rows) == 1).all():  # all records in their order need not be copied
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
         return self._features[torch.from_numpy(rows).to(device)]
+
+
+def viewed(pictures: Tensor, dice: Draws, source: Source, views: Views, transform: Transform | AsStored) -> Tensor:
+    """Views (n, K, C, H, W) as a model takes them, of pictures uint8 (n, S, S, C) of `source.shown`."""
+    assert isinstance(transform, Transform)
+    return views.apply(replace(transform, size=pictures.shape[1])(pictures), dice, size=source.size)
 
 
 def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iterator[np.ndarray]:

@@ -137,7 +137,7 @@ class Outcome:
 
 def check(job: Job) -> None:
     """Refuse here what the first step would refuse, before there is a run."""
-    job.views.check(job.source.size)
+    job.source.shown(job.views)
     optim.schedule(job.settings.schedule, steps=job.plan.steps, warmup=job.settings.warmup)
     optimizer_for(job.module, job.settings)
     EMA(job.settings.ema)

@@ -32,6 +32,7 @@ from sfumato.training import directory as names
 from sfumato.training import evaluate, finish, pins
 from sfumato.training.checkpoint import Checkpoint, to_bytes
 from sfumato.training.directory import RunDirectory, sweep
+from sfumato.training.inputs import viewed
 from sfumato.training.loop import CHECKPOINT_SECONDS, evaluation_steps, optimizer_for, set_rate
 from sfumato.training.losses import LOSSES
 from sfumato.training.prepare import build, choose_device, default_threads, origin, trained_on, transform_for
@@ -159,7 +160,7 @@ def prepare(
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, KIND)
     module = build(model, source, settings, key).to(device)
-    settings.view_rule.check(source.size)
+    source.shown(settings.view_rule)
     optim.schedule(settings.schedule, steps=training.steps, warmup=settings.warmup)
     job = PublicJob(
         module=module,
@@ -249,7 +250,8 @@ def _take_steps(job: PublicJob, run: RunDirectory, progress: Progress) -> dict[s
 
 def _descend(job: PublicJob, optimizer: torch.optim.Optimizer, key: DiceKey, step: int) -> float:
     """One step of the optimizer along the mean gradient of a batch; returns the batch's mean loss."""
-    records, rule = job.source.train, job.training.settings.view_rule
+    rule = job.training.settings.view_rule
+    records = job.source.shown(rule)
     chosen = _batch(job, key, step)
     dice = rule.draw(key.generator("views", step), len(chosen), size=job.source.size)
     total = 0.0
@@ -258,7 +260,7 @@ def _descend(job: PublicJob, optimizer: torch.optim.Optimizer, key: DiceKey, ste
         rows = chosen[start : start + MICRO_BATCH]
         stored = torch.from_numpy(records.take(rows)).to(job.device)
         if job.source.cache is None:
-            stored = rule.apply(job.transform(stored), dice[start : start + MICRO_BATCH])
+            stored = viewed(stored, dice[start : start + MICRO_BATCH], job.source, rule, job.transform)
         views = stored.flatten(0, 1)
         targets = torch.from_numpy(records.labels[rows]).to(job.device).repeat_interleave(rule.count)
         loss = LOSSES[job.training.settings.loss](job.module(views), targets) * (len(rows) / len(chosen))
@@ -393,7 +395,7 @@ def pretrain(
     """
     opened = source
     if isinstance(source, str):
-        opened = open_source(source, owner_key=owner_key(), public=True if public else None)
+        opened = open_source(source, owner_key=owner_key(), public=True if public else None, zoom=zoom)
     settings = Settings(
         model=model if isinstance(model, str) else "module",
         pretrained=pretrained,

@@ -156,7 +156,8 @@ def train(
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
-    opened = open_source(source, owner_key=owner_key(), examples=plan.examples) if isinstance(source, str) else source
+    if isinstance(source, str):
+        source = open_source(source, owner_key=owner_key(), examples=plan.examples, zoom=zoom)
     settings = Settings(
         model=model if isinstance(model, str) else "module",
         pretrained=pretrained,
@@ -184,7 +185,7 @@ def train(
     try:
         job = prepare(
             None if isinstance(model, str) else model,
-            opened,
+            source,
             plan,
             settings,
             device=device,

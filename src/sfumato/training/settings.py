@@ -39,7 +39,7 @@ class Settings:
         views: K, augmented copies of an example whose mean gradient is clipped.
         shift: by how many pixels a view may be moved.
         flip: whether a view may be mirrored.
-        zoom: how much larger an image is made before a view is cut out of it; 1 for none.
+        zoom: how much larger than a view the image is that it is cut out of; 1 for none.
         ema: decay of the weights' moving average (De 2022, appendix C.3); 0 keeps the last weights.
         seed: None for a secret dice key; a number for experiments, which voids the promise to whoever knows it.
     """
