@@ -61,7 +61,8 @@ class Source:
 
     Args:
         kind: "digits", "folder", "npz", "csv", "torchvision" or "features"; never a path.
-        train, test: the records; images uint8 (N, size, size, channels), or features float32 (N, K, D).
+        train, test: the records; images uint8 (N, size, size, channels), or features float32 (N, S, D), of which the
+            first is what a record is scored on and the last K are what it is trained on.
         classes: class names; a label is a position in it.
         size: pixels on each side of every picture.
         channels: 1 (grey) or 3 (red, green, blue).
