@@ -203,6 +203,9 @@ def test_numbers_beyond_half_precision_are_refused(tmp_path):
     cache.begin(what)
     with pytest.raises(SfumatoError, match="beyond the range of float16; give --dtype bfloat16"):
         cache.write("train-00000.safetensors", torch.full((1, 1, 5), 1e6), np.zeros(1, np.int64), CODES[:1])
+    one_of_them = torch.tensor([[[1.0, 1e6, torch.nan, torch.inf, 0.0]]])
+    with pytest.raises(SfumatoError, match="beyond the range of float16"):
+        cache.write("train-00000.safetensors", one_of_them, np.zeros(1, np.int64), CODES[:1])
 
 
 def test_other_places_are_not_touched(tmp_path):

@@ -217,7 +217,7 @@ class Cache:
         """
         contents = self.contents
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
-        if bool(torch.isinf(stored).any() & torch.isfinite(features).all()):
+        if bool((torch.isinf(stored) & torch.isfinite(features.cpu())).any()):
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give --dtype bfloat16 or float32"
             )
