@@ -1,9 +1,9 @@
 """features:PATH - what a fixed public backbone makes of every record, computed once and kept on disk.
 
 A cache is a folder. `features.json` says what it holds, and pieces `train-00000.safetensors`, ..., `test-00000...` hold
-`features` (n, K, D), or (n, K + 1, D) where the middle of each training image stands before its random windows, `labels`
-(n,) and `codes` (n, 16). A piece is written whole or not at all, so a cache is complete when all of its pieces are there,
-and one that was cut goes on with the first that is missing.
+`features` (n, K, D), or (n, K + 1, D) where the middle of each training image stands before its random windows,
+`labels` (n,) and `codes` (n, 16). A piece is written whole or not at all, so a cache is complete when all of its pieces
+are there, and one that was cut goes on with the first that is missing.
 """
 
 from __future__ import annotations

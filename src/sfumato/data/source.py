@@ -132,7 +132,7 @@ def open_source(
     channels: int | None = None,
     root: str | None = None,
     download: bool = False,
-    test_fraction: float = TEST_FRACTION,
+    test_fraction: float | None = None,
     public: bool | None = None,
     progress: Progress | None = None,
 ) -> Source:
@@ -157,7 +157,7 @@ def open_source(
         channels: the declared number of channels, 1 or 3; pictures are brought to it.
         root: the folder of torchvision's data sets.
         download: whether a missing torchvision data set may be fetched.
-        test_fraction: expected share of the test part where the keyed hash splits.
+        test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.
         public: whether the records are public; None for the kind's own answer (yes for published data sets).
         progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
             while they are read and then again while they are decoded and fingerprinted.
@@ -173,8 +173,8 @@ def open_source(
     if not isinstance(owner_key, bytes) or len(owner_key) < 32:
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
     if kind.load is None:
-        declared_before = {"classes": classes, "size": size, "channels": channels, "root": root}
-        _refuse_declared(argument, [key for key, value in declared_before.items() if value is not None])
+        before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
+        _refuse_declared(argument, [key for key, value in before.items() if value is not None])
         return _of_cache(Cache(argument), owner_key, examples, public, progress)
     if size is not None:
         check_size(_checks.positive_integer("size", size))
@@ -187,7 +187,7 @@ def open_source(
         channels=channels,
         root=root,
         download=download,
-        test_fraction=_checks.fraction("test_fraction", test_fraction),
+        test_fraction=TEST_FRACTION if test_fraction is None else _checks.fraction("test_fraction", test_fraction),
         progress=progress,
     )
     loaded = kind.load(argument, declared)

@@ -21,10 +21,11 @@ def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int
     """The model `timm:NAME` with untrained weights; `size` is passed on where the model depends on it (as ViTs do).
 
     Dropout and stochastic depth are off unless `options` ask for them (De et al. 2022, appendix C.1). The option
-    `skipinit` sets where the gains of a normalizer-free network start; all others go to `timm.create_model`, but those that bring weights, classes, colours or a size of their own.
+    `skipinit` sets where the gains of a normalizer-free network start; all others go to `timm.create_model`, but for
+    those that bring weights, classes, colours or a size of their own, which are refused.
 
     Raises:
-        SfumatoError: timm has no such model, cannot build it for this size, or such an option is given.
+        SfumatoError: timm has no such model, cannot build it for this size, or is given an option that is refused.
     """
     return _build(name, options, classes=classes, channels=channels, size=size, downloaded=False)
 
