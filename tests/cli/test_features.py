@@ -62,6 +62,19 @@ def test_from_pictures_to_a_private_model_that_takes_pictures(call, spots_folder
     assert statement["circumstances"]["read"] == ["examples", "classes"], "size and colour are the backbone's"
     assert "cache" not in Path("run/statement.json").read_text()
     call("evaluate run features:other", status=1)
+    assert "were decided when it was made" in call("evaluate run features:cache --test-fraction 0.5", status=1)
+
+
+def test_features_under_other_classes_are_not_measured(call, spots_folder):
+    call(f"features folder:{spots_folder} {BACKBONE} --output cache")
+    call(f"train features:cache {QUICK} --output run")
+    for classes, words in (
+        ("light dark", "label 0 of the source means 'light', and of the model 'dark'; give a source with the classes"),
+        ("dark light red", "label 2 of the source means 'red', and of the model 'no class'"),
+    ):
+        place = classes.replace(" ", "-")
+        call(f"features folder:{spots_folder} {BACKBONE} --classes {classes} --output {place}")
+        assert words in call(f"evaluate run features:{place}", status=1)
 
 
 def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder, monkeypatch):
@@ -253,6 +266,7 @@ def test_a_head_is_no_backbone(call):
         ("train features:cache --flip True", "flip cannot be chosen for features that are computed already"),
         ("train features:cache --pretrained timm", "pretrained cannot be chosen for features"),
         ("train features:cache --size 9", "size of features:"),
+        ("train features:cache --test-fraction 0.5", "fraction of features:cache were decided when it was made"),
         ("train features:cache --loss hinge", "--loss must be one of softmax, sigmoid"),
         ("train features:cache --pretrained-rate 0.1", "trains nothing else"),
         (f"features features:cache {BACKBONE} --output c", "holds features already"),

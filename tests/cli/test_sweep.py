@@ -356,7 +356,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
         ("sweep digits QUICK --vary ema", "--vary 'ema' names no values"),
         ("sweep digits QUICK --vary ema=0..0.9", "ema varies over a range, of which there is no grid"),
         ("sweep digits QUICK --vary ema=0.9..0", "--vary ema: low must be below high"),
-        ("sweep digits QUICK --vary ema=a..b", "'a' and 'b' are no two numbers"),
+        ("sweep digits QUICK --vary ema=0..b", "'0' and 'b' are no two numbers"),
         ("sweep digits QUICK --vary ema=0 --validation 1", "--validation must lie strictly between 0 and 1"),
         ("sweep digits QUICK --vary ema=0 --candidates 0", "--candidates must be at least 1, got 0"),
         ("sweep digits QUICK --vary model=lenet6", "lenet6"),

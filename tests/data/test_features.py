@@ -44,7 +44,7 @@ def made(path: Path, what: Contents, seed: int = 0) -> dict[str, tuple[torch.Ten
     cache.begin(what)
     generator, parts = torch.Generator().manual_seed(seed), {}
     for part in ("train", "test"):
-        views = what.views if part == "train" else 1
+        views = what.stored if part == "train" else 1
         features = torch.randn(what.counts[part], views, what.width, generator=generator)
         labels = np.arange(what.counts[part]) % 3
         codes = np.random.default_rng(seed).integers(0, 256, (len(labels), 16), np.uint8)
@@ -59,14 +59,15 @@ def made(path: Path, what: Contents, seed: int = 0) -> dict[str, tuple[torch.Ten
 @given(
     count=st.integers(1, 30),
     views=st.integers(1, 3),
+    middle=st.booleans(),
     dtype=st.sampled_from(sorted(DTYPES)),
     rows=st.integers(1, 9),
     chosen=st.lists(st.integers(0, 10**6), max_size=40),
 )
-def test_any_records_in_any_order_are_read_back(tmp_path_factory, count, views, dtype, rows, chosen):
+def test_any_records_in_any_order_are_read_back(tmp_path_factory, count, views, middle, dtype, rows, chosen):
     path = tmp_path_factory.mktemp("cache")
     path.rmdir()
-    what = replace(contents(train=count, views=views, dtype=dtype), rows=rows)
+    what = replace(contents(train=count, views=views, middle=middle, dtype=dtype), rows=rows)
     features, labels = made(path, what)["train"]
     records = Cache(path).records("train")
     places = np.array([place % count for place in chosen], dtype=np.int64)
@@ -202,6 +203,9 @@ def test_numbers_beyond_half_precision_are_refused(tmp_path):
     cache.begin(what)
     with pytest.raises(SfumatoError, match="beyond the range of float16; give --dtype bfloat16"):
         cache.write("train-00000.safetensors", torch.full((1, 1, 5), 1e6), np.zeros(1, np.int64), CODES[:1])
+    one_of_them = torch.tensor([[[1.0, 1e6, torch.nan, torch.inf, 0.0]]])
+    with pytest.raises(SfumatoError, match="beyond the range of float16"):
+        cache.write("train-00000.safetensors", one_of_them, np.zeros(1, np.int64), CODES[:1])
 
 
 def test_other_places_are_not_touched(tmp_path):

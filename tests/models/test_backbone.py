@@ -69,6 +69,12 @@ def test_timm_says_what_its_networks_expect(tmp_path):
     [
         ("torchvision:resnet81", {}, "did you mean resnet18"),
         ("timm:resnet10tt", {}, "timm .* has no model of that name"),
+        (
+            "timm:resnet10t,num_classes=2,checkpoint_path=w.pth",
+            {},
+            "cannot be given checkpoint_path=w.pth, num_classes=2",
+        ),
+        ("torchvision:resnet18,weights=DEFAULT", {}, "torchvision has no classifier of that name"),
         ("nowhere", {}, "nor a finished run; write timm:nowhere for the network, or correct the path"),
         ("squeezenet1_0", {"weights": "w.safetensors"}, "write torchvision:squeezenet1_0 for the network"),
         ("runs/a", {"weights": "w.safetensors"}, "nor a finished run; correct the path of the run"),

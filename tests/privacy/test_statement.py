@@ -68,6 +68,7 @@ def test_a_seed_voids_the_promise_in_plain_sight():
         ({"read": ("classes",)}, "Read from the data and treated as public: the list of classes."),
         ({"read": ("size",)}, "Read from the data and treated as public: the image size."),
         ({"pretrained": "file"}, "The data behind the pre-trained weights (from a file of the owner)"),
+        ({"pretrained": "own model"}, "weights (of a model of the owner's own), where it begins with such: for what"),
         ({}, "measured on the test split"),
         ({}, "Checks of the data before training"),
         ({}, "earlier runs on the same data"),

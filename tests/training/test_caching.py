@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from sfumato import ClippedGradient, SfumatoError, models
-from sfumato.data import Cache, Records, Transform, open_source
+from sfumato.data import AsStored, Cache, Records, Transform, open_source, put_aside
 from sfumato.gradients import keeps_apart
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan
 from sfumato.randomness import DiceKey
-from sfumato.training import Settings, caching, checkpoint, inputs, train
+from sfumato.training import Settings, caching, checkpoint, evaluate, inputs, loop, public, train
 from sfumato.training.losses import LOSSES
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
@@ -61,7 +61,7 @@ SHOWINGS = {
 def test_a_record_moves_its_own_row_alone(tmp_path, pictures, name):
     showing = SHOWINGS[name]
     whole = computed(tmp_path / "a", pictures, showing).records("train").take(slice(None))
-    assert whole.shape == (24, showing.views, 64)
+    assert whole.shape == (24, showing.views + (showing.crop == "inception"), 64)
     kept = np.arange(24) != 5
     train = Records(images=pictures.train.images[kept], labels=pictures.train.labels[kept])
     fewer = computed(tmp_path / "b", replace(pictures, train=train), showing).records("train").take(slice(None))
@@ -84,6 +84,35 @@ def test_rows_are_the_backbones_features_of_the_prepared_images(tmp_path, pictur
         np.testing.assert_allclose(cache.records(part).take(slice(None))[:, 0], backbone(images).numpy(), atol=1e-5)
     mirrored = computed(tmp_path / "b", pictures, SHOWINGS["mirrored"]).records("train").take(slice(None))
     np.testing.assert_allclose(mirrored[:, 1], backbone(transform(pictures.train.images).flip(-1)).numpy(), atol=1e-5)
+
+
+def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, pictures, monkeypatch):
+    cache = computed(tmp_path / "a", pictures, SHOWINGS["windows"])
+    by_middle = computed(tmp_path / "b", pictures).records("train").take(slice(None))[:, 0]
+    source = open_source(f"features:{cache.path}", owner_key=KEY, public=True)
+    smaller, validation = put_aside(source, KEY, 0.4)
+    aside = np.isin(source.train.codes, validation.codes).all(1)
+    transform = AsStored(width=64)
+    for records, middles in ((source.train, by_middle), (validation, by_middle[aside])):
+        shown = evaluate.logits(nn.Identity(), records, transform, torch.device("cpu"))
+        np.testing.assert_allclose(shown, middles, atol=1e-5)
+    assert cache.records("test").take(slice(None)).shape == (6, 1, 64)
+    windows = torch.from_numpy(smaller.train.take(slice(None)))[:, 1:]
+    plan = PrivacyPlan(
+        sampling=FullBatch(examples=smaller.examples), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3
+    )
+    settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=3, ema=0.0)
+    made = inputs.Inputs(prepare(None, smaller, plan, settings))
+    ((found, *_),) = made.micro_batches(DiceKey.from_seed(0), 0, np.arange(len(windows)))
+    assert torch.equal(found, windows)
+    seen, real = [], models.Head.forward
+    monkeypatch.setattr(models.Head, "forward", lambda self, rows: (seen.append(rows), real(self, rows))[1])
+    training = public.PublicTraining(settings=settings, steps=1, batch_size=len(windows))
+    job = public.prepare(smaller, training)
+    seen.clear()
+    public._descend(job, loop.optimizer_for(job.module, settings), DiceKey.from_seed(0), 0)
+    order = public._batch(job, DiceKey.from_seed(0), 0)
+    assert torch.equal(torch.cat(seen), windows[order].flatten(0, 1))
 
 
 def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, pictures, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -54,14 +56,26 @@ def test_the_score_on_features_is_the_score_on_images(job, spots):
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_mirrored_views_are_looked_up(spots, plan, flip):
-    settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, views=5, flip=flip)
+    count = 5 if flip else 1
+    settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, views=count, flip=flip)
     job = prepare(None, spots, plan, settings)
     assert job.trunk is not None
     ((found, *_),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 2, np.arange(6))
     draws = job.views.draw(DiceKey.from_seed(0).generator("views", 2), 6, size=8)
     views = job.views.apply(job.transform(spots.train.images[:6]), draws)
     assert draws.mirrored.any() == flip
-    assert torch.allclose(found, job.trunk(views.flatten(0, 1)).unflatten(0, (6, 5)), atol=1e-5)
+    expected = job.trunk(views.flatten(0, 1)).unflatten(0, (6, count))
+    assert torch.allclose(found, expected if flip else expected.squeeze(1), atol=1e-5)
+
+
+def test_views_that_are_all_alike_are_refused(spots, plan):
+    alike = Settings(model="linear", optimizer="sgd", learning_rate=1.0, views=8)
+    with pytest.raises(SfumatoError, match="views is 8, but all views of an image would be alike; give shift, flip"):
+        prepare(None, spots, plan, alike)
+    for different in ({"shift": 1}, {"flip": True}, {"zoom": 1.5}, {"views": 1}):
+        prepare(None, spots, plan, replace(alike, **different))
+    dropping = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4))
+    prepare(dropping, spots, plan, replace(alike, model="module"))
 
 
 def test_views_and_models_without_a_trunk_take_images(spots, plan):

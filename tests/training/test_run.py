@@ -15,7 +15,7 @@ from torch import nn
 import sfumato
 from sfumato import EMA, PrivacyPlan, SfumatoError, train
 from sfumato.training import Settings, uses
-from sfumato.training.prepare import origin_of, origin_of_backbone, prepare
+from sfumato.training.prepare import origin, origin_of, origin_of_backbone, prepare
 
 
 def test_it_learns_and_says_what_it_promised(one_run, plan):
@@ -141,11 +141,27 @@ def test_a_module_of_one_s_own_is_trained_as_a_copy(spots, plan, tmp_path):
     assert all(torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True))
     assert not module.training
     assert all(parameter.grad is None for parameter in module.parameters())
+    assert run.statement.circumstances.pretrained == "own model", "its first weights may be of other data"
     with pytest.raises(SfumatoError, match="only its own code can build"):
         run.load()
     loaded = run.load(model=nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Dropout(0.1)))
     images = loaded.transform(spots.test.images)
     assert (loaded.module(images).argmax(1).numpy() == spots.test.labels).mean() == pytest.approx(run.accuracy)
+
+
+@pytest.mark.parametrize(
+    ("model", "pretrained", "words"),
+    [
+        ("module", None, "own model"),
+        ("mine:build,depth=2", None, "own model"),
+        ("module", "timm", "timm"),
+        ("timm:resnet10t", None, None),
+        ("cnn", None, None),
+    ],
+)
+def test_where_the_first_weights_come_from(spots, model, pretrained, words):
+    settings = Settings(model=model, optimizer="sgd", learning_rate=1.0, pretrained=pretrained)
+    assert origin(spots, settings) == words
 
 
 def test_without_averaging_the_last_weights_are_kept(spots, plan, options, tmp_path):

@@ -57,7 +57,7 @@ class Evaluate:
         module, transform = loaded.module, loaded.transform
         on_features = parse(self.source)[0] == "features"
         if on_features or isinstance(transform, AsStored):
-            source = open_source(self.source, owner_key=owner_key())
+            source = open_source(self.source, owner_key=owner_key(), root=self.root, test_fraction=self.test_fraction)
             module, transform = loaded.on(source)
         else:
             source = open_source(

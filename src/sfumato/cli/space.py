@@ -60,7 +60,8 @@ def _from_text(name: str, rule: str) -> Dimension:
     from sfumato.randomness import Choice, LogUniform, Uniform
 
     low, dots, high = rule.removeprefix("log:").partition("..")
-    if not dots:
+    numbers = bool(dots) and (_is_number(low) or _is_number(high))  # paths have dots as well
+    if not (numbers or rule.startswith("log:")):
         return Choice(values=tuple(_value(part) for part in rule.split(",")))
     kind = LogUniform if rule.startswith("log:") else Uniform
     try:
@@ -93,6 +94,14 @@ def _listed(rule: Dimension) -> Dimension:
     if not isinstance(rule, Choice):
         return rule
     return Choice(values=tuple(tuple(one.split("+")) if isinstance(one, str) else one for one in rule.values))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _value(text: str) -> Any:

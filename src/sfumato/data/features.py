@@ -1,8 +1,9 @@
 """features:PATH - what a fixed public backbone makes of every record, computed once and kept on disk.
 
 A cache is a folder. `features.json` says what it holds, and pieces `train-00000.safetensors`, ..., `test-00000...` hold
-`features` (n, K, D), `labels` (n,) and `codes` (n, 16). A piece is written whole or not at all, so a cache is complete
-when all of its pieces are there, and one that was cut goes on with the first that is missing.
+`features` (n, K, D), or (n, K + 1, D) where the middle of each training image stands before its random windows,
+`labels` (n,) and `codes` (n, 16). A piece is written whole or not at all, so a cache is complete when all of its pieces
+are there, and one that was cut goes on with the first that is missing.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Contents:
         width: D, the length of a feature vector.
         counts: records in the parts "train" and "test".
         source: what is known of the records: the `SOURCE_FACTS`.
-        views: K, how many versions of each training record there are; test records have one.
+        views: K, how many versions of each training record there are to train on; test records have one.
+        middle: whether the middle of each training image is kept before its views, which is what it is scored on;
+            otherwise that is the first view.
         dtype: "float32", "float16" or "bfloat16".
         rows: records in a piece, the last one of a part excepted.
         backbone: how to build the network again; None for features that came from elsewhere.
@@ -75,6 +78,7 @@ class Contents:
     counts: Mapping[str, int]
     source: Mapping[str, Any]
     views: int = 1
+    middle: bool = False
     dtype: str = "float32"
     rows: int = 0
     backbone: Mapping[str, Any] | None = None
@@ -96,9 +100,14 @@ class Contents:
             object.__setattr__(self, "rows", max(1, PIECE_BYTES // self.record_bytes))
 
     @property
+    def stored(self) -> int:
+        """Versions of each training record on disk: its views, after its middle where that is kept."""
+        return self.views + self.middle
+
+    @property
     def record_bytes(self) -> int:
         """Bytes of one training record's features."""
-        return self.views * self.width * DTYPES[self.dtype].itemsize
+        return self.stored * self.width * DTYPES[self.dtype].itemsize
 
     @property
     def identity(self) -> str:
@@ -204,13 +213,13 @@ class Cache:
 
         Args:
             name: as `missing` gives it.
-            features: (n, K, D); n and K are the piece's.
+            features: (n, S, D); n and S, the versions of each record, are the piece's.
             labels: int64 (n,).
             codes: uint8 (n, 16), each record's own (`split.code`).
         """
         contents = self.contents
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
-        if bool(torch.isinf(stored).any() & torch.isfinite(features).all()):
+        if bool((torch.isinf(stored) & torch.isfinite(features.cpu())).any()):
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give --dtype bfloat16 or float32"
             )
@@ -239,7 +248,7 @@ class Cache:
 
     def _piece(self, part: str, name: str, rows: range) -> Piece:
         contents = self.contents
-        shape = (len(rows), contents.views if part == "train" else 1, contents.width)
+        shape = (len(rows), contents.stored if part == "train" else 1, contents.width)
         return Piece.read(self.path / name, cache=contents.identity, dtype=DTYPES[contents.dtype], shape=shape)
 
 

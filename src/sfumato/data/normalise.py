@@ -155,11 +155,11 @@ class AsStored:
         _checks.positive_integer("width", self.width)
 
     def __call__(self, features: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Features float32 (n, K, D) to the first view of each, (n, D)."""
+        """Features float32 (n, S, D) to the first version of each, (n, D), which is the middle of its image."""
         tensor = torch.from_numpy(features) if isinstance(features, np.ndarray) else features
         if tensor.dim() != 3 or tensor.shape[2] != self.width:
             raise SfumatoError(
-                f"features must be (n, K, {self.width}), got {tuple(tensor.shape)}", "give those of the same backbone"
+                f"features must be (n, S, {self.width}), got {tuple(tensor.shape)}", "give those of the same backbone"
             )
         return tensor[:, 0].float()
 

@@ -28,7 +28,7 @@ def write_piece(path: Path, features: Tensor, labels: np.ndarray, codes: np.ndar
     """Write a piece, whole or not at all.
 
     Args:
-        features: (n, K, D), as they are to be stored.
+        features: (n, S, D), as they are to be stored.
         labels: int64 (n,).
         codes: uint8 (n, 16), each record's own (`split.code`).
         cache: the identity of the cache that it belongs to.
@@ -78,7 +78,7 @@ class CachedRecords:
         return [piece.sha256 for piece in self._pieces]
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Features float32 (n, K, D) of the records at these positions."""
+        """Features float32 (n, S, D) of the records at these positions, in all S versions that are stored of each."""
         places = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
         places = places if self._which is None else self._which[places]
         dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]

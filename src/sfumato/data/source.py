@@ -62,7 +62,8 @@ class Source:
 
     Args:
         kind: "digits", "folder", "npz", "csv", "torchvision" or "features"; never a path.
-        train, test: the records; images uint8 (N, size, size, channels), or features float32 (N, K, D).
+        train, test: the records; images uint8 (N, size, size, channels), or features float32 (N, S, D), of which the
+            first is what a record is scored on and the last K are what it is trained on.
         classes: class names; a label is a position in it.
         size: pixels on each side of every picture.
         channels: 1 (grey) or 3 (red, green, blue).
@@ -156,7 +157,7 @@ def open_source(
     channels: int | None = None,
     root: str | None = None,
     download: bool = False,
-    test_fraction: float = TEST_FRACTION,
+    test_fraction: float | None = None,
     public: bool | None = None,
     zoom: float = 1.0,
     progress: Progress | None = None,
@@ -182,7 +183,7 @@ def open_source(
         channels: the declared number of channels, 1 or 3; pictures are brought to it.
         root: the folder of torchvision's data sets.
         download: whether a missing torchvision data set may be fetched.
-        test_fraction: expected share of the test part where the keyed hash splits.
+        test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.
         public: whether the records are public; None for the kind's own answer (yes for published data sets).
         zoom: how much larger than `size` the training pictures are read as well, out of their originals, for `Views` of
             this zoom; 1 for not. Of arrays that are no larger than `size` there is nothing more to read: views enlarge
@@ -201,8 +202,8 @@ def open_source(
     if not isinstance(owner_key, bytes) or len(owner_key) < 32:
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
     if kind.load is None:
-        declared_before = {"classes": classes, "size": size, "channels": channels, "root": root}
-        _refuse_declared(argument, [key for key, value in declared_before.items() if value is not None])
+        before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
+        _refuse_declared(argument, [key for key, value in before.items() if value is not None])
         return _of_cache(Cache(argument), owner_key, examples, public, progress)
     if size is not None:
         check_size(_checks.positive_integer("size", size))
@@ -215,7 +216,7 @@ def open_source(
         channels=channels,
         root=root,
         download=download,
-        test_fraction=_checks.fraction("test_fraction", test_fraction),
+        test_fraction=TEST_FRACTION if test_fraction is None else _checks.fraction("test_fraction", test_fraction),
         zoom=Views(zoom=zoom).zoom,
         progress=progress,
     )

@@ -14,7 +14,7 @@ from sfumato.models.pretrained import (
     public_constants,
     stored_about,
 )
-from sfumato.models.registry import NAMES, create
+from sfumato.models.registry import NAMES, create, is_own
 from sfumato.models.trainable import select
 from sfumato.models.trial import check_shapes
 from sfumato.models.trunk import Trunk, trunk_of
@@ -36,6 +36,7 @@ __all__ = [
     "create",
     "create_head",
     "file_of",
+    "is_own",
     "load_backbone",
     "public_constants",
     "select",

@@ -13,16 +13,19 @@ from sfumato.models.nf_resnet import set_skipinit
 from sfumato.models.pretrained import zero_classifier
 
 PREFIX = "timm:"
+_DECIDED = frozenset({"cache_dir", "checkpoint_path", "img_size", "in_chans", "num_classes", "weights"})
+"""Options that the program decides, beside all of `pretrained...`: a statement would not know of what they bring."""
 
 
 def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
     """The model `timm:NAME` with untrained weights; `size` is passed on where the model depends on it (as ViTs do).
 
     Dropout and stochastic depth are off unless `options` ask for them (De et al. 2022, appendix C.1). The option
-    `skipinit` sets where the gains of a normalizer-free network start; all others go to `timm.create_model`.
+    `skipinit` sets where the gains of a normalizer-free network start; all others go to `timm.create_model`, but for
+    those that bring weights, classes, colours or a size of their own, which are refused.
 
     Raises:
-        SfumatoError: timm has no such model, or cannot build it for this size.
+        SfumatoError: timm has no such model, cannot build it for this size, or is given an option that is refused.
     """
     return _build(name, options, classes=classes, channels=channels, size=size, downloaded=False)
 
@@ -78,9 +81,16 @@ def _build(
             f"model {name!r}: timm {timm.__version__} has no model of that name",
             f"did you mean {', '.join(near)}" if near else "timm.list_models() lists its models",
         )
+    odd = sorted(option for option in options if option in _DECIDED or option.startswith("pretrained"))
+    if odd:
+        listing = ", ".join(f"{option}={options[option]}" for option in odd)
+        raise SfumatoError(
+            f"model {name!r} cannot be given {listing}",
+            "give weights by --pretrained (of a backbone by --weights); classes, colours and size are the source's",
+        )
     settings: dict[str, Any] = {"pretrained": downloaded, "in_chans": channels, **options}
     if classes is not None:
-        settings = {"num_classes": classes} | settings
+        settings["num_classes"] = classes
     skipinit = settings.pop("skipinit", None)
     sized: dict[str, Any] = {} if size is None else {"img_size": size}
     try:

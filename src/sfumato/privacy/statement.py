@@ -23,6 +23,8 @@ ORIGINS = {
     "timm": "from timm), which are taken as public",
     "torchvision": "from torchvision), which are taken as public",
     "file": "from a file of the owner), which are taken as public",
+    "own model": "of a model of the owner's own), where it begins with such: for what its first weights tell, its "
+    "owner answers",
     "public run": "from training without privacy), which their owner declared public",
     "filtered run": "from training without privacy on data that were filtered by looking at private data): the filter "
     "is a function of those without noise, which no promise here covers",

@@ -125,6 +125,8 @@ def default_views(crop: str, *, flip: bool) -> int:
 class Showing:
     """How training images are shown to the backbone. Test images are always shown once, by their middle.
 
+    Where training images are shown by random windows, their middles are kept as well: that is what they are scored on.
+
     Args:
         crop: "central" for the middle, "inception" for random windows.
         views: K. Central ones are the image, or with `flip` the image and its mirror image.
@@ -181,6 +183,7 @@ def contents_for(
         counts={"train": len(source.train), "test": len(source.test)},
         source=facts(source),
         views=showing.views,
+        middle=showing.crop == "inception",
         dtype=dtype,
         backbone=backbone.architecture.to_dict(),
         digest=hashlib.sha256(f"{pins.model_digest(backbone, shape)} {weights}".encode()).hexdigest(),
@@ -257,7 +260,7 @@ def compute(
     progress.begin("computing features", total)
     for name, part in (("train", source.train), ("test", source.test)):
         shown = _shown(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
-        each = max(1, size // contents.views) if name == "train" else size
+        each = max(1, size // contents.stored) if name == "train" else size
         left, codes = dict(cache.missing(name)), own_codes(part, owner_key)
         for piece, rows in contents.pieces(name):
             if piece not in left:
@@ -279,7 +282,7 @@ Shown = Callable[[np.ndarray], Tensor]
 def _blocks(
     part: Part, rows: range, shown: Shown, features: Callable[[Tensor], Tensor], *, size: int, each: int
 ) -> Iterator[Tensor]:
-    """Features (n, K, D) of the records in these rows, `each` of them at a time; the next are read meanwhile."""
+    """Features (n, S, D) of the records in these rows, `each` of them at a time; the next are read meanwhile."""
     blocks = [slice(start, min(start + each, rows.stop)) for start in range(rows.start, rows.stop, each)]
     for images in ahead(part, blocks):
         views = shown(images)
@@ -292,7 +295,7 @@ def _middle(transform: Transform, device: torch.device) -> Shown:
 
 
 def _shown(contents: Contents, transform: Transform, owner_key: bytes, device: torch.device) -> Shown:
-    """Views (n, K, C, R, R) of training images uint8 (n, H, W, C)."""
+    """What is stored of training images uint8 (n, H, W, C): (n, S, C, R, R), their middles first."""
     crop, flip = contents.crop["crop"], contents.crop["flip"]
     middle = _middle(transform, device)
     if crop == "central":
@@ -305,6 +308,7 @@ def _shown(contents: Contents, transform: Transform, owner_key: bytes, device: t
     def cut(images: np.ndarray) -> Tensor:
         pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float()
         views = windows.apply(pixels, [dice_of(owner_key, image) for image in images])
-        return transform.normalised(views.flatten(0, 1)).unflatten(0, views.shape[:2])
+        views = transform.normalised(views.flatten(0, 1)).unflatten(0, views.shape[:2])
+        return torch.cat([middle(images), views], dim=1)
 
     return cut

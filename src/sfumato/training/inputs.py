@@ -70,7 +70,7 @@ class Inputs:
         self._job = job
         self._features = None
         if job.source.cache is not None and _fits(job):
-            self._features = torch.from_numpy(job.source.train.take(slice(None))).to(job.device)
+            self._features = _kept_features(job)
         if job.trunk is not None:
             progress = progress or Silence()
             variants = [features(job, job.source.train, progress, mirrored=way) for way in _variants(job.views)]
@@ -93,7 +93,7 @@ class Inputs:
             if taken is None:
                 inputs = self._kept(rows, dice)
             elif job.source.cache is not None:
-                inputs = torch.from_numpy(taken).to(job.device)
+                inputs = _views(job, taken)
             else:
                 inputs = viewed(torch.from_numpy(taken).to(job.device), dice, job.source, job.views, job.transform)
             inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
@@ -132,6 +132,21 @@ def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iter
             if rows is not None:
                 coming.append(reader.submit(records.take, rows))
             yield found.result()
+
+
+def _views(job: Job, stored: np.ndarray) -> Tensor:
+    """The views (n, K, D) of records to train on, without the middles that they are scored on."""
+    return torch.from_numpy(np.ascontiguousarray(stored[:, -job.views.count :])).to(job.device)
+
+
+def _kept_features(job: Job) -> Tensor:
+    """The views (N, K, D) of all training records of a cache, on the device."""
+    records = job.source.train
+    blocks = [slice(start, start + BATCH) for start in range(0, len(records), BATCH)]
+    kept = torch.empty(len(records), job.views.count, *job.source.shape, device=job.device)
+    for block, stored in zip(blocks, ahead(records, blocks), strict=True):
+        kept[block] = _views(job, stored)
+    return kept
 
 
 def _fits(job: Job) -> bool:

@@ -137,7 +137,12 @@ class Outcome:
 
 def check(job: Job) -> None:
     """Refuse here what the first step would refuse, before there is a run."""
-    job.source.shown(job.views)
+    views = job.views
+    job.source.shown(views)
+    if views.count > 1 and job.source.cache is None and not (views.moves or views.flip or job.gradient.draws):
+        raise SfumatoError(
+            f"views is {views.count}, but all views of an image would be alike", "give shift, flip or zoom, or one view"
+        )
     optim.schedule(job.settings.schedule, steps=job.plan.steps, warmup=job.settings.warmup)
     optimizer_for(job.module, job.settings)
     EMA(job.settings.ema)

@@ -154,7 +154,10 @@ def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumsta
 
 def origin(source: Source, settings: Settings) -> str | None:
     """Where the initial weights come from, or those behind the features, as a statement says it."""
-    return origin_of(settings.pretrained) if source.cache is None else source.cache.contents.origin or "unknown"
+    if source.cache is not None:
+        return source.cache.contents.origin or "unknown"
+    own = settings.model == "module" or models.is_own(settings.model)
+    return origin_of(settings.pretrained) or ("own model" if own else None)
 
 
 def origin_of(weights: str | None) -> str | None:

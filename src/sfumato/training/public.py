@@ -261,7 +261,7 @@ def _descend(job: PublicJob, optimizer: torch.optim.Optimizer, key: DiceKey, ste
         stored = torch.from_numpy(records.take(rows)).to(job.device)
         if job.source.cache is None:
             stored = viewed(stored, dice[start : start + MICRO_BATCH], job.source, rule, job.transform)
-        views = stored.flatten(0, 1)
+        views = stored[:, -rule.count :].flatten(0, 1)
         targets = torch.from_numpy(records.labels[rows]).to(job.device).repeat_interleave(rule.count)
         loss = LOSSES[job.training.settings.loss](job.module(views), targets) * (len(rows) / len(chosen))
         loss.backward()

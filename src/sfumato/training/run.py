@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,14 @@ class Loaded:
     def on(self, source: Source) -> tuple[nn.Module, Transform | AsStored]:
         """The module and the preparation for the records of this source, images or features.
 
-        Errors: `SfumatoError` for features that the model was not trained on.
+        Errors: `SfumatoError` for other classes than the model's, and for features that it was not trained on.
         """
+        for label, (there, here) in enumerate(zip_longest(source.classes, self.classes, fillvalue="no class")):
+            if there != here:
+                raise SfumatoError(
+                    f"label {label} of the source means {there!r}, and of the model {here!r}",
+                    "give a source with the classes of the model, in their order (--classes)",
+                )
         if source.cache is None:
             return self.module, self.transform
         contents = source.cache.contents
