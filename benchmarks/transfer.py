@@ -1,6 +1,6 @@
 """CIFAR-10 from public features, after Mehta et al. 2022: python benchmarks/transfer.py DATA WEIGHTS PLACE
 
-Features of a SqueezeNet that was trained on ImageNet (images enlarged to 96 pixels), and of a WRN-16-4 that is trained
+Features of a SqueezeNet that was trained on ImageNet (images enlarged to 96 pixels), and of a WRN-16-1 that is trained
 here on CIFAR-100; on each a head under differential privacy. The optimizers at full batch, one step against ten and
 more; where the head begins; the privacy budgets. Rates are chosen on a tenth of the training part, and the figures are
 those of the test part.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,19 @@ TRAINED = round(0.9 * EXAMPLES)  # without the validation part
 
 def main() -> None:
     data, weights, place = (Path(word) for word in sys.argv[1:])
-    public = place / "cifar100-wrn-16-4"
+    public = place / "cifar100"
+    last_row(  # as finetune.py trains it
+        public,
+        *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", "wrn-16-1", "--seed", "0"),
+        *("--steps", "3120", "--batch-size", "128", "--flip", "True", "--shift", "4"),
+    )
     backbones = {
         "SqueezeNet, ImageNet": (
-            "--backbone",
-            "torchvision:squeezenet1_0",
-            "--weights",
-            str(weights),
-            "--resolution",
-            "96",
+            *("--backbone", "torchvision:squeezenet1_0"),
+            *("--weights", str(weights), "--resolution", "96"),
         ),
-        "WRN-16-4, CIFAR-100": ("--backbone", str(public)),
+        "WRN-16-1, CIFAR-100": ("--backbone", str(public)),
     }
-    last_row(
-        public,
-        *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", "wrn-16-4", "--steps", "1560"),
-        *("--batch-size", "128", "--flip", "True", "--shift", "4", "--seed", "0"),
-    )
     found: dict[str, Any] = {}
     for name, options in backbones.items():
         cache = place / name.split(",")[0].lower()
@@ -86,13 +83,17 @@ def best(cache: Path, place: Path, optimizer: str, steps: int, epsilon: float, *
     swept = sfumato(
         *("sweep", f"features:{cache}", *common, "--batch-size", str(TRAINED), "--seed", "0"),
         *("--vary", f"learning-rate={','.join(map(str, RATES[optimizer]))}", "--output", f"{stem}-sweep"),
+        *("--processes", "2"),
     )
     rate = swept["best"]["learning_rate"]
     full = (*common, "--batch-size", str(EXAMPLES), "--learning-rate", str(rate))
-    accuracies = [
-        last_row(Path(f"{stem}-seed{seed}"), "train", f"features:{cache}", *full, "--seed", str(seed))["accuracy"]
-        for seed in range(3)
-    ]
+
+    def accuracy(seed: int) -> float:
+        run = Path(f"{stem}-seed{seed}")
+        return last_row(run, "train", f"features:{cache}", *full, "--seed", str(seed))["accuracy"]
+
+    with ThreadPoolExecutor(2) as pool:
+        accuracies = list(pool.map(accuracy, range(3)))
     return {"rate": rate, "accuracy": sorted(accuracies)[1], "spread": max(accuracies) - min(accuracies)}
 
 

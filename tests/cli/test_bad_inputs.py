@@ -113,7 +113,7 @@ REFUSED = {
     "choose one of these names",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
     "'stepwise'; choose one of these names",
-    "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer steps",
+    "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer, or 0",
     "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
     "train digits QUICK --momentum 1": "--momentum must be below 1, got 1.0; give a number in [0, 1), such as 0.9",
     "train digits QUICK --weight-decay -1": "weight decay must not be negative, got -1.0; give 0 or a number above it",
@@ -183,7 +183,7 @@ REFUSED = {
     "train junk.toml": "the recipe junk.toml is not valid TOML (...); correct that place",
     "train unknown.toml": "the recipe unknown.toml has unknown options: stepz; use only ...",
     "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',
-    "train many.toml": "--steps must be a whole number, got 'many'; give the number of training steps",
+    "train many.toml": "steps in the recipe many.toml must be a number, got 'many'; write a number",
     "train number.toml": "model in the recipe number.toml must be text in quotation marks, got 3; write text in "
     "quotation marks",
     # where the run goes

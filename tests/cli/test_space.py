@@ -12,16 +12,16 @@ from sfumato.randomness import Choice, LogUniform, Uniform
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("0.3,1", Choice(values=(0.3, 1))),
-        ("0.1..1", Uniform(low=0.1, high=1.0)),
-        ("log:0.01..1", LogUniform(low=0.01, high=1.0)),
-        ("../a,../b", Choice(values=("../a", "../b"))),
-        ("../2", Choice(values=("../2",))),
-        ("features:../c,features:d", Choice(values=("features:../c", "features:d"))),
+        ("learning-rate=0.3,1", Choice(values=(0.3, 1))),
+        ("learning-rate=0.1..1", Uniform(low=0.1, high=1.0)),
+        ("learning-rate=log:0.01..1", LogUniform(low=0.01, high=1.0)),
+        ("source=../a,../b", Choice(values=("../a", "../b"))),
+        ("source=../2", Choice(values=("../2",))),
+        ("source=features:../c,features:d", Choice(values=("features:../c", "features:d"))),
     ],
 )
 def test_a_range_stands_between_numbers_and_paths_are_values(text, rule):
-    assert read([f"source={text}"], "digits", ["source"]) == {"source": rule}
+    assert list(read([text], "digits", ["source", "learning_rate"]).values()) == [rule]
 
 
 @pytest.mark.parametrize("text", ["0.1..x", "x..1", "0.1..", "..1", "log:a..b", "log:0.1,1"])

@@ -578,6 +578,52 @@ def test_a_value_that_no_candidate_could_have_is_refused_beforehand(call, spots)
     assert files(".") == {"spots.npz"}
 
 
+@pytest.mark.parametrize(
+    ("varied", "words"),
+    [
+        ("optimizer=sgd,sdg", "optimizer must be one of"),
+        ("schedule=constant,cosin", "schedule must be one of"),
+        ("warmup=0,99", "warmup must be a whole number from 0"),
+        ("ema=0.9,1.5", "decay must"),
+        ("views=1,four", "views must be a number, got 'four'"),
+        ("momentum=0.5,abc", "momentum must be a number, got 'abc'"),
+        ("model=3", "model must be text in quotation marks, got 3"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["private --candidates 3", "uncovered", "uncovered --one-at-a-time"])
+def test_a_misspelt_value_is_refused_before_anything_is_spent(call, spots, varied, words, mode):
+    command = f"sweep {spots} {QUICK} --search {mode} --output won --vary {varied}"
+    assert words in call(command, status=1)
+    assert words in call(f"{command} --dry-run", status=1)
+    assert files(".") == {"spots.npz"}
+    assert not (Path(os.environ["SFUMATO_HOME"]) / uses.FILE).exists()
+
+
+def test_delta_by_rule_is_that_of_the_run_with_the_best_settings(call):
+    generator = np.random.default_rng(0)
+    labels = np.arange(1150) % 2
+    images = generator.integers(0, 99, (1150, 8, 8), dtype=np.uint8) + 100 * labels[:, None, None].astype(np.uint8)
+    np.savez("many.npz", x_train=images[:1100], y_train=labels[:1100], x_test=images[1100:], y_test=labels[1100:])
+    call(f"sweep npz:many.npz {QUICK} --search uncovered --vary learning-rate=0.1 --output s")
+    call("train s/best.toml --output best")
+    call(f"sweep npz:many.npz {QUICK} {SELECTED}")
+    deltas = {json.loads(Path(run, "plan.json").read_text())["delta"] for run in ("s/1", "best", "won")}
+    assert deltas == {1e-4}, "0.9 times 1,100 examples alone would have had 1e-3"
+
+
+def test_a_search_that_goes_on_is_no_earlier_one_and_names_what_differs(call, spots, three, monkeypatch, capsys):
+    command = f"sweep {spots} {QUICK} {SELECTED}"
+    with monkeypatch.context() as patch:
+        patch.setattr(search_private, "_choose", lambda *_: (_ for _ in ()).throw(StopError))
+        with pytest.raises(StopError):
+            main(shlex.split(command))
+    told = call(f"{command} --seed 3", status=1)
+    assert "differs in its options: seed was absent and is 3" in told
+    capsys.readouterr()
+    assert main(shlex.split(command)) == 0
+    assert "earlier run" not in capsys.readouterr().err
+
+
 def test_a_search_tells_of_earlier_ones_and_of_too_much_noise(call, spots, capsys):
     call(f"sweep {spots} {QUICK} {SELECTED}")
     assert main(shlex.split(f"sweep {spots} {QUICK} {SELECTED.replace('won', 'again')} --dry-run")) == 0

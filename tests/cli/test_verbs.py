@@ -456,6 +456,10 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     call(command.replace("--steps 3", "--steps 4"), status=1)
 
 
+def test_a_dry_run_on_a_finished_run_says_that_it_is_finished(call, run, quick):
+    assert "the run in run is finished" in call(f"train digits {quick} --output run --dry-run", status=1)
+
+
 def test_several_seeds_tell_of_the_owner_s_other_runs(call, quick):
     command = f"train digits --private {quick} --seeds 2 --output runs/many"
     found = json.loads(call(f"{command} --json"))

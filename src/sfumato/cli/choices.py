@@ -210,15 +210,14 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         stem = (
             FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument
         ) or kind
-        number = 1
+        number, finished = 1, False
         while True:
             run = names.RunDirectory(FilePath("runs") / (stem if number == 1 else f"{stem}-{number}"))
-            if not run.path.exists():
-                return run
-            if run.exists and not run.finished:
-                return run  # resumed, or refused with the difference named
-            if run.finished:
-                progress.say(f"note: {run.path} holds a finished run; this is another one, and privacy costs add up")
+            if not run.path.exists() or (run.exists and not run.finished):
+                if finished:
+                    progress.say(f"note: runs/{stem} holds a finished run; this is another one, in {run.path}")
+                return run  # an unfinished one is resumed, or refused with the difference named
+            finished = finished or run.finished
             number += 1
 
 

@@ -24,6 +24,7 @@ def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: B
     """Train the base setting and every single change of it, and show the differences."""
     from sfumato.randomness import DiceKey
     from sfumato.training.directory import RunDirectory
+    from sfumato.training.loop import check_choices
     from sfumato.training.prepare import build
 
     place = Path(asked.output or f"runs/{stem_of(asked.what)}-factors")
@@ -37,7 +38,7 @@ def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: B
     for change in changes:  # refuses what could not be trained before anything is spent
         own = data_for(setting, data, change)
         plan, settings = decided(setting, own, change)
-        build(None, own.source, settings, DiceKey.from_seed(0))
+        check_choices(build(None, own.source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
         plans.append(plan)
     told = together(plans, asked, data.source) if mode == "uncovered" else None
     if asked.dry_run:

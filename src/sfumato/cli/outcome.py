@@ -37,6 +37,8 @@ def show(run: Run, *, json: bool) -> None:
         )
         return
     public = statement.circumstances.test_public
+    if run.steps < statement.plan.steps:
+        console.talk(f"note: ended after {run.steps} of {statement.plan.steps} steps; the promise is the whole plan's")
     console.result()
     console.result(
         f"test accuracy  {run.accuracy:.2%}"

@@ -103,5 +103,5 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
     if asked.trainable and "all" not in asked.trainable and asked.pretrained is None and source.cache is None:
         reasons.append("note: only a part is trained, and no pre-trained weights are given: the rest stays random")
     if asked.delta is None:
-        reasons.append(f"by rule: delta {plan.delta:g} (the largest power of ten below 1/N)")
+        reasons.append(f"by rule: delta {plan.delta:g} (the largest power of ten up to 0.9/N)")
     return plan, Settings(**values), [*reasons, *defaults.reasons(chosen, given)]

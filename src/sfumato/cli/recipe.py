@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,18 +81,29 @@ def _checked(path: str, options: dict[str, Any], known: Collection[str]) -> dict
             f"the recipe {path} has unknown options: {', '.join(unknown)}",
             f"use only {', '.join(sorted(known))}, and the tables [about], [sweep] and [search]",
         )
-    for names, right, what in (
-        (TEXTS, lambda value: isinstance(value, str), "text in quotation marks"),
-        (SWITCHES, lambda value: isinstance(value, bool), "true or false"),
-        (
-            LISTS,
-            lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
-            "a list of texts",
-        ),
-    ):
-        for name in names:
-            if name in options and not right(options[name]):
-                raise SfumatoError(
-                    f"{name} in the recipe {path} must be {what}, got {options[name]!r}", f"write {what}"
-                )
+    for name, value in options.items():
+        check_type(name, value, where=f" in the recipe {path}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
+def check_type(name: str, value: Any, *, where: str = "") -> None:
+    """Refuse a value that an option of this name cannot have, whoever gave it."""
+    right, what = _is_number, "a number"
+    if name in TEXTS:
+        right, what = (lambda one: isinstance(one, str)), "text in quotation marks"
+    elif name in SWITCHES:
+        right, what = (lambda one: isinstance(one, bool)), "true or false"
+    elif name in LISTS:
+        right, what = _all_of(lambda one: isinstance(one, str)), "a list of texts"
+    elif name == "epsilon":
+        right, what = (lambda one: _is_number(one) or _all_of(_is_number)(one)), "a number, or a list of them"
+    if not right(value):
+        raise SfumatoError(f"{name}{where} must be {what}, got {value!r}", f"write {what}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _all_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, (list, tuple)) and all(map(right, value))

@@ -71,7 +71,8 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
         setting, selection=selection, search=_behind(asked, selection, data), fingerprint=data.source.fingerprint
     )
     try_each(setting, data, rules)
-    _say_beforehand(setting, data, selection, progress)
+    if not (place / FILE).exists():
+        _say_beforehand(setting, data, selection, progress)
     if asked.dry_run:
         return _foretell(asked, selection)
     key = _begun(place, _record(asked, rules, selection, data), data)
@@ -118,10 +119,14 @@ def _say_beforehand(setting: Setting, data: Opened, selection: PrivateSelection,
 
 def _selection(asked: Sweep, setting: Setting, data: Opened) -> PrivateSelection:
     """What the search promises: the least noise that meets epsilon for all of it, or the noise that was asked for."""
+    from sfumato._checks import SfumatoError
     from sfumato.privacy import Draws, PrivateSelection, least_score_noise
     from sfumato.training import defaults
 
-    draws = Draws(mean=asked.candidates or MEAN, shape=SHAPE if asked.shape is None else asked.shape)
+    try:
+        draws = Draws(mean=asked.candidates or MEAN, shape=SHAPE if asked.shape is None else asked.shape)
+    except SfumatoError as error:
+        raise SfumatoError(error.problem.replace("mean must", "candidates must"), error.remedy) from None
     # The epsilon of one run decides nothing here but what is left out: batch size, steps and delta by their rules.
     plan = plan_for(setting, data, {} if asked.noise_multiplier else {"noise_multiplier": 8.0, "epsilon": None})
     noise, score_noise = asked.noise_multiplier, asked.score_noise
@@ -184,7 +189,11 @@ def _begun(place: Path, record: Mapping[str, Any], data: Opened) -> DiceKey:
 
     run = RunDirectory(place)
     if (place / FILE).exists():
-        pins.compare("search", run.read_json(FILE), record, remedy="give the options that the search began with")
+        remedy = "give the options that the search began with"
+        before = run.read_json(FILE)
+        options = before.pop("options", {})
+        pins.compare("search", before, {name: record[name] for name in record if name != "options"}, remedy=remedy)
+        pins.compare("options", options, record["options"], remedy=remedy)
         return DiceKey.load(place / KEY)
     shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
     with writing(place):

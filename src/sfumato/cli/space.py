@@ -23,6 +23,8 @@ def read(given: Iterable[str], what: str, known: Iterable[str]) -> dict[str, Dim
     uniform.
     """
     from sfumato._checks import SfumatoError
+    from sfumato.cli import recipe
+    from sfumato.randomness import Choice
 
     space: dict[str, Dimension] = {}
     if what.endswith(".toml"):
@@ -38,7 +40,11 @@ def read(given: Iterable[str], what: str, known: Iterable[str]) -> dict[str, Dim
         raise SfumatoError(f"a search cannot vary {', '.join(odd)}", f"vary {', '.join(sorted(known))}")
     if not space:
         raise SfumatoError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
-    return {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
+    space = {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
+    for name, rule in space.items():
+        for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
+            recipe.check_type(name, value)
+    return space
 
 
 def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:

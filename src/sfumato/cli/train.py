@@ -43,7 +43,7 @@ class Train(PrivateChoices):
         """Train, or say what training would be."""
         from sfumato.training import uses
         from sfumato.training.progress import Bars
-        from sfumato.training.run import earlier_plans, execute
+        from sfumato.training.run import earlier_plans, execute, refuse_finished
 
         if isinstance(self.budget, tuple):
             return budgets(self, self.budget)
@@ -52,6 +52,7 @@ class Train(PrivateChoices):
         with Bars() as progress:
             job, run = self.job(progress)
             if self.dry_run:
+                refuse_finished(run)
                 earlier = earlier_plans(job)
                 if earlier and not run.exists:
                     progress.say(uses.told(earlier, job.plan))

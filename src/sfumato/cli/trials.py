@@ -52,11 +52,12 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """The source of a search, read: the part to train on, and the records to score on."""
+    """The source of a search, read: the part to train on, the records to score on, and N of both together."""
 
     source: Source
     validation: Part
     request: dict[str, Any]
+    examples: int
 
 
 def setting_of(asked: Sweep) -> Setting:
@@ -79,10 +80,10 @@ def opened(setting: Setting) -> Opened:
 
     source, request = setting.asked.opened(Silence())
     if setting.scored_on is None:
+        examples = source.examples
         source, validation = put_aside(source, owner_key(), setting.validation)
-        return Opened(
-            source=source, validation=validation, request={"source": request, "validation": setting.validation}
-        )
+        request = {"source": request, "validation": setting.validation}
+        return Opened(source=source, validation=validation, request=request, examples=examples)
     declared: dict[str, Any] = {"classes": source.classes, "size": source.size, "channels": source.channels}
     cached = setting.scored_on.startswith("features:")
     other = None
@@ -103,7 +104,8 @@ def opened(setting: Setting) -> Opened:
             f"{', '.join(source.classes)}",
             "score on the same classes in the same order",
         )
-    return Opened(source=source, validation=other.test, request={"source": request, "scored on": setting.scored_on})
+    request = {"source": request, "scored on": setting.scored_on}
+    return Opened(source=source, validation=other.test, request=request, examples=source.examples)
 
 
 def _features_of(source: Source) -> tuple[int, str | None] | None:
@@ -148,15 +150,16 @@ def check_kind(asked: Sweep, data: Opened, *, public: bool) -> None:
 def try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> None:
     """Refuse a value that no run could be trained with, before anything is spent."""
     from sfumato.randomness import Choice, DiceKey
+    from sfumato.training.loop import check_choices
     from sfumato.training.prepare import build
 
     check_machine(setting)
     first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in rules.items()}
     for name, rule in rules.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
-            _, settings = decided(setting, data, {**first, name: value})
+            plan, settings = decided(setting, data, {**first, name: value})
             settings.view_rule.check(data.source.size)
-            build(None, data.source, settings, DiceKey.from_seed(0))
+            check_choices(build(None, data.source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
 
 
 def carried_out(
@@ -297,8 +300,11 @@ def job_for(setting: Setting, data: Opened, number: int, change: Mapping[str, An
 def decided(setting: Setting, data: Opened, change: Mapping[str, Any]) -> tuple[PrivacyPlan, Settings]:
     """The plan and the settings of one run; in a private selection all have the selection's plan."""
     from sfumato.cli.private import decide
+    from sfumato.privacy.plan import default_delta
 
     asked = replace(setting.asked, **change)
+    if asked.delta is None:  # as the run with the best settings has it, and as records of both parts are promised
+        asked = replace(asked, delta=default_delta(data.examples))
     if setting.selection is not None:  # what follows from the budget follows from that of the whole search
         plan = setting.selection.plan
         asked = replace(asked, epsilon=None, noise_multiplier=plan.noise_multiplier, steps=plan.steps)

@@ -59,7 +59,7 @@ def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float
     positive_integer("steps", steps)
     if isinstance(warmup, bool) or not isinstance(warmup, int) or not 0 <= warmup < steps:
         raise SfumatoError(
-            f"warmup must be a whole number from 0 to steps - 1 = {steps - 1}, got {warmup!r}", "give fewer steps"
+            f"warmup must be a whole number from 0 to steps - 1 = {steps - 1}, got {warmup!r}", "give fewer, or 0"
         )
 
     def multiplier(step: int) -> float:

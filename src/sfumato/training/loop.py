@@ -143,14 +143,19 @@ def check(job: Job) -> None:
         raise SfumatoError(
             f"views is {views.count}, but all views of an image would be alike", "give shift, flip or zoom, or one view"
         )
-    optim.schedule(job.settings.schedule, steps=job.plan.steps, warmup=job.settings.warmup)
-    optimizer_for(job.module, job.settings)
-    EMA(job.settings.ema)
+    check_choices(job.module, job.settings, steps=job.plan.steps)
     if not math.isfinite(job.plan.epsilon()):
         raise SfumatoError(
             f"the plan's epsilon is infinite at delta {job.plan.delta!r}, below what the accountant resolves",
             "give a larger delta, such as 1e-8, or more noise",
         )
+
+
+def check_choices(module: nn.Module, settings: Settings, *, steps: int) -> None:
+    """Refuse an optimizer, a schedule or an average that a run of so many steps could not have."""
+    optim.schedule(settings.schedule, steps=steps, warmup=settings.warmup)
+    optimizer_for(module, settings)
+    EMA(settings.ema)
 
 
 def begin(job: Job, run: RunDirectory) -> None:

@@ -33,7 +33,7 @@ from sfumato.training import evaluate, finish, pins
 from sfumato.training.checkpoint import Checkpoint, to_bytes
 from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.inputs import viewed
-from sfumato.training.loop import CHECKPOINT_SECONDS, evaluation_steps, optimizer_for, set_rate
+from sfumato.training.loop import CHECKPOINT_SECONDS, check_choices, evaluation_steps, optimizer_for, set_rate
 from sfumato.training.losses import LOSSES
 from sfumato.training.prepare import build, choose_device, default_threads, origin, trained_on, transform_for
 from sfumato.training.progress import Progress, Silence
@@ -161,8 +161,8 @@ def prepare(
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, KIND)
     module = build(model, source, settings, key).to(device)
     source.shown(settings.view_rule)
-    optim.schedule(settings.schedule, steps=training.steps, warmup=settings.warmup)
-    job = PublicJob(
+    check_choices(module, settings, steps=training.steps)
+    return PublicJob(
         module=module,
         source=source,
         training=training,
@@ -173,9 +173,6 @@ def prepare(
         origin=origin(source, settings),
         request=request or {},
     )
-    optimizer_for(job.module, job.training.settings)
-    EMA(settings.ema)
-    return job
 
 
 def execute(job: PublicJob, directory: str | os.PathLike[str], *, progress: Progress | None = None) -> PublicRun:
