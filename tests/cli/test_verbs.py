@@ -305,6 +305,12 @@ def test_tradeoff_ends_with_the_command_that_trains_by_the_point_taken(call, eps
     assert plan.epsilon() <= epsilon
 
 
+def test_tradeoff_marks_the_point_to_take_in_full_batches_too(call):
+    marked = [line for line in call("tradeoff --examples 900 --epsilon 3").splitlines() if "<- " in line]
+    assert len(marked) == 1
+    assert "enough steps: more of full batches gain nothing" in marked[0]
+
+
 def test_tradeoff_prints_tables_marks_rules_and_what_to_do_next(capsys):
     assert main([*shlex.split(TRADEOFF), "--epochs", "100", "--plot", "frontier.svg"]) == 0
     printed = capsys.readouterr()

@@ -155,6 +155,8 @@ class Tradeoff:
         }
         said = [remarks[point.rule]] if point.rule else []
         said += ["flat from here"] if point is found.flat_from else []
+        if point is found.best and not said:
+            said = ["enough steps: more of full batches gain nothing"]
         return ("<- " if point is found.best else "   ") + ", ".join(said) if said else ""
 
     def _why(self, best: Point) -> str:
