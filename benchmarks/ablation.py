@@ -81,7 +81,11 @@ def main() -> None:
         json.dumps({"rows": table, "tried": {row.adds: list(row.rates) for row in ROWS}}, indent=1) + "\n"
     )
     for row in table:
-        print(f"{row['adds']:<40} {row['validation']:.1%} ({row['spread']:.1%})  {row.get('sign', '')}")
+        averaged = statistics.median(row["averaged"])
+        print(
+            f"{row['adds']:<40} {row['validation']:.1%} ({row['spread']:.1%}), averaged {averaged:.1%}  "
+            f"{row.get('sign', '')}"
+        )
 
 
 def subset(data: Path, place: Path) -> Path:
@@ -131,6 +135,7 @@ def line(row: Row, rate: float, runs: list[dict[str, float]], weights: str) -> d
         "validation": statistics.median(values),
         "spread": statistics.stdev(values),
         "runs": values,
+        "averaged": [run["averaged"] for run in runs],
         "training": training,
     }
 
