@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from sfumato.cli import console
 from sfumato.cli.choices import stem_of
 from sfumato.cli.search_open import begin, line_of, plain, say_what_it_cost, together
-from sfumato.cli.trials import carried_out, check_kind, check_machine, data_for, decided, opened, setting_of
+from sfumato.cli.trials import (
+    carried_out,
+    check_kind,
+    check_machine,
+    check_trainable,
+    data_for,
+    decided,
+    opened,
+    setting_of,
+)
 
 if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
@@ -22,10 +31,7 @@ FILE = "factors.json"
 
 def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Bars) -> int:
     """Train the base setting and every single change of it, and show the differences."""
-    from sfumato.randomness import DiceKey
     from sfumato.training.directory import RunDirectory
-    from sfumato.training.loop import check_choices
-    from sfumato.training.prepare import build
 
     place = Path(asked.output or f"runs/{stem_of(asked.what)}-factors")
     setting = setting_of(asked)
@@ -38,7 +44,7 @@ def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: B
     for change in changes:  # refuses what could not be trained before anything is spent
         own = data_for(setting, data, change)
         plan, settings = decided(setting, own, change)
-        check_choices(build(None, own.source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
+        check_trainable(own.source, plan, settings)
         plans.append(plan)
     told = together(plans, asked, data.source) if mode == "uncovered" else None
     if asked.dry_run:

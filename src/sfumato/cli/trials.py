@@ -149,17 +149,24 @@ def check_kind(asked: Sweep, data: Opened, *, public: bool) -> None:
 
 def try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> None:
     """Refuse a value that no run could be trained with, before anything is spent."""
-    from sfumato.randomness import Choice, DiceKey
-    from sfumato.training.loop import check_choices
-    from sfumato.training.prepare import build
+    from sfumato.randomness import Choice
 
     check_machine(setting)
     first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in rules.items()}
     for name, rule in rules.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
             plan, settings = decided(setting, data, {**first, name: value})
-            settings.view_rule.check(data.source.size)
-            check_choices(build(None, data.source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
+            check_trainable(data.source, plan, settings)
+
+
+def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings) -> None:
+    """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
+    from sfumato.randomness import DiceKey
+    from sfumato.training.loop import check_choices
+    from sfumato.training.prepare import build
+
+    source.shown(settings.view_rule)
+    check_choices(build(None, source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
 
 
 def carried_out(

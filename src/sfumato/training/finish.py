@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -50,13 +50,7 @@ def conclude(
     run.write_json(names.EVALUATION, evaluate.to_dict(result), private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
-    about = model_metadata(
-        job.settings,
-        job.source,
-        job.transform,
-        statement.to_dict(),
-        trained_on=trained_on(job.source, job.settings),
-    )
+    about = model_metadata(job.settings, job.source, job.transform, statement.to_dict())
     write(run / names.MODEL, to_bytes(on_backbone(job.source, job.settings, outcome.weights), about))
     _close(ledger, run, outcome.step)
     write(run / names.DONE, b"")
@@ -97,15 +91,11 @@ def on_backbone(source: Source, settings: Settings, weights: dict[str, Tensor]) 
 
 
 def model_metadata(
-    settings: Settings,
-    source: Source,
-    transform: Transform | AsStored,
-    statement: Mapping[str, Any],
-    *,
-    trained_on: Sequence[str],
+    settings: Settings, source: Source, transform: Transform | AsStored, statement: Mapping[str, Any]
 ) -> dict[str, str]:
     """What the model file says of itself: how to build and feed the model, its statement, and (under the owner's key)
     what stands behind it that was trained on without privacy."""
+    own = {source.material} if statement["epsilon"] is None else set()
     cache = None if source.cache is None else source.cache.contents
     about: dict[str, Any] = {
         "format": FORMAT,
@@ -116,7 +106,7 @@ def model_metadata(
         "transform": transform.to_dict(),
         "loss": settings.loss,
         "statement": dict(statement),
-        "trained_on": list(trained_on),
+        "trained_on": sorted(own.union(trained_on(source, settings))),
     }
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone", "test_fraction")}

@@ -35,7 +35,7 @@ from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.inputs import viewed
 from sfumato.training.loop import CHECKPOINT_SECONDS, check_choices, evaluation_steps, optimizer_for, set_rate
 from sfumato.training.losses import LOSSES
-from sfumato.training.prepare import build, choose_device, default_threads, origin, trained_on, transform_for
+from sfumato.training.prepare import build, choose_device, default_threads, origin, transform_for
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.settings import Performance, Settings
@@ -289,13 +289,7 @@ def _conclude(job: PublicJob, run: RunDirectory, weights: dict[str, Tensor], sec
     run.write_json(names.EVALUATION, evaluate.to_dict(result))
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
-    about = finish.model_metadata(
-        settings,
-        job.source,
-        job.transform,
-        statement.to_dict(),
-        trained_on=sorted({*trained_on(job.source, settings), job.source.material}),
-    )
+    about = finish.model_metadata(settings, job.source, job.transform, statement.to_dict())
     write(run / names.MODEL, to_bytes(finish.on_backbone(job.source, settings, weights), about))
     write(run / names.DONE, b"")
     finish.clean(run)
