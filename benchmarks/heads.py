@@ -28,7 +28,7 @@ from sfumato.training.inputs import Inputs
 from sfumato.training.loop import Job
 from sfumato.training.prepare import prepare
 
-ROUNDS = 5
+ROUNDS = 9
 BATCH, NOISE = 4096, 1.0
 PHYSICAL = 1 << 30  # bytes of per-example gradients that Opacus may hold at once; it forms them all
 
