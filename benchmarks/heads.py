@@ -1,15 +1,17 @@
-"""What a private classifier on cached features costs: python benchmarks/heads.py PLACE [RECORDS WIDTH CLASSES [opacus]]
+"""What a private classifier on cached features costs: python benchmarks/heads.py PLACE [RECORDS WIDTH CLASSES [WHAT]]
 
 One full-batch step over a cache of random features, as `sfumato train features:PATH` takes it (reading, clipping and
 noise), against the two bare matrix products that it needs, on the same features in memory, in the same run. Then the
-peak of resident memory of such a step in a process of its own. With `opacus`, steps of a batch of 4,096, clipping and
-noise, against those of Opacus (pip install opacus) on the same features in memory. PLACE keeps the cache. Writes
-results/heads-MACHINE.json.
+peak of resident memory of such a step in a process of its own. WHAT measures one thing else instead: `memory` that peak
+alone; `disk` a step that reads more than is kept in memory, against a plain read of the same files, both with no page
+of them in memory beforehand; `opacus` steps of a batch of 4,096, clipping and noise, against those of Opacus (pip
+install opacus) on the same features in memory. PLACE keeps the cache. Writes results/heads-MACHINE.json.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -30,6 +32,7 @@ from sfumato.training.prepare import prepare
 
 ROUNDS = 9
 BATCH, NOISE = 4096, 1.0
+BLOCK = 4 << 20  # bytes that a plain read takes at a time
 PHYSICAL = 1 << 30  # bytes of per-example gradients that Opacus may hold at once; it forms them all
 
 
@@ -43,6 +46,9 @@ def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1
         return
     if "opacus" in options:
         against_opacus(path)
+        return
+    if "disk" in options:
+        against_disk(path)
         return
     job = job_for(path)
     step, bare = step_of(job), bare_products(job)
@@ -78,6 +84,39 @@ def keep(name: str, found: dict[str, object]) -> None:
     kept = json.loads(results.read_text()) if results.exists() else {}
     kept[name] = {"machine": machine} | found
     results.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def against_disk(path: Path) -> None:
+    """Full-batch steps that read all features from disk, against reading the files and doing nothing with them."""
+    job = job_for(path)
+    step, files = step_of(job), sorted(path.glob("train-*.safetensors"))
+    memory = bytearray(BLOCK)
+
+    def read() -> None:
+        for file in files:
+            with file.open("rb", buffering=0) as opened:
+                while opened.readinto(memory):
+                    pass
+
+    def cold(action) -> float:
+        for file in files:
+            with file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return timed(action)
+
+    pairs = [(cold(read), cold(step)) for _ in range(ROUNDS)]
+    mebibytes = sum(file.stat().st_size for file in files) / 2**20
+    found = {
+        "threads": torch.get_num_threads(),
+        "mebibytes": mebibytes,
+        "read_seconds": statistics.median(plain for plain, _ in pairs),
+        "seconds": statistics.median(private for _, private in pairs),
+        "share": statistics.median(plain / private for plain, private in pairs),
+        "shares": [plain / private for plain, private in pairs],
+    }
+    keep(f"{path.name}, from disk", found)
+    speeds = [mebibytes / found[name] for name in ("read_seconds", "seconds")]
+    print(f"read {speeds[0]:,.0f} MiB/s, step {speeds[1]:,.0f} MiB/s, share {found['share']:.2f}")
 
 
 def against_opacus(path: Path) -> None:
