@@ -1,11 +1,17 @@
 """What a private classifier on cached features costs: python benchmarks/heads.py PLACE [RECORDS WIDTH CLASSES [WHAT]]
 
-One full-batch step over a cache of random features, as `sfumato train features:PATH` takes it (reading, clipping and
-noise), against the two bare matrix products that it needs, on the same features in memory, in the same run. Then the
-peak of resident memory of such a step in a process of its own. WHAT measures one thing else instead: `memory` that peak
-alone; `disk` a step that reads more than is kept in memory, against a plain read of the same files, both with no page
-of them in memory beforehand; `opacus` steps of a batch of 4,096, clipping and noise, against those of Opacus (pip
-install opacus) on the same features in memory. PLACE keeps the cache. Writes results/heads-MACHINE.json.
+WHAT is one of:
+
+- `step` (the default): one full-batch step over a cache of random features, as `sfumato train features:PATH` takes it
+  (reading, clipping and noise), against the two bare matrix products that it needs, on the same features in memory, in
+  the same run;
+- `memory`: the peak of resident memory of such a step in a process of its own;
+- `disk`: such a step against a plain read of the same files, both with no page of them in memory beforehand, for
+  features that are more than training keeps;
+- `opacus`: steps of a batch of 4,096, clipping and noise, against those of Opacus (pip install opacus) on the same
+  features in memory.
+
+PLACE keeps the cache. Writes results/heads-MACHINE.json.
 """
 
 from __future__ import annotations
@@ -13,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -36,45 +41,41 @@ BLOCK = 4 << 20  # bytes that a plain read takes at a time
 PHYSICAL = 1 << 30  # bytes of per-example gradients that Opacus may hold at once; it forms them all
 
 
-def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1000, *options: str) -> None:
-    path = make(Path(place), records, width, classes)
-    if "memory" in options:
-        step_of(job_for(path))()
-        # Not getrusage: its peak is begun by the process that this one was forked from.
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        print(int(status["VmHWM"].split()[0]) / 1024)
-        return
-    if "opacus" in options:
-        against_opacus(path)
-        return
-    if "disk" in options:
-        against_disk(path)
-        return
+def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1000, what: str = "step") -> None:
+    measured = {"step": against_products, "memory": in_memory, "disk": against_disk, "opacus": against_opacus}
+    measured[what](make(Path(place), records, width, classes))
+
+
+def against_products(path: Path) -> None:
+    """Full-batch steps against the products alone, on the same features in memory."""
     job = job_for(path)
     step, bare = step_of(job), bare_products(job)
     step(), bare()
-    ratios, seconds = [], []
-    for _ in range(ROUNDS):
-        plain, private = timed(bare), timed(step)
-        ratios.append(private / plain)
-        seconds.append((plain, private))
-    command = [sys.executable, __file__, place, str(records), str(width), str(classes), "memory"]
-    peak = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    pairs = [(timed(bare), timed(step)) for _ in range(ROUNDS)]
+    ratios = [private / plain for plain, private in pairs]
     found = {
-        "records": records,
-        "width": width,
-        "classes": classes,
-        "threads": torch.get_num_threads(),
         "micro_batch": job.performance.micro_batch,
-        "bare_seconds": statistics.median(plain for plain, _ in seconds),
-        "seconds": statistics.median(private for _, private in seconds),
+        "bare_seconds": statistics.median(plain for plain, _ in pairs),
+        "seconds": statistics.median(private for _, private in pairs),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
-        "peak_mebibytes": peak,
     }
     keep(path.name, found)
     print(f"step {found['seconds']:.2f} s, bare products {found['bare_seconds']:.2f} s, ratio {found['ratio']:.3f}")
+
+
+def in_memory(path: Path) -> None:
+    """The most memory that a process of one full-batch step holds, pages of files that it maps included."""
+    peak = measuring.apart(peak_of_step, path)
+    keep(f"{path.name}, memory", {"peak_mebibytes": peak})
     print(f"peak resident memory {peak:,.0f} MiB")
+
+
+def peak_of_step(path: Path) -> float:
+    step_of(job_for(path))()
+    # Not getrusage: its peak is begun by the process that this one was forked from.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) / 1024
 
 
 def keep(name: str, found: dict[str, object]) -> None:
@@ -82,7 +83,7 @@ def keep(name: str, found: dict[str, object]) -> None:
     machine = measuring.machine("cpu")
     results = measuring.RESULTS / f"heads-{measuring.machine_name(machine)}.json"
     kept = json.loads(results.read_text()) if results.exists() else {}
-    kept[name] = {"machine": machine} | found
+    kept[name] = {"machine": machine, "threads": torch.get_num_threads()} | found
     results.write_text(json.dumps(kept, indent=1) + "\n")
 
 
@@ -107,7 +108,6 @@ def against_disk(path: Path) -> None:
     pairs = [(cold(read), cold(step)) for _ in range(ROUNDS)]
     mebibytes = sum(file.stat().st_size for file in files) / 2**20
     found = {
-        "threads": torch.get_num_threads(),
         "mebibytes": mebibytes,
         "read_seconds": statistics.median(plain for plain, _ in pairs),
         "seconds": statistics.median(private for _, private in pairs),
@@ -133,7 +133,7 @@ def against_opacus(path: Path) -> None:
         for name, way in steps.items():
             seconds[name].append(timed(way))
     medians = {name: statistics.median(found) for name, found in seconds.items()}
-    keep(f"{path.name}, B = {BATCH}, against Opacus", {"threads": torch.get_num_threads(), "seconds": medians})
+    keep(f"{path.name}, B = {BATCH}, against Opacus", {"seconds": medians})
     for name, found in medians.items():
         print(f"{name:<8} {1000 * found:8.1f} ms, {found / medians['sfumato']:.1f} of sfumato's")
 
