@@ -267,7 +267,7 @@ def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, picture
             monkeypatch.setattr(inputs, "CPU_KEPT", most)
             made = inputs.Inputs(job)
             assert (made._features is None) == (most == 0)
-            found.append([(one, labels) for one, labels, _ in made.micro_batches(key, 0, rows)])
+            found.append([(one.clone(), labels) for one, labels, _ in made.micro_batches(key, 0, rows)])
         assert [len(one) for one, _ in found[0]] == [len(rows[start : start + 5]) for start in range(0, len(rows), 5)]
         for kept, read in zip(*found, strict=True):
             assert torch.equal(kept[0], read[0])

@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -79,14 +80,35 @@ class CachedRecords:
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """Features float32 (n, S, D) of the records at these positions, in all S versions that are stored of each."""
+        return self._read(rows, self._memory)
+
+    def in_turn(self) -> Callable[[np.ndarray | slice], np.ndarray]:
+        """`take` into two pieces of memory by turns: what a call gives lasts until the call after the next.
+
+        Fresh memory for every call costs as much time as reading from a fast disk: the system fills each page of it
+        with zeros first.
+        """
+        kept = deque([self._memory(0), self._memory(0)])
+
+        def memory(records: int) -> np.ndarray:
+            kept.rotate()
+            if len(kept[0]) < records:
+                kept[0] = self._memory(records)
+            return kept[0][:records]
+
+        return lambda rows: self._read(rows, memory)
+
+    def _memory(self, records: int) -> np.ndarray:
+        return np.empty((records, self._pieces[0].record_bytes if self._pieces else 0), np.uint8)
+
+    def _read(self, rows: np.ndarray | slice, memory_for: Callable[[int], np.ndarray]) -> np.ndarray:
         places = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
         places = places if self._which is None else self._which[places]
-        dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
-        found = torch.empty(len(places), *shape, dtype=dtype)
-        memory = found.view(torch.uint8).reshape(len(places), self._pieces[0].record_bytes).numpy()
+        memory = memory_for(len(places))
         for piece, first, run in self._runs(places):
             self._pieces[piece].fill(memory[run], first)
-        return found.float().numpy()
+        dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
+        return torch.from_numpy(memory).view(dtype).reshape(len(places), *shape).float().numpy()
 
     def chosen(self, which: np.ndarray) -> CachedRecords:
         """The records where the mask (N,) is true."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import AsStored, Draws, Part, Source, Transform, Views
+from sfumato.data import AsStored, CachedRecords, Draws, Part, Source, Transform, Views
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk
 from sfumato.randomness import DiceKey
@@ -80,7 +80,8 @@ class Inputs:
         """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys.
 
         The views' dice are thrown for the whole logical batch, and dropout's for each record by itself, so how the
-        batch is cut does not matter to them.
+        batch is cut does not matter to them. A piece lasts until the next one is asked for: features that are read from
+        disk come in memory that is used again.
         """
         job, size = self._job, self._job.performance.micro_batch
         records = job.source.shown(job.views)
@@ -124,13 +125,14 @@ def viewed(pictures: Tensor, dice: Draws, source: Source, views: Views, transfor
 
 
 def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iterator[np.ndarray]:
-    """What the records in each piece hold, read while the piece before it is worked on."""
+    """What the records in each piece hold, read while the piece before it is worked on, and lasting until the next."""
+    take = records.in_turn() if isinstance(records, CachedRecords) else records.take
     with ThreadPoolExecutor(1) as reader:
-        coming = [reader.submit(records.take, rows) for rows in pieces[:1]]
+        coming = [reader.submit(take, rows) for rows in pieces[:1]]
         for rows in [*pieces[1:], None]:
             found = coming.pop()
             if rows is not None:
-                coming.append(reader.submit(records.take, rows))
+                coming.append(reader.submit(take, rows))
             yield found.result()
 
 

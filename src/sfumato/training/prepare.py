@@ -29,7 +29,7 @@ from sfumato.training.settings import Performance, Settings
 CPU_MEMORY = 512 << 20
 CPU_COMFORT = 64 << 20
 CUDA_SHARE = 0.5
-MOST_AT_ONCE = 4096
+MOST_AT_ONCE = 8192
 MOST_IMAGES_ON_CPU = 128
 FEATURE_MEMORY = 2 << 30
 LIBRARIES = ("timm", "torchvision")
