@@ -67,11 +67,11 @@ def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call
     assert statement["filtered"]
     assert "were filtered by looking at private data" in statement["not_covered"][-1]
     call(f"pretrain {sets[0]} --public --pretrained pre --steps 2 --batch-size 10 --output again --threads 1")
-    assert json.loads(Path("again/statement.json").read_text())["pretrained"] == "filtered run"
+    assert json.loads(Path("again/statement.json").read_text())["origins"] == ["filtered data", "public run"]
     for weights in ("pre", "again"):
         call(f"train {sets[1]} {QUICK.replace('--model linear', '')} --pretrained {weights} --output {weights}-run")
         private = json.loads(Path(f"{weights}-run/statement.json").read_text())
-        assert private["circumstances"]["pretrained"] == "filtered run"
+        assert private["circumstances"]["origins"] == ["filtered data", "public run"]
         assert "filtered by looking at private data" in private["not_covered"][0]
         call(f"verify {weights}-run")
     call(f"train {found['written']} {QUICK} --output direct")
@@ -84,10 +84,10 @@ def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call
         call(f"verify {run}")
     call(f"train {sets[1]} {QUICK.replace('--model linear', '')} --pretrained direct --output after")
     after = json.loads(Path("after/statement.json").read_text())
-    assert after["circumstances"]["pretrained"] == "private and filtered run"
+    assert after["circumstances"]["origins"] == ["filtered data", "private run"]
     call(f"pretrain {found['written']} --public --pretrained after --steps 2 --batch-size 10 --output mix --threads 1")
     mixed = json.loads(Path("mix/statement.json").read_text())
-    assert mixed["pretrained"] == "private and filtered run"
+    assert mixed["origins"] == ["filtered data", "private run"]
     assert len(mixed["not_covered"]) == 3
     chained = json.loads(call(f"dedup {found['written']} {sets[1]} --output chained --json"))
     assert open_source(chained["written"], owner_key=KEY).filtered, "a filter by a filtered set is marked as well"

@@ -13,11 +13,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from sfumato import SfumatoError, features, load, open_source, owner_key
+from sfumato import SfumatoError, features, load, open_source, owner_key, train
 from sfumato.cli import main
+from sfumato.data import Records
 from sfumato.privacy import PrivacyPlan, compose
 from sfumato.privacy.statement import rounded_up
-from sfumato.training import caching, loop
+from sfumato.training import caching, label_sets, loop
 
 BACKBONE = "--backbone runs/wrn"
 QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
@@ -58,7 +59,7 @@ def test_from_pictures_to_a_private_model_that_takes_pictures(call, spots_folder
     assert on_pictures["accuracy"] == on_features["accuracy"]
     assert on_pictures["loss"] == pytest.approx(on_features["loss"], rel=1e-5)
     statement = json.loads(Path("run/statement.json").read_text())
-    assert statement["circumstances"]["pretrained"] == "public run"
+    assert statement["circumstances"]["origins"] == ["public run"]
     assert statement["circumstances"]["read"] == ["examples", "classes"], "size and colour are the backbone's"
     assert "cache" not in Path("run/statement.json").read_text()
     call("evaluate run features:other", status=1)
@@ -112,6 +113,11 @@ def test_several_budgets_and_what_they_cost_together(call):
     assert "These are 2 releases of one data set" in told
     Path("r.toml").write_text('source = "features:cache"\nepsilon = [1, 4]\nsteps = 2\nbatch-size = 1438\n')
     assert "These are 2 releases" in call("train r.toml --threads 1 --device cpu --output c")
+    Path("noise.toml").write_text('source = "features:cache"\nepsilon = [1, 4]\nnoise-multiplier = 30.0\n')
+    assert "several budgets and --noise-multiplier are both given" in call("train noise.toml --output d", status=1)
+    assert [(row["steps"], row["batch_size"]) for row in found["rows"]] == [
+        (plan.steps, plan.expected_batch_size) for plan in plans
+    ]
     assert "not covered" not in told, "the data are public"
     assert load("b/without-privacy").predict(["a.png"]).shape == (1, 10), "its backbone stands in the file as well"
     call(f"train features:cache {quick} --private --epsilon 2 --output before")
@@ -191,6 +197,51 @@ def test_several_right_labels(call, spots_folder):
         Path("odd.json").write_text(json.dumps(data))
         assert words in call("evaluate run features:parted --label-sets odd.json", status=1)
     assert "cannot be read" in call("evaluate run features:parted --label-sets none.json", status=1)
+
+
+def test_the_numbers_of_imagenet_s_classes_are_not_those_of_a_list_by_name(tmp_path):
+    part = Records(
+        images=np.zeros((2, 8, 8, 1), np.uint8),
+        labels=np.zeros(2, np.int64),
+        files=tuple(f"val/ILSVRC2012_val_0000000{number}.JPEG" for number in (2, 1)),
+    )
+    path = tmp_path / "real.json"
+    path.write_text("[[0, 999], [7]]")
+    wordnet = [f"n{number:08d}" for number in range(1440764, 1441764)]
+    backwards = wordnet[::-1]
+    assert label_sets.read(str(path), [part], wordnet, parted=True) == [{7}, {0, 999}]
+    assert label_sets.read(str(path), [part], backwards, parted=True) == [{992}, {999, 0}]
+    assert label_sets.read(str(path), [part], ["7", "0", "999"], parted=True) == [{0}, {1, 2}]
+    for classes, words in (
+        (["goldfish", "tench"], "which is which cannot be told from 'goldfish'"),
+        (wordnet[:100], "which is which cannot be told from 'n01440764'"),
+        (["7", "0"], "hold '999', which is neither a class"),
+    ):
+        with pytest.raises(SfumatoError, match=words):
+            label_sets.read(str(path), [part], classes, parted=True)
+
+
+def test_a_module_of_one_s_own_on_features_is_named_beside_their_backbone(call):
+    call(f"features digits --private {BACKBONE} --output cache")
+    source = open_source("features:cache", owner_key=owner_key())
+    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=64, steps=2, epsilon=3.0, delta=1e-4)
+    module = torch.nn.Linear(source.cache.contents.width, 10)
+    run = train(module, source, plan, directory="own", learning_rate=1e-6, threads=1)
+    assert run.statement.circumstances.origins == ("own model", "public run")
+    assert {line.split(")")[0] for line in run.statement.not_covered[:2]} == {
+        "The data behind the pre-trained weights (of a model of the owner's own",
+        "The data behind the pre-trained weights (from training without privacy",
+    }
+
+
+def test_a_model_is_measured_on_the_part_that_its_own_training_left(call, spots_folder):
+    source = open_source(f"folder:{spots_folder}", owner_key=owner_key(), size=8, channels=1, test_fraction=0.05)
+    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=16, steps=2, epsilon=3.0, delta=1e-3)
+    train("linear", source, plan, directory="own", learning_rate=0.1, threads=1)
+    for model in ("own", "own/model.safetensors"):
+        assert json.loads(call(f"evaluate {model} folder:{spots_folder} --json"))["images"] == len(source.test)
+        held = json.loads(call(f"evaluate {model} folder:{spots_folder} --test-fraction 0.5 --json"))
+        assert held["images"] > len(source.test), "as told"
 
 
 def test_a_run_goes_on_with_the_features_that_it_began_with(call, monkeypatch):

@@ -18,6 +18,7 @@ import pytest
 from sfumato import randomness
 from sfumato._checks import SfumatoError
 from sfumato.cli import main, search_private, trials
+from sfumato.data.filtered import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
 from sfumato.training import finish, loop, uses
 from sfumato.training import search as candidates
@@ -203,7 +204,7 @@ def test_a_candidate_ends_as_nothing_but_the_winner_of_its_search(call, spots, t
     with monkeypatch.context() as patch:
         patch.setattr(search_private, "_choose", lambda *_: (_ for _ in ()).throw(StopError))
         with pytest.raises(StopError):
-            main(shlex.split(f"sweep digits --private {QUICK} {SELECTED} --score-on digits"))
+            main(shlex.split(f"sweep digits --private {QUICK} {SELECTED}"))
     os.rename(".won.search/0", "mine")
     record = json.loads(Path("mine/settings.json").read_text())
     plan, settings = PrivacyPlan.from_dict(json.loads(Path("mine/plan.json").read_text())), record["settings"]
@@ -324,11 +325,20 @@ def test_scores_may_be_taken_on_public_data(call, spots):
     assert "--score-on npz:other.npz is private" in told
     call("pretrain digits --model wrn-10-1 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
     call(f"features {spots} --backbone wrn --channels 1 --output mine")
-    call(f"features {spots} --backbone wrn --channels 1 --output shown --public")
+    upside_down = {name: value[:, ::-1] if name[0] == "x" else value for name, value in np.load("spots.npz").items()}
+    np.savez("public.npz", **upside_down)
+    call("features npz:public.npz --backbone wrn --channels 1 --output shown --public")
+    call(f"features {spots} --backbone wrn --channels 1 --test-fraction 0.5 --output same --public")
     on_features = f"sweep features:mine {QUICK.replace('--model linear', '--model head')} {SELECTED}"
     told = call(f"{on_features} --score-on digits --dry-run", status=1)
     assert "--score-on digits holds other inputs than features:mine" in told
     assert "holds other inputs" in call(f"sweep {spots} {QUICK} {SELECTED} --score-on features:shown", status=1)
+    told = call(f"{on_features} --score-on features:same", status=1)
+    assert "--score-on features:same holds records of features:mine, which are private" in told
+    np.savez("filtered.npz", **upside_down, **{MARK: np.array(True)})
+    call("features npz:filtered.npz --backbone wrn --channels 1 --output filtered --public")
+    told = call(f"{on_features} --score-on features:filtered", status=1)
+    assert "--score-on features:filtered was filtered by looking at private data, so it is not public" in told
     call(f"{on_features} --score-on features:shown")
     call("features digits --backbone wrn --output digits-features")
     told = call(f"{on_features.replace('won', 'two')} --score-on features:digits-features --dry-run", status=1)
@@ -570,6 +580,21 @@ def test_a_candidate_that_cannot_be_trained_counts_as_the_worst(call, spots, thr
     monkeypatch.setattr(trials, "job_for", fails)
     monkeypatch.setattr(search_private, "job_for", fails)
     assert json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))["settings"] == {"learning_rate": 0.2}
+
+
+def test_the_winner_s_statement_names_what_stood_behind_all_candidates(call, spots, monkeypatch):
+    for name, private in (("seen", True), ("shown", False)):
+        verb = f"train {spots} --epsilon 8 --batch-size 30" if private else f"pretrain {spots} --public --batch-size 30"
+        call(f"{verb} --model linear --steps 2 --seed 0 --threads 1 --device cpu --output {name}")
+    np.savez(
+        "others.npz", **{key: 255 - value if key[0] == "x" else value for key, value in np.load("spots.npz").items()}
+    )
+    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"pretrained": "shown"})
+    selected = "--search private --candidates 3 --shape inf --vary pretrained=shown,seen --output won"
+    call(f"sweep npz:others.npz {QUICK} --trainable all {selected}")
+    statement = json.loads(Path("won/statement.json").read_text())
+    assert statement["circumstances"]["origins"] == ["private run", "public run"]
+    call("verify won")
 
 
 def test_a_value_that_no_candidate_could_have_is_refused_beforehand(call, spots):

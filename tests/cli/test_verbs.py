@@ -382,7 +382,7 @@ def test_pretrain_and_fine_tune(call, quick):
     fine = quick.replace("linear", "cnn") + " --pretrained runs/pre --trainable classifier --output runs/fine --json"
     call(f"train digits {fine}")
     written = json.loads(Path("runs/fine/statement.json").read_text())
-    assert written["circumstances"]["pretrained"] == "public run"
+    assert written["circumstances"]["origins"] == ["public run"]
     call("train runs/pre", status=1)
     call("verify runs/pre", status=1)
 

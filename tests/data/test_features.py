@@ -131,7 +131,7 @@ def test_the_same_pixels_from_other_files_are_other_images(tmp_path):
 
 def test_damage_is_refused_by_name(tmp_path):
     made(tmp_path / "c", contents())
-    made(tmp_path / "other", replace(contents(), origin="timm"))
+    made(tmp_path / "other", replace(contents(), origins=["timm"]))
     piece = tmp_path / "c" / "train-00000.safetensors"
     whole = piece.read_bytes()
     piece.write_bytes(whole[:-4])

@@ -67,8 +67,8 @@ def test_a_seed_voids_the_promise_in_plain_sight():
         ({"read": ("examples",)}, "Read from the data and treated as public: the number of training examples."),
         ({"read": ("classes",)}, "Read from the data and treated as public: the list of classes."),
         ({"read": ("size",)}, "Read from the data and treated as public: the image size."),
-        ({"pretrained": "file"}, "The data behind the pre-trained weights (from a file of the owner)"),
-        ({"pretrained": "own model"}, "weights (of a model of the owner's own), where it begins with such: for what"),
+        ({"origins": ("file",)}, "The data behind the pre-trained weights (from a file of the owner)"),
+        ({"origins": ("own model",)}, "weights (of a model of the owner's own), where it begins with such: for what"),
         ({}, "measured on the test split"),
         ({}, "Checks of the data before training"),
         ({}, "earlier runs on the same data"),
@@ -97,7 +97,7 @@ def test_an_early_end_does_not_lower_epsilon():
 
 
 def test_it_survives_json_and_follows_from_plan_and_circumstances():
-    facts = Circumstances(read=("examples", "channels"), pretrained="timm", seeded=True)
+    facts = Circumstances(read=("examples", "channels"), origins=("timm",), seeded=True)
     data = json.loads(json.dumps(Statement(plan=PLAN, circumstances=facts).to_dict()))
     again = Statement(
         plan=PrivacyPlan.from_dict(data["plan"]), circumstances=Circumstances.from_dict(data["circumstances"])
@@ -232,13 +232,13 @@ def test_a_selected_model_s_statement_survives_json_and_can_be_derived_again(sco
 
 
 def test_a_search_that_is_not_covered_comes_first_and_in_figures():
-    found = statement(search=Search(runs=12, epsilon=3.39991, delta=1e-5), pretrained="timm", steps_taken=3)
+    found = statement(search=Search(runs=12, epsilon=3.39991, delta=1e-5), origins=("timm",), steps_taken=3)
     assert found.not_covered[0] == (
         "The search for these settings: 12 runs on the same data, of which the promise speaks of one. Together, had "
         "they been planned in advance, they come to epsilon 3.400 at delta 1e-05. No epsilon covers "
         "the choice among them, which was made by exact scores on these data."
     )
-    assert found.not_covered[1:] == statement(pretrained="timm", steps_taken=3).not_covered
+    assert found.not_covered[1:] == statement(origins=("timm",), steps_taken=3).not_covered
     assert found.epsilon == statement().epsilon
     assert "1 run on the same data" in statement(search=Search(runs=1, epsilon=1.0, delta=1e-5)).not_covered[0]
     assert "epsilon inf" in statement(search=Search(runs=2, epsilon=math.inf, delta=1e-5)).not_covered[0]

@@ -44,7 +44,7 @@ def computed(path, source, showing=None, backbone=None, rows=7, **options):
     network, expects = backbone_for()
     network = backbone or network
     showing = showing or caching.Showing()
-    contents = replace(caching.contents_for(source, network, expects, showing, origin="timm"), rows=rows)
+    contents = replace(caching.contents_for(source, network, expects, showing, origins=["timm"]), rows=rows)
     cache = Cache(path)
     caching.compute(cache, contents, source, network, owner_key=KEY, batch=4, **options)
     return cache

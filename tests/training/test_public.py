@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from sfumato import EMA, load, pretrain, train
 from sfumato._checks import SfumatoError
 from sfumato.randomness import DiceKey
 from sfumato.training import Settings, public
 from sfumato.training.directory import RunDirectory
+from sfumato.training.prepare import origins_of
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.verify import verify
 
@@ -86,8 +88,8 @@ def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
         public.execute(job_for(shown, training), tmp_path / "cut")
     with pytest.raises(SfumatoError, match="differs in its settings: steps was 24 and is 25"):
         public.execute(job_for(shown, replace(training, steps=25), tmp_path / "cut"), tmp_path / "cut")
-    other = replace(job_for(shown, training, tmp_path / "cut"), origin="private run")
-    words = "differs in its origin: of the initial weights was absent and is private run"
+    other = replace(job_for(shown, training, tmp_path / "cut"), origins=("private run",))
+    words = "differs in its origin: of the initial weights was [] and is ['private run']"
     with pytest.raises(SfumatoError, match=words):
         public.execute(other, tmp_path / "cut")
     marked = job_for(replace(shown, filtered=True), training, tmp_path / "cut")
@@ -137,7 +139,7 @@ def test_private_fine_tuning_starts_from_its_averaged_weights(pretrained, spots,
             assert torch.equal(value, before[name])
         else:
             torch.testing.assert_close(value, before[name], atol=1e-5, rtol=0)
-    assert run.statement.circumstances.pretrained == "public run"
+    assert run.statement.circumstances.origins == ("public run",)
     assert "from training without privacy" in run.statement.not_covered[0]
 
 
@@ -155,19 +157,26 @@ def test_weights_that_have_seen_the_private_records_are_refused(shown, spots, pl
     assert not (tmp_path / "c").exists()
 
 
+def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):
+    torch.manual_seed(0)
+    own, choices = nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), {"learning_rate": 0.1, "threads": 1}
+    first = pretrain(own, shown, directory=tmp_path / "a", steps=2, batch_size=50, **choices)
+    assert origins_of(str(first.directory)) == ("own model", "public run")
+
+
 def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):
     choices = {"learning_rate": 0.1, "threads": 1}
     first = train("cnn", spots, plan, directory=tmp_path / "a", **choices)
     second = pretrain(
         "cnn", shown, directory=tmp_path / "b", steps=2, batch_size=50, pretrained=str(first.directory), **choices
     )
-    assert second.statement.to_dict()["pretrained"] == "private run"
+    assert second.statement.to_dict()["origins"] == ["private run"]
     assert "A private run stands behind the weights" in second.statement.to_dict()["not_covered"][1]
     third = pretrain(
         "cnn", shown, directory=tmp_path / "c", steps=2, batch_size=50, pretrained=str(second.directory), **choices
     )
     last = train("cnn", spots, plan, directory=tmp_path / "d", pretrained=str(third.directory), **choices)
-    assert last.statement.circumstances.pretrained == "private run"
+    assert last.statement.circumstances.origins == ("private run", "public run")
     assert "epsilons add up" in last.statement.not_covered[0]
 
 

@@ -15,7 +15,7 @@ from torch import nn
 import sfumato
 from sfumato import EMA, PrivacyPlan, SfumatoError, train
 from sfumato.training import Settings, uses
-from sfumato.training.prepare import origin, origin_of, origin_of_backbone, prepare
+from sfumato.training.prepare import origins, origins_of, origins_of_backbone, prepare
 
 
 def test_it_learns_and_says_what_it_promised(one_run, plan):
@@ -97,11 +97,15 @@ def test_runs_that_differ_share_no_noise_under_one_seed(spots, plan, tmp_path):
     first, other = (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)) for _ in range(2))
     bounded = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh())
     bounded.load_state_dict(first.state_dict())
+    dropping = [nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Dropout(rate)) for rate in (0.1, 0.9)]
+    for module in dropping:
+        module.load_state_dict(first.state_dict())
     named = replace(settings, model="linear")
     sums = [
         prepare(first, spots, plan, settings),
         prepare(other, spots, plan, settings),
         prepare(bounded, spots, plan, settings),
+        *(prepare(module, spots, plan, settings) for module in dropping),
         prepare(first, replace(spots, features="a" * 64), plan, settings),
         prepare(first, replace(spots, features="b" * 64), plan, settings),
         prepare(first, replace(spots, fingerprint="c" * 64), plan, settings),
@@ -113,7 +117,7 @@ def test_runs_that_differ_share_no_noise_under_one_seed(spots, plan, tmp_path):
     keys = {thrown(job) for job in sums}
     assert len(keys) == len(sums)
     assert thrown(prepare(first, spots, plan, settings)) == thrown(sums[0])
-    state = {name: torch.zeros_like(value) for name, value in sums[8].module.state_dict().items()}
+    state = {name: torch.zeros_like(value) for name, value in sums[10].module.state_dict().items()}
     path = tmp_path / "start.safetensors"
     begun = []
     for shift in (0.0, 1.0):
@@ -126,10 +130,10 @@ def test_runs_that_differ_share_no_noise_under_one_seed(spots, plan, tmp_path):
 def test_a_run_that_is_called_like_a_library_is_no_library(spots, plan, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     train("cnn", spots, plan, directory=name, learning_rate=1.0, threads=1)
-    assert origin_of_backbone(name, None) == "private run"
-    assert origin_of_backbone("timm:resnet18", name) == "private run"
-    assert origin_of_backbone(f"{name}:resnet18", None) == name
-    assert origin_of(f"./{name}") == "private run"
+    assert origins_of_backbone(name, None) == ("private run",)
+    assert origins_of_backbone("timm:resnet18", name) == ("private run",)
+    assert origins_of_backbone(f"{name}:resnet18", None) == (name,)
+    assert origins_of(f"./{name}") == ("private run",)
 
 
 def test_a_module_of_one_s_own_is_trained_as_a_copy(spots, plan, tmp_path):
@@ -141,7 +145,7 @@ def test_a_module_of_one_s_own_is_trained_as_a_copy(spots, plan, tmp_path):
     assert all(torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True))
     assert not module.training
     assert all(parameter.grad is None for parameter in module.parameters())
-    assert run.statement.circumstances.pretrained == "own model", "its first weights may be of other data"
+    assert run.statement.circumstances.origins == ("own model",), "its first weights may be of other data"
     with pytest.raises(SfumatoError, match="only its own code can build"):
         run.load()
     loaded = run.load(model=nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Dropout(0.1)))
@@ -152,16 +156,24 @@ def test_a_module_of_one_s_own_is_trained_as_a_copy(spots, plan, tmp_path):
 @pytest.mark.parametrize(
     ("model", "pretrained", "words"),
     [
-        ("module", None, "own model"),
-        ("mine:build,depth=2", None, "own model"),
-        ("module", "timm", "timm"),
-        ("timm:resnet10t", None, None),
-        ("cnn", None, None),
+        ("module", None, ("own model",)),
+        ("mine:build,depth=2", None, ("own model",)),
+        ("mine:build", "timm", ("own model", "timm")),
+        ("timm:resnet10t", "timm", ("timm",)),
+        ("timm:resnet10t", None, ()),
+        ("cnn", None, ()),
     ],
 )
 def test_where_the_first_weights_come_from(spots, model, pretrained, words):
     settings = Settings(model=model, optimizer="sgd", learning_rate=1.0, pretrained=pretrained)
-    assert origin(spots, settings) == words
+    assert origins(spots, settings) == words
+
+
+def test_a_module_has_its_weights_already(spots, plan, tmp_path):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    with pytest.raises(SfumatoError, match="pretrained timm is given beside a module, which has its weights already"):
+        train(module, spots, plan, directory=tmp_path / "run", learning_rate=1.0, pretrained="timm")
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_averaging_the_last_weights_are_kept(spots, plan, options, tmp_path):

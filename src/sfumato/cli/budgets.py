@@ -30,7 +30,8 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
     from sfumato.training.directory import RunDirectory
     from sfumato.training.progress import Bars
 
-    given = [name for name in ("noise_multiplier", "seeds") if getattr(asked, name) is not None]
+    whole = asked.with_recipe(asked.what)
+    given = [name for name in ("noise_multiplier", "seeds") if getattr(whole, name) is not None]
     if given or asked.dry_run:
         raise SfumatoError(
             f"several budgets and --{(given[0] if given else 'dry_run').replace('_', '-')} are both given",
@@ -56,6 +57,8 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
             "accuracy": run.accuracy,
             "top5": run.top5,
             "noise_multiplier": run.statement.plan.noise_multiplier,
+            "steps": run.statement.plan.steps,
+            "batch_size": run.statement.plan.expected_batch_size,
             "run": str(run.directory),
         }
         for run in found
@@ -68,8 +71,6 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
         "delta": delta,
         "epsilon_of_all_uses": with_other_runs(found[0], len(found), together),
         "public": public,
-        "steps": found[0].statement.plan.steps,
-        "batch_size": found[0].statement.plan.expected_batch_size,
     }
     RunDirectory(base).write_json(FILE, result, private=True)
     write(base / PLOT, curve_of_budgets(rows, plain).encode(), private=True)

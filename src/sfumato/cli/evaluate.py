@@ -9,7 +9,7 @@ from sfumato.cli import console
 from sfumato.cli.options import Device, Directory, Path, SourceName, TestShare
 
 if TYPE_CHECKING:
-    from sfumato.training import Loaded
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,8 @@ class Evaluate:
                 channels=transform.channels,
                 root=self.root,
                 download=self.download,
-                test_fraction=self._test_fraction(loaded),
+                # As the model was trained, so that no training image is counted as a test image.
+                test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
             )
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         sets = None
@@ -109,15 +110,3 @@ class Evaluate:
         if not source.public:
             console.talk("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
-
-    def _test_fraction(self, loaded: Loaded) -> float:
-        """As given, or as the run was trained, so that no training image is counted as a test image."""
-        from sfumato.data import TEST_FRACTION
-        from sfumato.training import directory as names
-
-        if self.test_fraction is None and loaded.features is not None:
-            return loaded.features["test_fraction"]
-        run = names.RunDirectory(self.run_directory)
-        if self.test_fraction is not None or not run.exists:
-            return TEST_FRACTION if self.test_fraction is None else self.test_fraction
-        return run.read_json(names.SETTINGS)["request"].get("source", {}).get("test_fraction", TEST_FRACTION)

@@ -67,7 +67,7 @@ class Features(SourceChoices):
         from sfumato.randomness import owner_key
         from sfumato.training import caching
         from sfumato.training.checkpoint import stored_materials
-        from sfumato.training.prepare import choose_device, default_threads, origin_of_backbone
+        from sfumato.training.prepare import choose_device, default_threads, origins_of_backbone
         from sfumato.training.progress import Bars
 
         if self.what.startswith("features:"):
@@ -91,7 +91,7 @@ class Features(SourceChoices):
                 expects,
                 showing,
                 dtype=self.dtype,
-                origin=origin_of_backbone(self.backbone, self.weights),
+                origins=origins_of_backbone(self.backbone, self.weights),
                 trained_on=stored_materials(self.weights or self.backbone),
             )
             began = time.monotonic()

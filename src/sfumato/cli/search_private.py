@@ -70,12 +70,12 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
     setting = replace(
         setting, selection=selection, search=_behind(asked, selection, data), fingerprint=data.source.fingerprint
     )
-    try_each(setting, data, rules)
+    setting = replace(setting, behind=try_each(setting, data, rules))
     if not (place / FILE).exists():
         _say_beforehand(setting, data, selection, progress)
     if asked.dry_run:
         return _foretell(asked, selection)
-    key = _begun(place, _record(asked, rules, selection, data), data)
+    key = _begun(place, _record(asked, rules, setting, data), data)
     count = number_of_candidates(selection.draws, key)
     changes = [settings_of(number, rules, key) for number in range(count)]
     progress.say("searching; how many candidates there are is a secret of the search, and so are their scores")
@@ -168,10 +168,12 @@ def _scores(asked: Sweep, draws: Draws, epsilon: float, delta: float) -> float |
     return least_score_noise(draws, epsilon=epsilon, delta=delta)
 
 
-def _record(asked: Sweep, rules: Mapping[str, Dimension], selection: PrivateSelection, data: Opened) -> dict[str, Any]:
+def _record(asked: Sweep, rules: Mapping[str, Dimension], setting: Setting, data: Opened) -> dict[str, Any]:
     """What a search that goes on must agree with."""
+    assert setting.selection is not None
     return {
-        "selection": selection.to_dict(),
+        "selection": setting.selection.to_dict(),
+        "behind": list(setting.behind),
         "space": {name: repr(rule) for name, rule in rules.items()},
         "options": {name: repr(value) for name, value in asked.given.items() if name not in ("what", *FREE)},
         "request": data.request,

@@ -39,6 +39,7 @@ class Setting:
         selection: the private selection that the runs are candidates of.
         threads: CPU threads of each process.
         fingerprint: of the data that the search began with, which every process must find again.
+        behind: what stands behind the initial weights of any candidate of the selection.
     """
 
     asked: PrivateChoices
@@ -48,6 +49,7 @@ class Setting:
     selection: PrivateSelection | None = None
     threads: int | None = None
     fingerprint: str | None = None
+    behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,16 @@ def opened(setting: Setting) -> Opened:
             f"{', '.join(source.classes)}",
             "score on the same classes in the same order",
         )
+    if other.filtered and not source.filtered:
+        raise SfumatoError(
+            f"--score-on {setting.scored_on} was filtered by looking at private data, so it is not public",
+            "score on the set as it was before, or leave it out",
+        )
+    if not source.public and _records_of(source) & _records_of(other):
+        raise SfumatoError(
+            f"--score-on {setting.scored_on} holds records of {setting.asked.source}, which are private",
+            "score on other data, leave these records out of the private ones (sfumato dedup), or leave --score-on out",
+        )
     request = {"source": request, "scored on": setting.scored_on}
     return Opened(source=source, validation=other.test, request=request, examples=source.examples)
 
@@ -111,6 +123,14 @@ def opened(setting: Setting) -> Opened:
 def _features_of(source: Source) -> tuple[int, str | None] | None:
     """The width of a cache's features and the digest of the network behind them; None for images."""
     return None if source.cache is None else (source.cache.contents.width, source.cache.contents.digest)
+
+
+def _records_of(source: Source) -> set[bytes]:
+    """The codes of all its records, whichever part they are in."""
+    from sfumato.data import own_codes
+    from sfumato.randomness import owner_key
+
+    return {code.tobytes() for part in (source.train, source.test) for code in own_codes(part, owner_key())}
 
 
 def data_for(setting: Setting, data: Opened, change: Mapping[str, Any]) -> Opened:
@@ -147,25 +167,34 @@ def check_kind(asked: Sweep, data: Opened, *, public: bool) -> None:
         raise SfumatoError(f"{asked.source} is private, and the search is public", "give --search private or uncovered")
 
 
-def try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> None:
-    """Refuse a value that no run could be trained with, before anything is spent."""
+def try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> tuple[str, ...]:
+    """Refuse a value that no run could be trained with, before anything is spent.
+
+    Returns:
+        What stands behind the initial weights of any run, as statements say it.
+    """
     from sfumato.randomness import Choice
+    from sfumato.training.prepare import origins
 
     check_machine(setting)
     first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in rules.items()}
+    behind: set[str] = set()
     for name, rule in rules.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
             plan, settings = decided(setting, data, {**first, name: value})
             check_trainable(data.source, plan, settings)
+            behind.update(origins(data.source, settings))
+    return tuple(sorted(behind))
 
 
 def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings) -> None:
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
     from sfumato.randomness import DiceKey
     from sfumato.training.loop import check_choices
-    from sfumato.training.prepare import build
+    from sfumato.training.prepare import build, refuse_trained_on, trained_on
 
     source.shown(settings.view_rule)
+    refuse_trained_on(source, trained_on(source, settings))
     check_choices(build(None, source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
 
 
@@ -301,6 +330,7 @@ def job_for(setting: Setting, data: Opened, number: int, change: Mapping[str, An
         request=data.request,
         search=setting.search,
         candidate=None if setting.selection is None else number,
+        behind=setting.behind,
     )
 
 

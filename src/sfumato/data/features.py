@@ -48,7 +48,7 @@ SOURCE_FACTS = frozenset(
     }
 )
 PIECE_BYTES = 64 << 20
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Contents:
         backbone: how to build the network again; None for features that came from elsewhere.
         digest: SHA-256 of the backbone's function and weights; None without backbone.
         weights: SHA-256 of the weights alone, which are kept beside the features.
-        origin: where the backbone's weights come from, as statements say it.
+        origins: what stands behind the backbone's weights, as statements say it.
         trained_on: `Source.material` of what they were trained on without privacy, as far as it is known.
         transform: how images become the backbone's input, as `Transform.to_dict` has it.
         crop: how views are cut out of a training image, in words and numbers.
@@ -84,7 +84,7 @@ class Contents:
     backbone: Mapping[str, Any] | None = None
     digest: str | None = None
     weights: str | None = None
-    origin: str | None = None
+    origins: tuple[str, ...] | list[str] = ("unknown",)
     trained_on: tuple[str, ...] | list[str] = ()
     transform: Mapping[str, Any] | None = None
     crop: Mapping[str, Any] = field(default_factory=dict)

@@ -108,7 +108,7 @@ class CachedRecords:
         for piece, first, run in self._runs(places):
             self._pieces[piece].fill(memory[run], first)
         dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
-        return torch.from_numpy(memory).view(dtype).reshape(len(places), *shape).float().numpy()
+        return torch.from_numpy(memory.reshape(-1)).view(dtype).reshape(len(places), *shape).float().numpy()
 
     def chosen(self, which: np.ndarray) -> CachedRecords:
         """The records where the mask (N,) is true."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.statement import FILTERED_ORIGINS, PRIVATE_ORIGINS
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoPromise:
@@ -16,7 +14,7 @@ class NoPromise:
 
     Args:
         published: whether the data are a published collection; otherwise their owner declared them public.
-        pretrained: where the initial weights came from: None or one of `statement.ORIGINS`.
+        origins: what stands anywhere behind the initial weights: some of `statement.ORIGINS`.
         filtered: whether the data were filtered by looking at private data.
 
     >>> NoPromise(published=True).sentence.split(":")[0]
@@ -24,7 +22,7 @@ class NoPromise:
     """
 
     published: bool
-    pretrained: str | None = None
+    origins: tuple[str, ...] = ()
     filtered: bool = False
 
     @property
@@ -39,12 +37,12 @@ class NoPromise:
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon is null."""
         lines = ["Everything. Private data must not be trained on in this way."]
-        if self.pretrained in PRIVATE_ORIGINS:
+        if "private run" in self.origins:
             lines.append(
                 "A private run stands behind the weights that this training began with: that run's own statement "
                 "speaks for its data, and where the same data are used again, epsilons add up."
             )
-        if self.filtered or self.pretrained in FILTERED_ORIGINS:
+        if self.filtered or "filtered data" in self.origins:
             lines.append(
                 "The data, or those behind the weights that this training began with, were filtered by looking at "
                 "private data. What was left out tells of those, without noise."
@@ -59,6 +57,6 @@ class NoPromise:
             "epsilon": None,
             "delta": None,
             "published": self.published,
-            "pretrained": self.pretrained,
+            "origins": list(self.origins),
             "filtered": self.filtered,
         }

@@ -20,24 +20,20 @@ FACT_NAMES = {
 }
 
 ORIGINS = {
-    "timm": "from timm), which are taken as public",
-    "torchvision": "from torchvision), which are taken as public",
-    "file": "from a file of the owner), which are taken as public",
-    "own model": "of a model of the owner's own), where it begins with such: for what its first weights tell, its "
-    "owner answers",
-    "public run": "from training without privacy), which their owner declared public",
-    "filtered run": "from training without privacy on data that were filtered by looking at private data): the filter "
-    "is a function of those without noise, which no promise here covers",
+    "filtered data": "from training on data that were filtered by looking at private data): the filter is a function "
+    "of those without noise, which no promise here covers",
     "private run": "from another private run), for which that run's own statement speaks: where both have used the "
     "same data, their epsilons add up",
-    "private and filtered run": "from another private run), for which that run's own statement speaks: where both have "
-    "used the same data, their epsilons add up; and some of the data were filtered by looking at private data, without "
-    "noise, which no promise here covers",
     "unknown": "behind features that were made elsewhere), and whether each row was made of its own record alone: for "
     "both their owner answers",
+    "own model": "of a model of the owner's own), where it begins with such: for what its first weights tell, its "
+    "owner answers",
+    "file": "from a file of the owner), which are taken as public",
+    "public run": "from training without privacy), which their owner declared public",
+    "timm": "from timm), which are taken as public",
+    "torchvision": "from torchvision), which are taken as public",
 }
-PRIVATE_ORIGINS = frozenset({"private run", "private and filtered run"})
-FILTERED_ORIGINS = frozenset({"filtered run", "private and filtered run"})
+"""What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +76,7 @@ class Circumstances:
         seeded: the dice key was derived from a seed that somebody knows.
         key_bits: the width of the secret from which every draw was made.
         noise_sampler: how the noise was made.
-        pretrained: where the initial weights came from, or those behind the features: None or one of `ORIGINS`.
+        origins: what stands anywhere behind the initial weights, or behind the features: some of `ORIGINS`.
         filtered: the training data were chosen by looking at private data without noise.
         steps_taken: how many of the plan's steps were taken, where the run ended early.
         search: the search that the run's settings came from, where it is not covered: in no private selection, and not
@@ -93,7 +89,7 @@ class Circumstances:
     seeded: bool = False
     key_bits: int = 256
     noise_sampler: str = "float64 Gaussian (Philox counter generator, ziggurat), rounded to float32"
-    pretrained: str | None = None
+    origins: tuple[str, ...] = ()
     filtered: bool = False
     steps_taken: int | None = None
     search: Search | None = None
@@ -102,19 +98,20 @@ class Circumstances:
         unknown = set(self.read) - set(FACT_NAMES)
         if unknown:
             raise SfumatoError(f"read names unknown facts {sorted(unknown)}", f"use {', '.join(FACT_NAMES)}")
-        if self.pretrained is not None:
-            one_of("pretrained", self.pretrained, tuple(ORIGINS))
+        for name in self.origins:
+            one_of("origins", name, tuple(ORIGINS))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        return asdict(self) | {"read": list(self.read)}
+        return asdict(self) | {"read": list(self.read), "origins": list(self.origins)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
         """The circumstances that `to_dict` wrote."""
         try:
             search = None if data["search"] is None else Search(**data["search"])
-            fields: dict[str, Any] = {**data, "read": tuple(data["read"]), "search": search}
+            lists = {name: tuple(data[name]) for name in ("read", "origins")}
+            fields: dict[str, Any] = {**data, **lists, "search": search}
             return cls(**fields)
         except (TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None
@@ -235,8 +232,8 @@ class Statement:
         ]
         if facts.steps_taken is not None:
             lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
-        if facts.pretrained is not None:
-            lines.insert(0, f"The data behind the pre-trained weights ({ORIGINS[facts.pretrained]}.")
+        behind = [words for name, words in ORIGINS.items() if name in facts.origins]
+        lines[:0] = [f"The data behind the pre-trained weights ({words}." for words in behind]
         if facts.filtered:
             lines.insert(
                 0,

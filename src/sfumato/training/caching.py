@@ -36,7 +36,7 @@ from sfumato.randomness import owner_key as own_key
 from sfumato.training import pins
 from sfumato.training.checkpoint import stored_materials, to_bytes
 from sfumato.training.inputs import ahead
-from sfumato.training.prepare import choose_device, origin_of_backbone, refuse_trained_on
+from sfumato.training.prepare import choose_device, origins_of_backbone, refuse_trained_on
 from sfumato.training.progress import Progress, Silence
 
 CROPS = ("central", "inception")
@@ -92,7 +92,7 @@ def features(
         expects,
         Showing(crop=crop, views=default_views(crop, flip=flip) if views is None else views, flip=flip),
         dtype=dtype,
-        origin=origin_of_backbone(backbone, weights),
+        origins=origins_of_backbone(backbone, weights),
         trained_on=stored_materials(weights or backbone),
     )
     cache = Cache(directory)
@@ -155,13 +155,13 @@ def contents_for(
     showing: Showing,
     *,
     dtype: str = "float32",
-    origin: str | None = None,
+    origins: Sequence[str] = ("unknown",),
     trained_on: Sequence[str] = (),
 ) -> Contents:
     """What the cache of this source under this backbone is to be.
 
     Args:
-        origin: where the backbone's weights come from, as statements say it.
+        origins: what stands behind the backbone's weights, as statements say it.
         trained_on: `Source.material` of what they were trained on without privacy.
 
     Errors: `SfumatoError` where that is the source itself, and the source is private.
@@ -188,7 +188,7 @@ def contents_for(
         backbone=backbone.architecture.to_dict(),
         digest=hashlib.sha256(f"{pins.model_digest(backbone, shape)} {weights}".encode()).hexdigest(),
         weights=weights,
-        origin=origin,
+        origins=list(origins),
         trained_on=list(trained_on),
         transform=transform.to_dict(),
         crop={"crop": showing.crop, "flip": showing.flip},

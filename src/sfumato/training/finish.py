@@ -23,7 +23,7 @@ from sfumato.training.loop import Job, Outcome
 from sfumato.training.prepare import trained_on
 from sfumato.training.settings import Settings
 
-FORMAT = 1
+FORMAT = 2
 
 
 def conclude(
@@ -107,9 +107,10 @@ def model_metadata(
         "loss": settings.loss,
         "statement": dict(statement),
         "trained_on": sorted(own.union(trained_on(source, settings))),
+        "test_fraction": source.test_fraction,
     }
     if cache is not None:
-        about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone", "test_fraction")}
+        about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}
         if cache.transform is not None and settings.model != "module":
             about["transform"] = dict(cache.transform)
     return {METADATA: json.dumps(about, sort_keys=True)}

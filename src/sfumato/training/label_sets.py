@@ -15,6 +15,8 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato.data import Part
 
+_IMAGENET = 1000
+_WORDNET = re.compile(r"n\d{8}")
 _NUMBERED = re.compile(r"ILSVRC2012_val_(\d{8})\..*")
 
 
@@ -24,8 +26,8 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
     Args:
         path: a JSON file: an object from file names, with as many of their folders as tell them apart, to sets, or a
             list with a set for each record in their order. Each set is a list of class names, or of positions in the
-            class list. ReaL's own `real.json` is a list by the number in the names of ImageNet's validation files, and
-            is understood where records have such names.
+            class list. ReaL's own `real.json` is a list by the number in the names of ImageNet's validation files, of
+            ImageNet's own numbers of the classes; it is understood where records and classes have such names.
         parts: the records.
         classes: class names.
         parted: whether the records are in an order of their own, and not in that of a split by hash.
@@ -52,7 +54,7 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
             places = [int(number[1]) - 1 for number in numbers if number]
             if max(places) >= len(data):
                 raise SfumatoError(f"label sets {path} end before image {max(places) + 1}", "give all of them")
-            chosen = [data[place] for place in places]
+            chosen = [_by_name(_listed(data[place], path), classes, path) for place in places]
         elif not parted:
             raise SfumatoError(
                 f"label sets {path} are a list, and a hash has split these records, whose order then means nothing",
@@ -101,6 +103,22 @@ def _named(files: Sequence[Path], data: Mapping[str, Any], path: str) -> list[st
             f"label sets {path} name {name}, as {times} files are called", "add the folders that tell them apart"
         )
     return found
+
+
+def _by_name(labels: list[Any], classes: Sequence[str], path: str) -> list[Any]:
+    """ImageNet's numbers of classes as names: the rank of their WordNet numbers, or the numbers themselves."""
+    if all(isinstance(label, str) for label in labels):
+        return labels
+    if len(classes) == _IMAGENET and all(map(_WORDNET.fullmatch, classes)):
+        names = dict(enumerate(sorted(classes)))
+    elif all(name.isdecimal() for name in classes):
+        names = {int(name): name for name in classes}
+    else:
+        raise SfumatoError(
+            f"label sets {path} number ImageNet's classes, and which is which cannot be told from {classes[0]!r}",
+            "name the classes by their WordNet numbers, such as n01440764, or write an object from file names",
+        )
+    return [names.get(label, str(label)) if type(label) is int else label for label in labels]
 
 
 def _listed(labels: Any, path: str) -> list[Any]:

@@ -28,16 +28,18 @@ def environment() -> dict[str, str]:
     return pins
 
 
-def model_digest(module: nn.Module, shape: tuple[int, ...]) -> str:
+def model_digest(module: nn.Module, shape: tuple[int, ...], *, training: bool = False) -> str:
     """SHA-256 of what the model computes on a made-up image, with made-up parameters: the same for the same function.
 
     Args:
         module: any model for images; a copy of it is looked at, on the CPU.
         shape: of one image, (C, H, W).
+        training: in training mode, dropout and the like included, instead of evaluation mode.
     """
-    copied = copy.deepcopy(module).cpu().eval()
+    copied = copy.deepcopy(module).cpu().train(training)
     digest = hashlib.sha256(type(module).__qualname__.encode())
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         for name, parameter in copied.named_parameters():
             width = max(1, parameter[0].numel()) if parameter.dim() else 1
             waves = torch.linspace(1, parameter.numel(), parameter.numel()).sin() / width**0.5

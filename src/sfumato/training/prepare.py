@@ -17,7 +17,6 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import AsStored, Contents, Source, Transform
 from sfumato.gradients import ClippedGradient
 from sfumato.privacy import Circumstances, PrivacyPlan, Search
-from sfumato.privacy.statement import FILTERED_ORIGINS, PRIVATE_ORIGINS
 from sfumato.randomness import DiceKey
 from sfumato.training import checkpoint, loop, pins
 from sfumato.training.checkpoint import stored_materials
@@ -49,6 +48,7 @@ def prepare(
     request: Mapping[str, Any] | None = None,
     search: Search | None = None,
     candidate: int | None = None,
+    behind: Collection[str] = (),
 ) -> Job:
     """Everything up to the first step.
 
@@ -61,6 +61,7 @@ def prepare(
         request: what the user asked for, for the record.
         search: the search that the run is part of, where no promise covers it.
         candidate: the run's number among the candidates of a private selection; None for all other runs.
+        behind: what stands behind the initial weights of any candidate: the choice among them depends on all.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
@@ -112,7 +113,11 @@ def prepare(
         settings=settings,
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
         transform=transform_for(module, source, settings),
-        circumstances=replace(circumstances(source, settings, key), search=search),
+        circumstances=replace(
+            circumstances(source, settings, key),
+            search=search,
+            origins=tuple(sorted({*origins(source, settings), *behind})),
+        ),
         key=key,
         input_shape=shape,
         trunk=trunk,
@@ -130,11 +135,13 @@ def _seeded(
     """The dice key of a run with a seed.
 
     **Guarantee.** Runs that differ in anything that their sums depend on have dice of their own, under one seed too:
-    noise that two releases share is gone from their difference, and their epsilons would not add up.
+    noise that two releases share is gone from their difference, and their epsilons would not add up. What the model
+    computes is known by trying it, in evaluation and in training.
     """
+    trained = pins.model_digest(module, source.shape, training=True)
     parts = (
         *(plan.fingerprint, source.fingerprint, source.features, digest, pins.weights_digest(module.state_dict())),
-        *(settings.to_dict(), candidate),
+        *(settings.to_dict(), candidate, trained),
     )
     return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
 
@@ -147,32 +154,31 @@ def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumsta
         test_public=source.public,
         seeded=settings.seed is not None,
         key_bits=key.bits,
-        pretrained=origin(source, settings),
+        origins=origins(source, settings),
         filtered=source.filtered,
     )
 
 
-def origin(source: Source, settings: Settings) -> str | None:
-    """Where the initial weights come from, or those behind the features, as a statement says it."""
-    if source.cache is not None:
-        return source.cache.contents.origin or "unknown"
+def origins(source: Source, settings: Settings) -> tuple[str, ...]:
+    """What stands behind the initial weights, and behind the features where the source is a cache, for a statement."""
     own = settings.model == "module" or models.is_own(settings.model)
-    return origin_of(settings.pretrained) or ("own model" if own else None)
+    features = () if source.cache is None else source.cache.contents.origins
+    return tuple(sorted({*features, *origins_of(settings.pretrained), *(["own model"] if own else [])}))
 
 
-def origin_of(weights: str | None) -> str | None:
-    """What a statement calls weights: None, a library, or a path; whatever stands anywhere behind them counts."""
-    if weights in (None, "timm"):
-        return weights
-    return _origin_of_file(weights)  # type: ignore[arg-type]
+def origins_of(weights: str | None) -> tuple[str, ...]:
+    """What stands behind weights: None, a library, or a path; whatever stands anywhere behind them counts."""
+    if weights is None:
+        return ()
+    return (weights,) if weights == "timm" else _origins_of_file(weights)
 
 
-def origin_of_backbone(name: str, weights: str | None) -> str | None:
-    """What a statement calls the weights of a backbone: those of a file, of its library, or of a run."""
+def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
+    """What stands behind the weights of a backbone: those of a file, of its library, or of a run."""
     library, colon, _ = name.partition(":")
     if weights is None and colon and library in LIBRARIES:
-        return library
-    return _origin_of_file(weights or name)
+        return (library,)
+    return _origins_of_file(weights or name)
 
 
 def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
@@ -189,16 +195,16 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
         )
 
 
-def _origin_of_file(weights: str) -> str:
-    statement = checkpoint.stored_statement(models.file_of(weights))
+def _origins_of_file(weights: str) -> tuple[str, ...]:
+    path = models.file_of(weights)
+    statement = checkpoint.stored_statement(path)
     if statement is None:
-        return "file"
+        return ("file",)
     facts = statement.get("circumstances", statement)
-    private = statement["epsilon"] is not None or facts.get("pretrained") in PRIVATE_ORIGINS
-    filtered = facts.get("filtered", False) or facts.get("pretrained") in FILTERED_ORIGINS
-    if private:
-        return "private and filtered run" if filtered else "private run"
-    return "filtered run" if filtered else "public run"
+    if "origins" not in facts or "filtered" not in facts:
+        raise SfumatoError(f"{path} does not tell what stands behind its weights", "train it again with this version")
+    run = "public run" if statement["epsilon"] is None else "private run"
+    return tuple(sorted({run, *facts["origins"], *(["filtered data"] if facts["filtered"] else [])}))
 
 
 def choose_device(name: str | None) -> str:
@@ -261,6 +267,11 @@ def transform_for(module: nn.Module, source: Source, settings: Settings) -> Tran
 
 def build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:
     """The model with its initial weights, which are public: drawn from a generator apart from the dice."""
+    if model is not None and settings.pretrained is not None:
+        raise SfumatoError(
+            f"pretrained {settings.pretrained} is given beside a module, which has its weights already",
+            "load them into the module, and leave it out",
+        )
     if model is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial weights", 0))

@@ -35,7 +35,7 @@ from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.inputs import viewed
 from sfumato.training.loop import CHECKPOINT_SECONDS, check_choices, evaluation_steps, optimizer_for, set_rate
 from sfumato.training.losses import LOSSES
-from sfumato.training.prepare import build, choose_device, default_threads, origin, transform_for
+from sfumato.training.prepare import build, choose_device, default_threads, origins, transform_for
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.settings import Performance, Settings
@@ -83,7 +83,7 @@ class PublicJob:
     transform: Transform | AsStored
     key: DiceKey
     model_digest: str
-    origin: str | None = None
+    origins: tuple[str, ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -94,7 +94,7 @@ class PublicJob:
     @property
     def statement(self) -> NoPromise:
         """That nothing is promised."""
-        return NoPromise(published=self.source.published, pretrained=self.origin, filtered=self.source.filtered)
+        return NoPromise(published=self.source.published, origins=self.origins, filtered=self.source.filtered)
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
@@ -115,7 +115,7 @@ class PublicJob:
             },
             "transform": self.transform.to_dict(),
             "model": {"function": self.model_digest},
-            "origin": {"of the initial weights": self.origin},
+            "origin": {"of the initial weights": list(self.origins)},
         }
 
 
@@ -170,7 +170,7 @@ def prepare(
         transform=transform_for(module, source, settings),
         key=key,
         model_digest=pins.model_digest(module, source.shape),
-        origin=origin(source, settings),
+        origins=origins(source, settings),
         request=request or {},
     )
 

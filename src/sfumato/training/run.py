@@ -16,7 +16,7 @@ from torch import nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
-from sfumato.data import AsStored, Source, Transform, open_source, preparation
+from sfumato.data import TEST_FRACTION, AsStored, Source, Transform, open_source, preparation
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.training import directory as names
@@ -41,6 +41,7 @@ class Loaded:
         statement: what its training promised, as in statement.json.
         loss: the name of the loss that it was trained by, which says what its logits mean.
         features: of a head that was trained on a cache: the width and the digest of its backbone's features.
+        test_fraction: the share of the test part, where the keyed hash split the records that it was trained on.
     """
 
     module: nn.Module
@@ -49,6 +50,7 @@ class Loaded:
     statement: Mapping[str, Any]
     loss: str = "softmax"
     features: Mapping[str, Any] | None = None
+    test_fraction: float = TEST_FRACTION
 
     def on(self, source: Source) -> tuple[nn.Module, Transform | AsStored]:
         """The module and the preparation for the records of this source, images or features.
@@ -322,6 +324,8 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -
         classes = tuple(about["classes"])
     except (KeyError, ValueError):
         raise SfumatoError(f"{path} is no model of sfumato", "name a run directory or its model file") from None
+    if about["format"] != finish.FORMAT:
+        raise SfumatoError(f"{path} was written by another version of sfumato", "train it again with this one")
     if model is None and about["model"] == "module":
         raise SfumatoError(
             f"{path} was trained from a module that only its own code can build", "pass it: load(run, model=module)"
@@ -344,6 +348,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -
         statement=about["statement"],
         loss=about.get("loss", "softmax"),
         features=about.get("features"),
+        test_fraction=about["test_fraction"],
     )
 
 
