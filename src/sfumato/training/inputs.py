@@ -115,7 +115,7 @@ class Inputs:
             return self._features[torch.from_numpy(rows).unsqueeze(1).to(device), ways.to(device)]
         if (np.diff(rows) == 1).all():  # all records in their order need not be copied
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
-        return self._features[torch.from_numpy(rows).to(device)]
+        return self._features.index_select(0, torch.from_numpy(rows).to(device))  # twice as fast as brackets
 
 
 def viewed(pictures: Tensor, dice: Draws, source: Source, views: Views, transform: Transform | AsStored) -> Tensor:
