@@ -22,6 +22,7 @@ from runs import last_row, sfumato
 
 RESULTS = Path(__file__).parent / "results" / "transfer.json"
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+BY_RULE = (0.5, 1.0, 2.0, 8.0)
 DELTA, EXAMPLES = "1e-5", 50_000
 # By optimizer. A single step from zero leaves the same order of classes whatever the rate is.
 RATES = {
@@ -75,7 +76,16 @@ def table(cache: Path, place: Path) -> dict[str, Any]:
             title: {label: pool.submit(best, cache, place, *options) for label, options in some.items()}
             for title, some in rows.items()
         }
-    return {title: {label: row.result() for label, row in some.items()} for title, some in coming.items()}
+        found = {title: {label: row.result() for label, row in some.items()} for title, some in coming.items()}
+    return found | {"by rule": {f"{epsilon:g}": by_rule(cache, place, epsilon) for epsilon in BY_RULE}}
+
+
+def by_rule(cache: Path, place: Path, epsilon: float) -> dict[str, float]:
+    """Test accuracy of three runs with no option but the budget."""
+    options = ("--epsilon", str(epsilon), "--delta", DELTA, "--examples", str(EXAMPLES), "--seeds", "3")
+    runs = place / "runs" / f"{cache.name}-by-rule-{epsilon:g}"
+    found = sfumato("train", f"features:{cache}", *options, "--device", "cpu", "--output", str(runs))
+    return {"accuracy": found["accuracy"], "deviation": found["spread"]}
 
 
 def best(cache: Path, place: Path, optimizer: str, steps: int, epsilon: float, *more: str) -> dict[str, float]:
@@ -99,7 +109,8 @@ def show(name: str, comparisons: dict[str, Any]) -> None:
     for title, rows in comparisons.items():
         print(f"  {title}")
         for label, row in rows.items():
-            print(f"    {label!s:<22} {row['accuracy']:.1%} (deviation {row['deviation']:.1%}, rate {row['rate']:g})")
+            rate = f", rate {row['rate']:g}" if "rate" in row else ""
+            print(f"    {label!s:<22} {row['accuracy']:.1%} (deviation {row['deviation']:.1%}{rate})")
 
 
 if __name__ == "__main__":
