@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from sfumato.data import open_source
 
@@ -99,15 +101,21 @@ def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
     found = json.loads(call(f"dedup digits folder:{spots_folder} --output d --json"))
     assert found["written"] == "csv:d/private.csv"
     assert found["private"] == 120
-    again = json.loads(call(f"dedup folder:{spots_folder} folder:{spots_folder} --drop public --output e --json"))
-    assert again["exact"] == 120
+    twice = f"dedup folder:{spots_folder} folder:{spots_folder}"
+    assert "hold the same pictures; name the public set, then the private" in call(twice, status=1)
+    shutil.copytree(spots_folder, "shown")
+    other = next(Path("shown").rglob("*.png"))
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (12, 12), np.uint8)).save(other)
+    again = json.loads(call(f"dedup folder:shown folder:{spots_folder} --drop public --output e --json"))
+    assert again["exact"] == 119
     pair = json.loads(Path("e/pairs.json").read_text())[0]
-    assert pair["public_file"] == pair["private_file"]
+    assert Path(pair["public_file"]).name == Path(pair["private_file"]).name
     assert pair["private_file"].startswith(str(spots_folder))
     assert Path(pair["private_file"]).name in Path("e/pairs.html").read_text()
     assert open_source("csv:d/private.csv", owner_key=KEY).train.files is not None
     lines = Path("e/public.csv").read_text().splitlines()  # all copies of a picture are left out
-    assert lines == ["path,label,split,filtered_by_private_data"]
+    assert (lines[0], len(lines)) == ("path,label,split,filtered_by_private_data", 2)
+    assert str(other) in lines[1]
     table = Path("d/private.csv").read_text().splitlines()
     marked = [f"{table[0]},filtered_by_private_data", *(f"{line},yes" for line in table[1:])]
     Path("marked.csv").write_text("\n".join(marked))
@@ -121,6 +129,17 @@ def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
 def test_refusals(call, sets, options, words):
     assert words in call(f"dedup {sets[0]} {sets[1]} {options} --output d", status=1)
     assert not Path("d").exists()
+
+
+def test_a_set_that_would_be_empty_is_not_written(call, sets):
+    arrays = np.load("private.npz")
+    np.savez("all.npz", **{name: values[1:] if name.endswith("train") else values for name, values in arrays.items()})
+    told = call(f"dedup {sets[1]} npz:all.npz")
+    assert "Nothing is left, so no set was written." in told
+    assert sorted(path.name for path in Path("dedup/all").iterdir()) == ["pairs.html", "pairs.json"]
+    call(f"dedup npz:all.npz {sets[1]}")
+    call(f"dedup {sets[0]} {sets[1]} --drop public")
+    assert Path("dedup/private-public/public.npz").exists(), "beside what was written the other way round"
 
 
 def test_none_is_left_out_where_none_is_asked_for(call, sets):

@@ -314,9 +314,9 @@ def test_a_selection_goes_on_only_as_what_it_was(call, spots, monkeypatch):
         with pytest.raises(StopError):
             main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
     told = call(f"sweep {spots} {QUICK} {SELECTED.replace('0.05..1', '0.05..2')}", status=1)
-    assert "what began there differs in its search: space was" in told
+    assert "what began there differs in its search: space learning_rate was" in told
     told = call(f"sweep {spots} {QUICK} {SELECTED.replace('--candidates 3', '--candidates 4')}", status=1)
-    assert "selection was" in told
+    assert "what began there differs in its search: selection draws mean was 3.0 and is 4.0," in told
 
 
 def test_scores_may_be_taken_on_public_data(call, spots):

@@ -39,7 +39,8 @@ class Dedup:
     limit: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0.28)")] = None
     """The largest difference, over a picture's contrast, that counts as a copy."""
     output: Path = None
-    """Where the pairs and the smaller set go. (default: dedup/ and the private source's name)"""
+    """Where the pairs and the smaller set go. (default: dedup/ and the private source's name,
+    with -public where that set is the smaller one)"""
     root: Path = None
     """Where torchvision's data sets are."""
     threads: Whole = None
@@ -58,7 +59,7 @@ class Dedup:
         from sfumato._checks import SfumatoError, one_of, positive_integer
         from sfumato._files import write, writing
         from sfumato.cli.choices import stem_of
-        from sfumato.data import find_duplicates
+        from sfumato.data import find_duplicates, refuse_absent
         from sfumato.data.duplicates import LIMIT, SIDE
         from sfumato.report import page_of_pairs
         from sfumato.training.prepare import default_threads
@@ -66,12 +67,19 @@ class Dedup:
 
         one_of("drop", self.drop, DROPS)
         torch.set_num_threads(positive_integer("threads", default_threads() if self.threads is None else self.threads))
-        place = FilePath(self.output or f"dedup/{stem_of(self.private)}")
+        for spec in (self.public, self.private):
+            refuse_absent(spec)
+        # Not into the same place as the other way round.
+        place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise SfumatoError(f"{place} exists and is not empty", "give --output a new directory")
         with Bars() as progress:
             progress.begin("reading", 2)
             public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
+            if public.material == private.material:
+                raise SfumatoError(
+                    f"{self.public} and {self.private} hold the same pictures", "name the public set, then the private"
+                )
             images = [
                 np.concatenate([part.take(slice(None)) for part in (source.train, source.test)])
                 for source in (public, private)
@@ -116,8 +124,13 @@ class Dedup:
         console.talk(f"{place / 'pairs.html'}   the pairs side by side; it shows private pictures")
         if marked and written:
             console.talk("note: this choice looked at private data without noise; statements that come of it say so")
-        if written:
-            console.talk(f"next: sfumato {'train' if self.drop == 'private' else 'pretrain'} {written}")
+        if written and self.drop == "private":
+            console.talk(f"note: runs on {written} and on {self.private} are counted apart, and their epsilons add up")
+            console.talk(f"next: sfumato train {written}")
+        elif written:
+            console.talk(f"next: sfumato pretrain {written} --public")
+        elif self.drop != "none":
+            console.result("Nothing is left, so no set was written.")
         return 0
 
     def _opened(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
@@ -127,21 +140,22 @@ class Dedup:
         return open_source(spec, owner_key=owner_key(), root=self.root, size=size, channels=channels)
 
     def _written(self, pairs: Sequence[Pair], source: Source, place: Any, *, marked: bool) -> str | None:
-        """The set without its duplicates, as another source; None where nothing is left out.
+        """The set without its duplicates, as another source; None where none is asked for, or nothing is left.
 
         Args:
             source: the set as it was compared, whose pictures are small and in colour.
         """
         from sfumato.data import write_without
 
-        if self.drop == "none":
+        left_out = {pair.private if self.drop == "private" else pair.public for pair in pairs}
+        if self.drop == "none" or len(left_out) == len(source.train) + len(source.test):
             return None
         if source.train.files is None:  # a list of files needs no pixels; arrays are written as they were
             source = self._opened(self.private if self.drop == "private" else self.public)
         return write_without(
             {"train": source.train, "test": source.test},
             source.classes,
-            {pair.private if self.drop == "private" else pair.public for pair in pairs},
+            left_out,
             place / self.drop,
             marked=marked,
         )

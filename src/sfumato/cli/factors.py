@@ -57,6 +57,7 @@ def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: B
         "data": data.source.fingerprint,
     }
     begin(place, record, FILE)
+    scored = len(data.validation)
     del data
     width = len(str(len(changes)))
     places = [place / f"{number:0{width}d}" for number in range(len(changes))]
@@ -77,6 +78,7 @@ def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: B
         console.as_json({"search": mode, **result})
         return 0
     _table(result["rows"])
+    console.talk(f"scored on {scored:,} records that no run was trained on")
     say_what_it_cost(mode, told)
     return 0
 

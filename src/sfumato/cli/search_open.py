@@ -52,6 +52,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     }
     begin(place, record, FILE)
     material = data.source.material
+    scored = len(data.validation)
     del data  # each process reads its own
     width = len(str(len(changes)))
     places = [place / f"{number:0{width}d}" for number in range(1, len(changes) + 1)]
@@ -79,6 +80,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
         console.as_json({"search": mode, **result})
         return 0
     _table(ranked, list(rules))
+    console.talk(f"scored on {scored:,} records that no run was trained on")
     say_what_it_cost(mode, told)
     console.talk(f"{place / PLOT}   what was found, setting by setting")
     console.talk(f"sfumato train {place / BEST}   trains on the whole training part with the best settings")

@@ -98,7 +98,8 @@ def opened(setting: Setting) -> Opened:
         )
     if not other.public:
         raise SfumatoError(
-            f"--score-on {setting.scored_on} is private", "leave it out, and scores are taken with noise instead"
+            f"--score-on {setting.scored_on} is private",
+            "name a published collection or features that were made with --public; without it, a part is put aside",
         )
     if other.classes != source.classes:
         raise SfumatoError(

@@ -47,7 +47,9 @@ SOURCE_FACTS = frozenset(
         "parted",
     }
 )
-PIECE_BYTES = 64 << 20
+PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # a network on a CPU takes seconds to minutes for so many images
+_FOLLOWING = ("fingerprint", "size", "enlarged", "digest", "weights", "rows")
+"""What follows from choices: named only where no choice differs."""
 _FORMAT = 4
 
 
@@ -97,7 +99,7 @@ class Contents:
         if set(self.source) != SOURCE_FACTS:
             raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
         if not self.rows:
-            object.__setattr__(self, "rows", max(1, PIECE_BYTES // self.record_bytes))
+            object.__setattr__(self, "rows", max(1, min(PIECE_ROWS, PIECE_BYTES // self.record_bytes)))
 
     @property
     def stored(self) -> int:
@@ -254,17 +256,24 @@ class Cache:
 
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """In what two descriptions differ, in words."""
+    odd = _different(was, now)
+    chosen = [words for name, words in odd if name not in _FOLLOWING]
+    return list(dict.fromkeys(chosen or [words for _, words in odd]))
+
+
+def _different(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The names that differ, and how."""
     odd = []
     for name in now:
         if was[name] == now[name]:
             continue
         if name in ("fingerprint", "material"):
-            odd.append("its images or labels were others")
+            odd.append((name, "its images or labels were others"))
         elif isinstance(was[name], dict) and isinstance(now[name], dict) and was[name].keys() == now[name].keys():
-            odd += _differences(was[name], now[name])
+            odd += _different(was[name], now[name])
         else:
-            odd.append(f"{name} was {_shown(was[name])} and is {_shown(now[name])}")
-    return list(dict.fromkeys(odd))
+            odd.append((name, f"{name} was {_shown(was[name])} and is {_shown(now[name])}"))
+    return odd
 
 
 def _shown(value: Any) -> str:

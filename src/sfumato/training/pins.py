@@ -61,6 +61,7 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str) -> None:
     """Refuse a resumption under other conditions, naming each difference."""
+    recorded, present = _leaves(recorded), _leaves(present)
     names = [*recorded, *(name for name in present if name not in recorded)]
     odd = [
         f"{name} was {_show(recorded.get(name))} and is {_show(present.get(name))}"
@@ -69,6 +70,17 @@ def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], 
     ]
     if odd:
         raise SfumatoError(f"what began there differs in its {kind}: {', '.join(odd)}", remedy)
+
+
+def _leaves(values: Mapping[str, Any], within: str = "") -> dict[str, Any]:
+    """All values that are no mappings themselves, by the names that lead to them."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found |= _leaves(value, f"{within}{name} ")
+        else:
+            found[f"{within}{name}"] = value
+    return found
 
 
 def _show(value: Any) -> str:
