@@ -210,7 +210,11 @@ def test_a_run_killed_at_each_of_its_side_effects_ends_with_the_same_bytes(start
 def test_a_run_interrupted_from_the_keyboard_goes_on(start, short, tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "descend", lambda *_: signal.raise_signal(signal.SIGINT))
-        assert main([*SHORT, "--output", str(tmp_path / "run")]) == 130
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+        try:
+            assert main([*SHORT, "--output", str(tmp_path / "run")]) == 130
+        finally:
+            signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err.splitlines()[-1].startswith("interrupted: ")
     assert main([*SHORT, "--output", str(tmp_path / "run")]) == 0
     same_run(tmp_path / "run", short, STEPS)
