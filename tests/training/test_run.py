@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import sfumato
-from sfumato import EMA, PrivacyPlan, SfumatoError, train
+from sfumato import EMA, PrivacyPlan, SfumatoError, load, train
 from sfumato.training import Settings, uses
+from sfumato.training.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.training.prepare import origins, origins_of, origins_of_backbone, prepare
 
 
@@ -167,6 +168,21 @@ def test_a_module_of_one_s_own_is_trained_as_a_copy(spots, plan, tmp_path):
 def test_where_the_first_weights_come_from(spots, model, pretrained, words):
     settings = Settings(model=model, optimizer="sgd", learning_rate=1.0, pretrained=pretrained)
     assert origins(spots, settings) == words
+
+
+def test_model_files_of_other_versions_are_refused(one_run, tmp_path):
+    tensors, metadata = read_safetensors(one_run.directory / "model.safetensors")
+    about = json.loads(metadata[METADATA])
+    statement = about["statement"]
+    facts = {name: value for name, value in statement["circumstances"].items() if name != "origins"}
+    for change, refused, words in (
+        ({"format": 1}, load, "was written by another version of sfumato"),
+        ({"statement": {**statement, "circumstances": facts}}, origins_of, "does not tell what stands behind"),
+    ):
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(to_bytes(tensors, {METADATA: json.dumps(about | change)}))
+        with pytest.raises(SfumatoError, match=words):
+            refused(str(path))
 
 
 def test_a_module_has_its_weights_already(spots, plan, tmp_path):
