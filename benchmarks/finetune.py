@@ -13,11 +13,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from runs import last_row, sfumato
+from runs import last_row, public_network, sfumato
 
 RESULTS = Path(__file__).parent / "results" / "finetune.json"
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
-MODEL = "wrn-16-1"
 TUNED_AT = 4.0
 RATES = {"all": (1.0, 2.0, 4.0, 8.0), "classifier": (1.0, 4.0, 16.0, 64.0)}
 STEPS = {"all": 100, "classifier": 250}
@@ -27,12 +26,8 @@ CLASSIFIER = ("--model", "head", "--batch-size", "4096")
 
 def main() -> None:
     data, place = (Path(word) for word in sys.argv[1:])
-    public = last_row(
-        place / "cifar100",
-        *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", MODEL, "--seed", "0"),
-        *("--steps", "3120", "--batch-size", "128", "--flip", "True", "--shift", "4"),
-    )
-    start = ("--model", MODEL, "--pretrained", str(place / "cifar100"))
+    public = public_network(place / "cifar100", data)
+    start = ("--model", "wrn-16-1", "--pretrained", str(place / "cifar100"))
     source = f"npz:{data / 'cifar10.npz'}"
     cache = place / "features"
     sfumato("features", source, "--public", "--backbone", str(place / "cifar100"), "--output", str(cache))

@@ -83,7 +83,7 @@ def keep(name: str, found: dict[str, object]) -> None:
     machine = measuring.machine("cpu")
     results = measuring.RESULTS / f"heads-{measuring.machine_name(machine)}.json"
     kept = json.loads(results.read_text()) if results.exists() else {}
-    kept[name] = {"machine": machine, "threads": torch.get_num_threads()} | found
+    kept[name] = {"machine": machine} | found
     results.write_text(json.dumps(kept, indent=1) + "\n")
 
 

@@ -22,6 +22,15 @@ def last_row(run: Path, *command: str) -> dict[str, Any]:
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
 
 
+def public_network(run: Path, data: Path) -> dict[str, Any]:
+    """The last row of a WRN-16-1 that is trained on CIFAR-100 without privacy: what its users begin with."""
+    return last_row(
+        run,
+        *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", "wrn-16-1", "--seed", "0"),
+        *("--steps", "3120", "--batch-size", "128", "--flip", "True", "--shift", "4"),
+    )
+
+
 def sfumato(*command: str) -> dict[str, Any]:
     """What one command answers as JSON, on one CPU thread."""
     line = [sys.executable, "-m", "sfumato", *command, "--threads", "1", "--json"]

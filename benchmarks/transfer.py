@@ -2,8 +2,8 @@
 
 Features of a SqueezeNet that was trained on ImageNet (images enlarged to 96 pixels), and of a WRN-16-1 that is trained
 here on CIFAR-100; on each a head under differential privacy. The optimizers at full batch, one step against ten and
-more; where the head begins; the privacy budgets. Rates are chosen on a tenth of the training part, and the figures are
-those of the test part.
+more; where the head begins; the privacy budgets; and what comes of no option but the budget. Rates are chosen on a
+tenth of the training part, and the figures are those of the test part.
 
 DATA holds cifar10.npz and cifar100.npz, WEIGHTS is squeezenet1_0_imagenet.safetensors. PLACE keeps caches and runs, so
 that the command goes on where it was cut. Writes results/transfer.json.
@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from runs import last_row, sfumato
+from runs import public_network, sfumato
 
 RESULTS = Path(__file__).parent / "results" / "transfer.json"
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -39,11 +39,7 @@ TRAINED = round(0.9 * EXAMPLES)  # without the validation part
 def main() -> None:
     data, weights, place = (Path(word) for word in sys.argv[1:])
     public = place / "cifar100"
-    last_row(  # as finetune.py trains it
-        public,
-        *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", "wrn-16-1", "--seed", "0"),
-        *("--steps", "3120", "--batch-size", "128", "--flip", "True", "--shift", "4"),
-    )
+    public_network(public, data)
     backbones = {
         "SqueezeNet, ImageNet": (
             *("--backbone", "torchvision:squeezenet1_0"),

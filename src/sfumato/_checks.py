@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 
 class SfumatoError(ValueError):
@@ -81,3 +82,25 @@ def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | 
         return value
     listing = ", ".join(allowed)
     raise SfumatoError(f"{name} must be one of {listing}; got {value!r}", remedy or "choose one of these names")
+
+
+def differing(
+    was: Mapping[str, Any], now: Mapping[str, Any], *within: str
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Where two nested mappings differ: the names that lead there, and both values; None for what one of them lacks.
+
+    >>> list(differing({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}))
+    [(('a', 'c'), 2, 3)]
+    """
+    for name in [*was, *(name for name in now if name not in was)]:
+        before, after = was.get(name), now.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from differing(before, after, *within, name)
+        elif before != after:
+            yield (*within, name), before, after
+
+
+def shortened(value: object) -> str:
+    """A value for a refusal that tells two of them apart, in at most 60 characters."""
+    text = f"{value}"
+    return text if len(text) <= 60 else f"{text[:57]}..."

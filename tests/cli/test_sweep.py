@@ -229,6 +229,7 @@ def test_what_all_runs_cost_is_told_at_the_delta_it_holds_at(call, spots):
     told = json.loads(call(f"{command} --output t --dry-run --json"))["together"]
     assert (found["epsilon_of_all"], found["delta"]) == (told["epsilon"], told["delta"])
     assert found["delta"] == 1e-3
+    assert 20 < found["scored_on"] < 70, "a tenth of 400, by the hash of each"
 
 
 SELECTED = "--vary learning-rate=log:0.05..1 ema=0,0.9 --search private --candidates 3 --shape 1 --output won"

@@ -49,7 +49,7 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
             found.append(carried_out(replace(asked, epsilon=epsilon, output=str(place)), progress))
             progress.say(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
         public = found[0].statement.circumstances.data_public
-        plain = _without_privacy(asked, base / PUBLIC, progress) if public else None
+        plain = _without_privacy(whole, base / PUBLIC, progress) if public else None
     together, delta = uses.together([run.statement.plan for run in found])
     rows = [
         {
@@ -98,7 +98,7 @@ def _refuse_other(base: Path, wanted: list[float]) -> None:
             )
 
 
-def _without_privacy(asked: Train, place: Path, progress: Progress) -> float:
+def _without_privacy(whole: Train, place: Path, progress: Progress) -> float:
     """The accuracy of the same model trained without privacy, by the rules of sfumato pretrain."""
     from dataclasses import fields
 
@@ -109,7 +109,6 @@ def _without_privacy(asked: Train, place: Path, progress: Progress) -> float:
 
     run = RunDirectory(place)
     if not run.finished:
-        whole = asked.with_recipe(asked.what)
         shared = [field.name for kind in (RunChoices, SourceChoices) for field in fields(kind)] + list(OF_THE_MODEL)
         options: dict[str, Any] = {name: getattr(whole, name) for name in shared} | {"output": str(place)}
         job, run = Pretrain(what=whole.source or "", **options).job(progress)

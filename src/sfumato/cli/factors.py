@@ -70,6 +70,7 @@ def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: B
         progress.advance(done)
     result: dict[str, Any] = {
         "rows": [row | {"difference": row["accuracy"] - rows[0]["accuracy"]} for row in rows],
+        "scored_on": scored,
         "epsilon_of_all": told.epsilon if told else None,
         "delta": told.delta if told else plans[0].delta,
     }

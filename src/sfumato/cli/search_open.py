@@ -70,6 +70,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     result = {
         "rows": ranked,
         "best": plain(best),
+        "scored_on": scored,
         "epsilon_of_all": told.epsilon if told else None,
         "delta": told.delta if told else plans[0].delta,
     }

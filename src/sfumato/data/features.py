@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, differing, one_of, positive_integer, shortened
 from sfumato._files import write
 from sfumato.data.pieces import CachedRecords, Piece, write_piece
 from sfumato.data.records import TEST_FRACTION, Progress
@@ -256,26 +256,14 @@ class Cache:
 
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """In what two descriptions differ, in words."""
-    odd = _different(was, now)
+    odd = [
+        (
+            name,
+            "its images or labels were others"
+            if name in ("fingerprint", "material")
+            else f"{name} was {shortened(before)} and is {shortened(after)}",
+        )
+        for (*_, name), before, after in differing(was, now)
+    ]
     chosen = [words for name, words in odd if name not in _FOLLOWING]
     return list(dict.fromkeys(chosen or [words for _, words in odd]))
-
-
-def _different(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The names that differ, and how."""
-    odd = []
-    for name in now:
-        if was[name] == now[name]:
-            continue
-        if name in ("fingerprint", "material"):
-            odd.append((name, "its images or labels were others"))
-        elif isinstance(was[name], dict) and isinstance(now[name], dict) and was[name].keys() == now[name].keys():
-            odd += _different(was[name], now[name])
-        else:
-            odd.append((name, f"{name} was {_shown(was[name])} and is {_shown(now[name])}"))
-    return odd
-
-
-def _shown(value: Any) -> str:
-    text = f"{value}"
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, differing, shortened
 
 LIBRARIES = ("sfumato", "torch", "numpy", "timm")
 
@@ -61,28 +61,13 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str) -> None:
     """Refuse a resumption under other conditions, naming each difference."""
-    recorded, present = _leaves(recorded), _leaves(present)
-    names = [*recorded, *(name for name in present if name not in recorded)]
     odd = [
-        f"{name} was {_show(recorded.get(name))} and is {_show(present.get(name))}"
-        for name in names
-        if recorded.get(name) != present.get(name)
+        f"{' '.join(names)} was {_show(before)} and is {_show(after)}"
+        for names, before, after in differing(recorded, present)
     ]
     if odd:
         raise SfumatoError(f"what began there differs in its {kind}: {', '.join(odd)}", remedy)
 
 
-def _leaves(values: Mapping[str, Any], within: str = "") -> dict[str, Any]:
-    """All values that are no mappings themselves, by the names that lead to them."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            found |= _leaves(value, f"{within}{name} ")
-        else:
-            found[f"{within}{name}"] = value
-    return found
-
-
 def _show(value: Any) -> str:
-    text = "absent" if value is None else f"{value}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return "absent" if value is None else shortened(value)

@@ -6,7 +6,6 @@ import copy
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -113,11 +112,7 @@ def prepare(
         settings=settings,
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
         transform=transform_for(module, source, settings),
-        circumstances=replace(
-            circumstances(source, settings, key),
-            search=search,
-            origins=tuple(sorted({*origins(source, settings), *behind})),
-        ),
+        circumstances=circumstances(source, settings, key, search=search, behind=behind),
         key=key,
         input_shape=shape,
         trunk=trunk,
@@ -146,16 +141,19 @@ def _seeded(
     return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
 
 
-def circumstances(source: Source, settings: Settings, key: DiceKey) -> Circumstances:
-    """What the statement of such a run must say."""
+def circumstances(
+    source: Source, settings: Settings, key: DiceKey, *, search: Search | None, behind: Collection[str]
+) -> Circumstances:
+    """What the statement of such a run must say; see `prepare`."""
     return Circumstances(
         read=source.read,
         data_public=source.public,
         test_public=source.public,
         seeded=settings.seed is not None,
         key_bits=key.bits,
-        origins=origins(source, settings),
+        origins=tuple(sorted({*origins(source, settings), *behind})),
         filtered=source.filtered,
+        search=search,
     )
 
 
