@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from sfumato.gradients import ClippedGradient, oracle
+from sfumato.gradients.examples import each
 
 # Relative to the norm of the whole clipped sum, by type.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+# Where the comparisons run: `SFUMATO_TEST_DEVICE=cuda pytest tests/gradients` takes them to a GPU.
+DEVICE = os.environ.get("SFUMATO_TEST_DEVICE", "cpu")
+if DEVICE != "cpu":
+    torch.backends.cudnn.allow_tf32 = False  # the tolerances are those of float32
 
 
 def compare(model, inputs, targets, *, loss=F.cross_entropy, max_norm=0.1, views=1, tolerance=None):
     """Clipped sums and norms equal the oracle's, parameter by parameter; returns the `ClippedGradient`."""
+    model.to(DEVICE)
+    inputs, targets = (each(lambda tensor: tensor.to(DEVICE), tree) for tree in (inputs, targets))
     gradient = ClippedGradient(model, loss, max_norm=max_norm, views=views)
     total = gradient(inputs, targets)
     expected, norms, losses = oracle.clipped_sum(model, loss, inputs, targets, max_norm=max_norm, views=views)
