@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from collections.abc import Collection, Iterator, Mapping
@@ -82,6 +83,27 @@ def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | 
         return value
     listing = ", ".join(allowed)
     raise SfumatoError(f"{name} must be one of {listing}; got {value!r}", remedy or "choose one of these names")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON in which no name stands twice; `ValueError` otherwise.
+
+    Of a name that stands twice Python keeps the last, and a reader may see the first: a record must say one thing.
+
+    >>> parse_json('{"steps": 60000, "steps": 60}')
+    Traceback (most recent call last):
+    ValueError: the name 'steps' stands twice
+    """
+    return json.loads(text, object_pairs_hook=_distinct)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the name {name!r} stands twice")
+        found[name] = value
+    return found
 
 
 def differing(

@@ -28,11 +28,13 @@ def trained(name: str, steps: int = 3) -> tuple[nn.Module, torch.optim.Optimizer
 def test_every_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, name):
     module, optimizer = trained(name)
     average = {key: value.detach() * 0.5 for key, value in module.named_parameters()}
-    Checkpoint.of(3, module, average, optimizer).save(tmp_path / "checkpoint.safetensors")
+    Checkpoint.of(3, module, average, optimizer, run="a" * 64, ledger="b" * 64).save(
+        tmp_path / "checkpoint.safetensors"
+    )
     other, fresh = trained(name, steps=0)
     checkpoint = Checkpoint.load(tmp_path / "checkpoint.safetensors")
     restored = checkpoint.restore(other, fresh, torch.device("cpu"))
-    assert checkpoint.step == 3
+    assert (checkpoint.step, checkpoint.run, checkpoint.ledger) == (3, "a" * 64, "b" * 64)
     assert all(torch.equal(restored[key], average[key]) for key in average)
     for both in (module, other):
         torch.manual_seed(9)
@@ -85,5 +87,5 @@ def test_what_json_cannot_hold_is_refused(tmp_path):
     module, optimizer = trained("sgd")
     optimizer.state[next(module.parameters())]["odd"] = object()
     with pytest.raises(SfumatoError, match="holds a object"):
-        Checkpoint.of(0, module, {}, optimizer).save(tmp_path / "checkpoint.safetensors")
+        Checkpoint.of(0, module, {}, optimizer, run="a").save(tmp_path / "checkpoint.safetensors")
     assert not list(tmp_path.iterdir())

@@ -13,11 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from sfumato.cli import main
 from sfumato.privacy import Ledger, PrivacyPlan, ledger
@@ -111,20 +112,25 @@ def short(tmp_path_factory):
     return output
 
 
+def stopping_after(output: Path, steps: int) -> Callable[..., None]:
+    """In place of `loop.descend`: ends the process at the step after these."""
+    descend = loop.descend
+
+    def stopping(optimizer, parameters, gradient):
+        if len(ledger.read(output / "ledger.jsonl")) > 1 + steps:
+            raise StopError
+        descend(optimizer, parameters, gradient)
+
+    return stopping
+
+
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
     """The short run, stopped after two of its three steps and two checkpoints."""
     output = tmp_path_factory.mktemp("begun") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-        descend = loop.descend
-
-        def two_steps(optimizer, parameters, gradient):
-            if len(ledger.read(output / "ledger.jsonl")) > 3:
-                raise StopError
-            descend(optimizer, parameters, gradient)
-
-        patch.setattr(loop, "descend", two_steps)
+        patch.setattr(loop, "descend", stopping_after(output, 2))
         with pytest.raises(StopError):
             main([*SHORT, "--output", str(output)])
     assert checkpoint.Checkpoint.load(output / "checkpoint.safetensors").step == 2
@@ -227,8 +233,9 @@ def test_a_torn_last_line_of_the_ledger_was_no_release(unfinished, short):
     same_run(unfinished, short, STEPS)
 
 
+@pytest.mark.parametrize("again", ["train", "finish"])
 @pytest.mark.parametrize("ending", ["train", "finish"])
-def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinished, ending, monkeypatch, capsys):
+def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinished, ending, again, monkeypatch, capsys):
     def stop(path, content, **options):
         if path.name == "done":
             raise StopError
@@ -240,29 +247,63 @@ def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinishe
             main([ending, str(unfinished)])
     assert ledger.read(unfinished / "ledger.jsonl")[-1].kind == "end"
     model = (unfinished / "model.safetensors").read_bytes()
-    if ending == "finish":  # a run that was being ended early takes no more steps
-        line = refusal(capsys, ["train", str(unfinished)])
-        assert "ended after 2 of 3 steps" in line
-        assert f"sfumato finish {unfinished}" in line
-    assert main([ending, str(unfinished)]) == 0
+    (unfinished / "dice.key").unlink()  # neither key nor data are needed any more
+    capsys.readouterr()
+    assert main([again, str(unfinished), "--json"]) == 0
+    taken = json.loads(capsys.readouterr().out)["steps"]
+    assert taken == (3 if ending == "train" else 2)
     assert (unfinished / "model.safetensors").read_bytes() == model
     assert verify(unfinished).holds
     assert [entry.kind for entry in ledger.read(unfinished / "ledger.jsonl")].count("end") == 1
+    assert "is finished" in refusal(capsys, [again, str(unfinished)])
 
 
-def test_a_run_killed_before_its_key_was_deleted_is_cleaned_when_it_is_called_again(unfinished, monkeypatch, capsys):
-    def stop(run):
-        raise StopError
+COMMANDS_THAT_MEET_A_RUN = {
+    "train": "train {run}",
+    "the same command": f"{' '.join(SHORT)} --output {{run}}",
+    "finish": "finish {run}",
+    "verify": "verify {run}",
+    "report": "report {run}",
+    "predict": "predict {run} {image}",
+    "evaluate": "evaluate {run} digits",
+}
 
-    with monkeypatch.context() as patch:
-        patch.setattr(finish, "clean", stop)
-        with pytest.raises(StopError):
-            main(["train", str(unfinished)])
-    verdict = verify(unfinished)
-    assert not verdict.holds
-    assert "dice.key still stands" in verdict.line
-    assert "is finished" in refusal(capsys, ["train", str(unfinished)])
-    assert verify(unfinished).holds
+
+@pytest.mark.parametrize("marked", [True, False], ids=["done", "not marked as done"])
+@pytest.mark.parametrize("command", COMMANDS_THAT_MEET_A_RUN.values(), ids=COMMANDS_THAT_MEET_A_RUN)
+def test_whatever_meets_a_run_that_had_ended_deletes_its_key(short, tmp_path, command, marked, capsys):
+    run = Path(shutil.copytree(short, tmp_path / "run"))
+    for name in ("dice.key", "checkpoint.safetensors"):
+        (run / name).write_text("what a kill has left")
+    if not marked:
+        (run / "done").unlink()
+    Image.new("L", (8, 8)).save(tmp_path / "image.png")
+    main(command.format(run=run, image=tmp_path / "image.png").split())
+    assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in short.iterdir())
+    capsys.readouterr()
+    assert main(["verify", str(run)]) == 0
+
+
+def test_a_run_that_was_cut_at_its_very_end_is_shown_once_and_not_trained_again(short, tmp_path, capsys, monkeypatch):
+    run = Path(shutil.copytree(short, tmp_path / "run"))
+    (run / "done").unlink()
+    monkeypatch.setattr(loop, "take_steps", _stop)
+    assert main([*SHORT, "--output", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == str(run)
+    (run / "done").unlink()
+    assert "learning_rate was 0.5 and is 0.25" in refusal(
+        capsys, [*SHORT, "--learning-rate", "0.25", "--output", str(run)]
+    )
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "statement.json"])
+def test_a_ledger_that_ends_with_another_file_concludes_nothing(short, tmp_path, name, capsys):
+    run = Path(shutil.copytree(short, tmp_path / "run"))
+    (run / "done").unlink()
+    (run / name).write_bytes((run / name).read_bytes() + b" ")
+    (run / "dice.key").write_text("what a kill has left")
+    assert "is not finished" in refusal(capsys, ["verify", str(run)])
+    assert (run / "dice.key").exists()
 
 
 def test_a_secret_dice_key_is_kept_for_the_whole_run(tmp_path, monkeypatch):
@@ -422,6 +463,57 @@ def test_a_ledger_edited_by_hand_is_refused(unfinished, capsys, verb):
     lines = (unfinished / "ledger.jsonl").read_text().splitlines(keepends=True)
     (unfinished / "ledger.jsonl").write_text("".join([lines[0], lines[1].replace('"step":0', '"step":1'), *lines[2:]]))
     assert "line 2 of ledger.jsonl does not follow from the line before it" in refusal(capsys, [verb, str(unfinished)])
+
+
+@pytest.fixture(scope="module")
+def other(begun, tmp_path_factory):
+    """A run of the same command but for its seed, stopped at the same place."""
+    output = tmp_path_factory.mktemp("other") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+        patch.setattr(loop, "descend", stopping_after(output, 2))
+        with pytest.raises(StopError):
+            main([*SHORT, "--seed", "8", "--output", str(output)])
+    return output
+
+
+def test_the_key_of_another_run_is_refused(unfinished, other, short, capsys):
+    """With one key two releases have the same noise, and their difference shows the data without any."""
+    own = (unfinished / "dice.key").read_bytes()
+    shutil.copy(other / "dice.key", unfinished / "dice.key")
+    line = refusal(capsys, ["train", str(unfinished)])
+    recorded = ledger.read(unfinished / "ledger.jsonl")[0].body["key_check"]
+    assert f"the dice key in {unfinished} is of another run: its check value is " in line
+    assert f"and the ledger began with {recorded[:16]}" in line
+    (unfinished / "dice.key").write_bytes(own)
+    assert main(["train", str(unfinished)]) == 0
+    same_run(unfinished, short, STEPS)
+
+
+@pytest.mark.parametrize("verb", ["train", "finish"])
+def test_the_checkpoint_of_another_run_is_refused(unfinished, other, capsys, verb):
+    shutil.copy(other / "checkpoint.safetensors", unfinished / "checkpoint.safetensors")
+    line = refusal(capsys, [verb, str(unfinished)])
+    identities = [directory.RunDirectory(run).identity[:16] for run in (other, unfinished)]
+    assert f"the checkpoint is of another run: it belongs to {identities[0]}, and this is {identities[1]}" in line
+
+
+@pytest.mark.parametrize("verb", ["train", "finish"])
+def test_a_checkpoint_beside_another_ledger_is_refused(unfinished, capsys, verb):
+    path = unfinished / "checkpoint.safetensors"
+    replace(checkpoint.Checkpoint.load(path), ledger="0" * 64).save(path)
+    head = ledger.read(unfinished / "ledger.jsonl")[2].hash
+    line = refusal(capsys, [verb, str(unfinished)])
+    assert f"after step 2 that one stood at {'0' * 16}, and this one at {head[:16]}" in line
+
+
+def test_a_run_that_began_without_a_check_value_goes_no_further(unfinished, capsys):
+    entries = ledger.read(unfinished / "ledger.jsonl")
+    (unfinished / "ledger.jsonl").unlink()
+    with Ledger(unfinished / "ledger.jsonl") as written:
+        for entry in entries:
+            written.append(entry.kind, {name: value for name, value in entry.body.items() if name != "key_check"})
+    assert "the ledger began with none" in refusal(capsys, ["train", str(unfinished)])
 
 
 def test_a_ledger_that_lost_lines_is_refused(unfinished, capsys):

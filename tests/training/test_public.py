@@ -182,7 +182,8 @@ def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, pla
 
 def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, training, tmp_path):
     train("cnn", spots, plan, directory=tmp_path / "a", learning_rate=0.1, threads=1)
-    (tmp_path / "a" / "done").unlink()
+    for name in ("done", "ledger.jsonl"):
+        (tmp_path / "a" / name).unlink()
     with pytest.raises(SfumatoError, match="holds a private run"):
         public.execute(job_for(shown, training), tmp_path / "a")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -105,7 +106,6 @@ DAMAGE = {
         lambda copy: rewrite(copy, lambda events: [*events[:5], events[-1]]),
         "it ends after 12 steps, but records 4",
     ),
-    "key left behind": (lambda copy: (copy / "dice.key").write_text("00"), "whoever has it can undo the noise"),
 }
 
 
@@ -119,8 +119,39 @@ def test_damage_is_found_and_named(copy, damage):
     assert verdict.line.startswith("The statement does NOT follow")
 
 
+def test_a_key_that_cannot_be_deleted_is_named(copy, monkeypatch):
+    (copy / "dice.key").write_text("00")
+    monkeypatch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError()))
+    assert "whoever has it can undo the noise" in verify(copy).line
+    monkeypatch.undo()
+    assert verify(copy).holds
+
+
+@pytest.mark.parametrize("name", ["plan.json", "statement.json", "ledger.jsonl"])
+def test_a_name_that_stands_twice_is_damage(copy, name):
+    """Python would keep the last of them, and a reader sees the first."""
+    text = (copy / name).read_text()
+    (copy / name).write_text(
+        text.replace('"steps"', '"steps": 60000, "steps"', 1).replace('"index"', '"index":0,"index"', 1)
+    )
+    verdict = verify(copy)
+    assert not verdict.holds
+    assert name in verdict.line
+
+
+def test_a_name_that_stands_twice_in_the_model_file_is_damage(copy):
+    tensors, metadata = read_safetensors(copy / "model.safetensors")
+    twice = metadata[METADATA].replace('"classes"', '"classes": [], "classes"', 1)
+    (copy / "model.safetensors").write_bytes(to_bytes(tensors, {METADATA: twice}))
+    rewrite(
+        copy, lambda events: [*events[:-1], ("end", {**events[-1][1], "model": file_hash(copy / "model.safetensors")})]
+    )
+    assert "the name 'classes' stands twice" in verify(copy).line
+
+
 def test_what_is_no_finished_run_is_refused(copy, tmp_path):
     (copy / "done").unlink()
+    rewrite(copy, lambda events: events[:-1])
     with pytest.raises(SfumatoError, match="is not finished"):
         verify(copy)
     with pytest.raises(SfumatoError, match="does not exist"):

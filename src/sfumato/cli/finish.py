@@ -25,6 +25,6 @@ class Finish:
         from sfumato.cli.outcome import show
         from sfumato.training.run import finish_early
 
-        job, run = recorded.job(self.run_directory)
-        show(finish_early(job, run), json=self.json)
+        finished = recorded.ended(self.run_directory)
+        show(finished or finish_early(*recorded.job(self.run_directory)), json=self.json)
         return 0

@@ -9,6 +9,17 @@ if TYPE_CHECKING:
     from sfumato.training.loop import Job
     from sfumato.training.progress import Progress
     from sfumato.training.public import PublicJob
+    from sfumato.training.run import Run
+
+
+def ended(path: str) -> Run | None:
+    """The outcome of a run that had come to its end but for the last moments, which neither key nor data are needed
+    for; None for any other."""
+    from sfumato.training.directory import RunDirectory
+    from sfumato.training.run import read
+
+    run = RunDirectory(path)
+    return read(run) if run.complete() else None
 
 
 def public_job(path: str) -> tuple[PublicJob, RunDirectory]:

@@ -250,7 +250,6 @@ def _release(
 ) -> int:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
     from sfumato._files import writing
-    from sfumato.training import finish
     from sfumato.training import search as candidates
     from sfumato.training.directory import RunDirectory
     from sfumato.training.run import read
@@ -264,13 +263,13 @@ def _release(
         )
         return 0
     winner = RunDirectory(places[number])
+    winner.complete()  # the process may have been killed at the winner's very end
     if not winner.finished:
         assert setting.selection is not None
         with without_warnings():
             job = job_for(setting, data, number, changes[number], winner)
             outcome = candidates.train_candidate(job, winner)
             candidates.conclude_winner(job, winner, outcome, setting.selection)
-    finish.clean(winner)  # once more: the process may have been killed between the end and this
     with writing(run.path):
         for other in places:
             if other != winner.path:

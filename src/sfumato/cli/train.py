@@ -41,6 +41,7 @@ class Train(PrivateChoices):
 
     def run(self) -> int:
         """Train, or say what training would be."""
+        from sfumato.cli import recorded
         from sfumato.training import uses
         from sfumato.training.progress import Bars
         from sfumato.training.run import earlier_plans, execute, refuse_finished
@@ -49,6 +50,10 @@ class Train(PrivateChoices):
             return budgets(self, self.budget)
         if self.seeds is not None:
             return repeat(self)
+        finished = recorded.ended(self.what) if self.resumes(self.what) else None
+        if finished is not None:
+            show(finished, json=self.json)
+            return 0
         with Bars() as progress:
             job, run = self.job(progress)
             if self.dry_run:

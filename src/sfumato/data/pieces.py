@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
 
 _METADATA = "sfumato"
@@ -153,13 +153,13 @@ class Piece:
                 (length,) = struct.unpack("<Q", file.read(8))
                 if length > _LONGEST_HEADER:
                     raise ValueError("no safetensors header")
-                header = json.loads(file.read(length))
+                header = parse_json(file.read(length))
                 size = file.seek(0, os.SEEK_END)
             places = {name: header[name]["data_offsets"] for name in ("features", "labels", "codes")}
             end = 8 + length + max(stop for _, stop in places.values())
             shapes = {"features": list(shape), "labels": [shape[0]], "codes": [shape[0], 16]}
             fits = end == size and all(header[name]["shape"] == expected for name, expected in shapes.items())
-            own = json.loads(header["__metadata__"][_METADATA])
+            own = parse_json(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))
         except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
             raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and give the command again") from None

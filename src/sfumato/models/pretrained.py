@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, one_of
+from sfumato._checks import SfumatoError, one_of, parse_json
 
 _SHOWN = 4
 
@@ -79,7 +78,7 @@ def stored_about(path: Path) -> dict[str, Any] | None:
     """What a model file of ours says of itself; None for other files of weights."""
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})[METADATA])
+            about = parse_json((file.metadata() or {})[METADATA])
         return about if "statement" in about else None
     except (KeyError, ValueError, TypeError, OSError, SafetensorError):
         return None

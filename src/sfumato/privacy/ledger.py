@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 
 try:
     import fcntl
@@ -97,7 +97,7 @@ def _entries(content: bytes, name: str) -> Iterator[Entry]:
 
 def _parse(line: bytes, where: str) -> Entry:
     try:
-        data = json.loads(line)
+        data = parse_json(line)
         if not isinstance(data, dict) or set(data) != _FIELDS or not isinstance(data["body"], dict):
             raise ValueError
         return Entry(**data)

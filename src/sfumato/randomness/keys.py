@@ -72,6 +72,10 @@ class DiceKey:
         """63 derived bits for generators that take no more: initial weights, a model's own dice; never the noise."""
         return int.from_bytes(self._derive(stream, step, name)[:8], "big") >> 1
 
+    def check_value(self, run: str) -> str:
+        """64 hexadecimal digits by which a run knows its key again; they tell nothing of the key or its draws."""
+        return self._derive("check", 0, run)[:32].hex()
+
     @property
     def bits(self) -> int:
         """The width of the secret."""

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
 from sfumato.data import BACKBONE, Cache
 from sfumato.models import METADATA, file_of, stored_about
@@ -28,19 +28,45 @@ class Checkpoint:
         model: parameters and buffers.
         average: the averaged parameters; empty without averaging.
         optimizer: the optimizer's own state, as its `state_dict` gives it.
+        run: the identity of the run that it belongs to.
+        ledger: the hash of the ledger's entry for the last of these steps; empty where there is no ledger.
     """
 
     step: int
     model: dict[str, Tensor]
     average: dict[str, Tensor]
     optimizer: dict[str, Any]
+    run: str
+    ledger: str = ""
 
     @classmethod
     def of(
-        cls, step: int, model: nn.Module, average: dict[str, Tensor], optimizer: torch.optim.Optimizer
+        cls,
+        step: int,
+        model: nn.Module,
+        average: dict[str, Tensor],
+        optimizer: torch.optim.Optimizer,
+        *,
+        run: str,
+        ledger: str = "",
     ) -> Checkpoint:
         """The state of live objects (not copied)."""
-        return cls(step=step, model=dict(model.state_dict()), average=average, optimizer=optimizer.state_dict())
+        return cls(
+            step=step,
+            model=dict(model.state_dict()),
+            average=average,
+            optimizer=optimizer.state_dict(),
+            run=run,
+            ledger=ledger,
+        )
+
+    def require_run(self, identity: str) -> None:
+        """Refuse a checkpoint of another run: two runs that go on from one state with one key share their noise."""
+        if self.run != identity:
+            raise SfumatoError(
+                f"the checkpoint is of another run: it belongs to {self.run[:16]}, and this is {identity[:16]}",
+                "restore the run's own checkpoint from a copy, or start another run",
+            )
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
         """Put the state into live objects; returns the average on the device."""
@@ -54,7 +80,11 @@ class Checkpoint:
         skeleton = _lift(self.optimizer, "optimizer", tensors)
         tensors |= {f"model.{name}": value for name, value in self.model.items()}
         tensors |= {f"average.{name}": value for name, value in self.average.items()}
-        metadata = {METADATA: json.dumps({"step": self.step, "optimizer": skeleton}, sort_keys=True)}
+        metadata = {
+            METADATA: json.dumps(
+                {"step": self.step, "optimizer": skeleton, "run": self.run, "ledger": self.ledger}, sort_keys=True
+            )
+        }
         write(path, to_bytes(tensors, metadata), private=True)
 
     @classmethod
@@ -62,15 +92,20 @@ class Checkpoint:
         """Read a file that `save` wrote."""
         tensors, metadata = read_safetensors(path)
         try:
-            about = json.loads(metadata[METADATA])
+            about = parse_json(metadata[METADATA])
             return cls(
                 step=about["step"],
                 model=_under("model.", tensors),
                 average=_under("average.", tensors),
                 optimizer=_lower(about["optimizer"], tensors),
+                run=about["run"],
+                ledger=about["ledger"],
             )
         except (KeyError, ValueError, TypeError):
-            raise SfumatoError(f"{path} is no checkpoint of sfumato", "restore it from a copy") from None
+            raise SfumatoError(
+                f"{path} is no checkpoint of this version of sfumato",
+                "restore it from a copy, go back to the version that began the run, or start another run",
+            ) from None
 
 
 def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:

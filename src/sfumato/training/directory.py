@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import sync_directory, write, writing
+from sfumato.privacy import ledger
 
 PLAN = "plan.json"
 SETTINGS = "settings.json"
@@ -51,6 +53,11 @@ class RunDirectory:
         """Whether the run was concluded."""
         return (self / DONE).is_file()
 
+    @property
+    def identity(self) -> str:
+        """The run's secret name, 64 hexadecimal digits, to which its key and its checkpoints are bound."""
+        return self.read_json(SETTINGS)["run"]
+
     def require(self) -> None:
         """Refuse a path that holds no run."""
         if not self.exists:
@@ -58,13 +65,50 @@ class RunDirectory:
             raise SfumatoError(f"{self.path} {what}", "name a directory that sfumato train has written")
 
     def require_finished(self) -> None:
-        """Refuse a path that holds no finished run."""
+        """Refuse a path that holds no finished run; one that was cut at its very end is completed."""
         self.require()
+        self.complete()
         if not self.finished:
             raise SfumatoError(
                 f"the run in {self.path} is not finished",
                 f"resume it (sfumato train {self.path}) or end it with what it has (sfumato finish {self.path})",
             )
+
+    def complete(self) -> bool:
+        """Do what a kill has left undone of a run that had ended; whether that was more than to clean up.
+
+        The ledger's last line binds model and statement, so neither the key nor the data are needed for it.
+
+        **Guarantee.** Whatever command meets a run whose ledger has ended leaves no key behind, by which the noise
+        could be subtracted again (unless the files may not be removed: then `verify` says that the key still stands).
+        """
+        concluded = not self.finished and self._has_ended()
+        if concluded:
+            write(self / DONE, b"")
+        if concluded or (self.finished and any((self / name).exists() for name in (DICE_KEY, CHECKPOINT))):
+            with contextlib.suppress(OSError):
+                self.clean()
+        return concluded
+
+    def _has_ended(self) -> bool:
+        """Whether the ledger ends with the model and the statement that lie here."""
+        if not (self / LEDGER).is_file():
+            return False
+        last = ledger.read(self / LEDGER)[-1:]
+        return (
+            bool(last)
+            and last[0].kind == "end"
+            and all(
+                (self / name).is_file() and file_hash(self / name) == last[0].body.get(key)
+                for key, name in (("model", MODEL), ("statement", STATEMENT))
+            )
+        )
+
+    def clean(self) -> None:
+        """After the end: delete the dice key, so that nobody can subtract the noise again, and the checkpoint."""
+        for name in (DICE_KEY, CHECKPOINT):
+            (self / name).unlink(missing_ok=True)
+        sweep(self.path)
 
     def require_free(self) -> None:
         """Refuse a path at which no run can begin because something else stands there."""
@@ -107,7 +151,7 @@ class RunDirectory:
         """A JSON file of the run, or a refusal that names it."""
         path = self / name
         try:
-            return json.loads(path.read_text("utf-8"))
+            return parse_json(path.read_text("utf-8"))
         except FileNotFoundError:
             raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
         except OSError as error:
@@ -128,7 +172,7 @@ class RunDirectory:
         rows = []
         for position, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
             try:
-                rows.append(json.loads(line))
+                rows.append(parse_json(line))
             except ValueError:
                 raise SfumatoError(f"line {position} of {path} is not valid JSON", "remove that line") from None
         return rows

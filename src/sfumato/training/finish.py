@@ -18,7 +18,7 @@ from sfumato.report import Evaluation, Facts, page
 from sfumato.training import directory as names
 from sfumato.training import evaluate
 from sfumato.training.checkpoint import METADATA, backbone_of, to_bytes
-from sfumato.training.directory import RunDirectory, file_hash, sweep
+from sfumato.training.directory import RunDirectory, file_hash
 from sfumato.training.loop import Job, Outcome
 from sfumato.training.prepare import trained_on
 from sfumato.training.settings import Settings
@@ -54,7 +54,7 @@ def conclude(
     write(run / names.MODEL, to_bytes(on_backbone(job.source, job.settings, outcome.weights), about))
     _close(ledger, run, outcome.step)
     write(run / names.DONE, b"")
-    clean(run)
+    run.clean()
     return statement
 
 
@@ -74,13 +74,6 @@ def _close(ledger: Ledger, run: RunDirectory, steps: int) -> None:
         )
     with writing(ledger.path):
         ledger.sync()
-
-
-def clean(run: RunDirectory) -> None:
-    """After the end: delete the dice key, so that nobody can subtract the noise again, and the checkpoint."""
-    for name in (names.DICE_KEY, names.CHECKPOINT):
-        (run / name).unlink(missing_ok=True)
-    sweep(run.path)
 
 
 def on_backbone(source: Source, settings: Settings, weights: dict[str, Tensor]) -> dict[str, Tensor]:

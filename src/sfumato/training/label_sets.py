@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 from sfumato.data import Part
 
 _IMAGENET = 1000
@@ -36,7 +35,7 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
         SfumatoError: a file that is something else, or does not fit the records.
     """
     try:
-        data = json.loads(Path(path).read_text("utf-8"))
+        data = parse_json(Path(path).read_text("utf-8"))
     except OSError as error:
         raise SfumatoError(f"label sets {path} cannot be read ({error.strerror})", "check the path") from None
     except ValueError:

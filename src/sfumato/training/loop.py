@@ -166,10 +166,11 @@ def begin(job: Job, run: RunDirectory) -> None:
         fresh.write_json(names.SETTINGS, job.record(identity), private=True)
         job.key.save(fresh / names.DICE_KEY)
         with Ledger(fresh / names.LEDGER) as ledger:
-            ledger.append("begin", _opening(job, identity))
+            opening = ledger.append("begin", _opening(job, identity) | {"key_check": job.key.check_value(identity)})
             ledger.sync()
         optimizer = optimizer_for(job.module, job.settings)
-        Checkpoint.of(0, job.module, _start_of_average(job), optimizer).save(fresh / names.CHECKPOINT)
+        start = Checkpoint.of(0, job.module, _start_of_average(job), optimizer, run=identity, ledger=opening.hash)
+        start.save(fresh / names.CHECKPOINT)
         if not (job.source.public or job.candidate):
             uses.record(job.source.material, identity, job.plan, place=job.place)
 
@@ -208,17 +209,12 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     """Take all steps that are still to be taken, beginning at the last checkpoint."""
     progress = progress or Silence()
     began = time.monotonic()
-    key = DiceKey.load(run / names.DICE_KEY)
+    paid = paid_steps(ledger, job, run)
+    refuse_ended(run, ledger, job.plan)
+    key = own_key(run, ledger)
     plan, module, device = job.plan, job.module, job.device
     optimizer = optimizer_for(job.module, job.settings)
-    checkpoint = Checkpoint.load(run / names.CHECKPOINT)
-    paid = paid_steps(ledger, job, run)
-    refuse_ended(run, ledger, plan)
-    if checkpoint.step > paid:
-        raise SfumatoError(
-            f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",
-            "restore ledger.jsonl from a copy: without its lines nobody can say what was spent",
-        )
+    checkpoint = own_checkpoint(run, ledger, paid)
     average = checkpoint.restore(module, optimizer, device)
     if paid:
         progress.say(f"going on at step {checkpoint.step} of {plan.steps}; steps paid before: {paid}")
@@ -259,7 +255,9 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
             if time.monotonic() - saved_at > CHECKPOINT_SECONDS or step + 1 == plan.steps:
                 with writing(ledger.path):
                     ledger.sync()
-                Checkpoint.of(step + 1, module, average, optimizer).save(run / names.CHECKPOINT)
+                head = ledger.entries[step + 1].hash
+                state = Checkpoint.of(step + 1, module, average, optimizer, run=checkpoint.run, ledger=head)
+                state.save(run / names.CHECKPOINT)
                 saved, saved_at = step + 1, time.monotonic()
     return Outcome(step=saved, weights=_weights(module, average), seconds=time.monotonic() - began)
 
@@ -284,9 +282,9 @@ def examiner(job: Job, progress: Progress) -> Callable[[Mapping[str, Tensor]], S
     return on_features
 
 
-def take_none(job: Job, run: RunDirectory) -> Outcome:
+def take_none(job: Job, run: RunDirectory, ledger: Ledger) -> Outcome:
     """What an unfinished run has reached, without another step."""
-    checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+    checkpoint = own_checkpoint(run, ledger, paid_steps(ledger, job, run))
     average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings), job.device)
     _forget_rows(run, checkpoint.step)
     return Outcome(step=checkpoint.step, weights=_weights(job.module, average), seconds=0.0)
@@ -311,6 +309,42 @@ def paid_steps(ledger: Ledger, job: Job, run: RunDirectory) -> int:
                 f"release {step} in the ledger {ledger.path} is {dict(body)}, not step {step} of the plan", remedy
             )
     return len(releases)
+
+
+def own_key(run: RunDirectory, ledger: Ledger) -> DiceKey:
+    """The run's key, known by the check value in the ledger's first entry.
+
+    **Guarantee.** Two runs never draw by one key: with a key from elsewhere both releases would have the same noise,
+    and their difference would have none.
+    """
+    key = DiceKey.load(run / names.DICE_KEY)
+    found, recorded = key.check_value(run.identity), ledger.entries[0].body.get("key_check")
+    if found != recorded:
+        raise SfumatoError(
+            f"the dice key in {run.path} is of another run: its check value is {found[:16]}, and the ledger began with "
+            f"{'none' if recorded is None else recorded[:16]}",
+            "restore the run's own key from a copy, end the run with what it has (sfumato finish), or start another",
+        )
+    return key
+
+
+def own_checkpoint(run: RunDirectory, ledger: Ledger, paid: int) -> Checkpoint:
+    """The run's checkpoint, whose identity and whose place in the ledger must be the run's own."""
+    checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+    checkpoint.require_run(run.identity)
+    if checkpoint.step > paid:
+        raise SfumatoError(
+            f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",
+            "restore ledger.jsonl from a copy: without its lines nobody can say what was spent",
+        )
+    head = ledger.entries[checkpoint.step].hash
+    if checkpoint.ledger != head:
+        raise SfumatoError(
+            f"the checkpoint of {run.path} was written beside another ledger: after step {checkpoint.step} that one "
+            f"stood at {checkpoint.ledger[:16]}, and this one at {head[:16]}",
+            "restore ledger.jsonl and checkpoint.safetensors from one copy, or start another run",
+        )
+    return checkpoint
 
 
 def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:

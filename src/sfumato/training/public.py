@@ -7,7 +7,6 @@ says that it promises nothing. Source: De et al. 2022, appendix C.3 (pre-trainin
 from __future__ import annotations
 
 import copy
-import json
 import os
 import secrets
 import time
@@ -178,6 +177,7 @@ def prepare(
 def execute(job: PublicJob, directory: str | os.PathLike[str], *, progress: Progress | None = None) -> PublicRun:
     """Begin or resume a public training in this directory, take its steps, and write what comes of it."""
     progress, run = progress or Silence(), RunDirectory(directory)
+    run.complete()
     if run.finished:
         raise SfumatoError(f"the run in {run.path} is finished", "give another --output to train anew")
     if run.exists:
@@ -185,11 +185,10 @@ def execute(job: PublicJob, directory: str | os.PathLike[str], *, progress: Prog
         progress.say(f"resuming the unfinished run in {run.path}")
     else:
         with run.creating() as fresh:
-            fresh.write_json(names.SETTINGS, job.record(secrets.token_hex(32)), private=True)
+            identity, optimizer = secrets.token_hex(32), optimizer_for(job.module, job.training.settings)
+            fresh.write_json(names.SETTINGS, job.record(identity), private=True)
             job.key.save(fresh / names.DICE_KEY)
-            Checkpoint.of(0, job.module, _trained(job.module), optimizer_for(job.module, job.training.settings)).save(
-                fresh / names.CHECKPOINT
-            )
+            Checkpoint.of(0, job.module, _trained(job.module), optimizer, run=identity).save(fresh / names.CHECKPOINT)
     sweep(run.path)
     began = time.monotonic()
     average = _take_steps(job, run, progress)
@@ -217,7 +216,8 @@ def _take_steps(job: PublicJob, run: RunDirectory, progress: Progress) -> dict[s
     training, settings, module = job.training, job.training.settings, job.module
     key = DiceKey.load(run / names.DICE_KEY)
     optimizer = optimizer_for(job.module, job.training.settings)
-    checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+    checkpoint, identity = Checkpoint.load(run / names.CHECKPOINT), run.identity
+    checkpoint.require_run(identity)
     average = checkpoint.restore(module, optimizer, job.device)
     run.write_rows([row for row in run.rows() if row["step"] <= checkpoint.step])
     averaging = EMA(settings.ema)
@@ -240,7 +240,7 @@ def _take_steps(job: PublicJob, run: RunDirectory, progress: Progress) -> dict[s
                 progress.advance(step + 1, f"test accuracy {result.accuracy:.1%}")
             progress.advance(step + 1)
             if time.monotonic() - saved_at > CHECKPOINT_SECONDS or step + 1 == training.steps:
-                Checkpoint.of(step + 1, module, average, optimizer).save(run / names.CHECKPOINT)
+                Checkpoint.of(step + 1, module, average, optimizer, run=identity).save(run / names.CHECKPOINT)
                 saved_at = time.monotonic()
     return {**{name: value.detach() for name, value in module.state_dict().items()}, **average}
 
@@ -292,7 +292,7 @@ def _conclude(job: PublicJob, run: RunDirectory, weights: dict[str, Tensor], sec
     about = finish.model_metadata(settings, job.source, job.transform, statement.to_dict())
     write(run / names.MODEL, to_bytes(finish.on_backbone(job.source, settings, weights), about))
     write(run / names.DONE, b"")
-    finish.clean(run)
+    run.clean()
     return PublicRun(
         directory=run.path,
         statement=statement,
@@ -320,7 +320,7 @@ def report(run: RunDirectory) -> str:
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
             settings=finish.presentable(record["settings"]) | finish.features_of(record),
             metrics=run.rows(),
-            evaluation=evaluate.from_dict(json.loads((run / names.EVALUATION).read_text("utf-8"))),
+            evaluation=evaluate.from_dict(run.read_json(names.EVALUATION)),
             public_test=True,
         )
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 
 from sfumato import models
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 from sfumato.averaging import EMA
 from sfumato.data import TEST_FRACTION, AsStored, Source, Transform, open_source, preparation
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
@@ -224,6 +223,9 @@ def recorded_key(run: RunDirectory) -> DiceKey | None:
 def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) -> Run:
     """Begin or resume a run, take its steps, and conclude it."""
     progress = progress or Silence()
+    if run.complete():  # it was cut at its very end: only its outcome is missing
+        loop.compare(job, run, going_on=False)
+        return read(run)
     if run.exists:
         refuse_finished(run)
         loop.compare(job, run)
@@ -251,8 +253,8 @@ def earlier_plans(job: Job) -> list[uses.Use]:
 
 def refuse_finished(run: RunDirectory) -> None:
     """A finished run stays as it is; another one on the same data costs more privacy and needs a place of its own."""
+    run.complete()
     if run.finished:
-        finish.clean(run)
         raise SfumatoError(
             f"the run in {run.path} is finished", "give another --output to train anew; privacy costs of both add up"
         )
@@ -266,8 +268,7 @@ def finish_early(job: Job, run: RunDirectory) -> Run:
         sweep(run.path)
         refuse_finished(run)
         loop.compare(job, run, going_on=False)
-        loop.paid_steps(ledger, job, run)
-        outcome = loop.take_none(job, run)
+        outcome = loop.take_none(job, run, ledger)
         statement = finish.conclude(job, run, ledger, outcome)
     return _finished(job, run, statement, outcome)
 
@@ -320,7 +321,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -
         path = path / names.MODEL
     weights, metadata = read_safetensors(path)
     try:
-        about = json.loads(metadata[METADATA])
+        about = parse_json(metadata[METADATA])
         classes = tuple(about["classes"])
     except (KeyError, ValueError):
         raise SfumatoError(f"{path} is no model of sfumato", "name a run directory or its model file") from None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
 from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.theorems import Releases, merge_full_batch
@@ -56,7 +56,7 @@ def plans(material: str, directory: Path | None = None, *, place: str | None = N
     found: dict[str, Use] = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             if entry["data"] == material or (place is not None and entry.get("place") == place):
                 selected = "selection" in entry
                 found[entry["run"]] = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.training import directory as names
 from sfumato.training.checkpoint import METADATA, read_safetensors
@@ -115,7 +115,7 @@ def _checks(run: RunDirectory, state: dict[str, Any]) -> Iterator[tuple[str, Cal
 
     def metadata() -> None:
         _, about = read_safetensors(run / names.MODEL)
-        inside = json.loads(about[METADATA])["statement"]
+        inside = parse_json(about[METADATA])["statement"]
         _require(inside == state["statement"], f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
 
     def key() -> None:
