@@ -31,10 +31,33 @@ def test_runs_on_one_data_set_are_found_and_others_are_not(tmp_path):
 
 def test_a_line_cut_short_is_passed_over(tmp_path):
     uses.record("a", "run1", plan(), tmp_path)
-    with open(tmp_path / uses.FILE, "ab") as file:
-        file.write(b'{"data": "a", "run": "x", "pl\n')
-    uses.record("a", "run2", plan(), tmp_path)
-    assert len(uses.plans("a", tmp_path)) == 2
+    whole = (tmp_path / uses.FILE).read_bytes().strip()
+    for length in range(1, len(whole)):
+        (tmp_path / uses.FILE).write_bytes(b"\n" + whole + b"\n\n" + whole[:length])
+        uses.record("a", "run2", plan(), tmp_path)
+        assert len(uses.plans("a", tmp_path)) == 2, whole[:length]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line.replace(b'"mechanism": "Gaussian"', b'"mechanism": "Laplace"'),
+        lambda line: line.replace(b'"steps": 50', b'"steps": 50, "steps": 1'),
+        lambda line: line.replace(b'"data": "a", ', b""),
+        lambda line: line.replace(b'"run"', b"run"),
+        lambda line: line.replace(b"run1", b"\xffrun1"),
+        lambda line: b"[]",
+    ],
+)
+def test_a_whole_line_that_cannot_be_read_is_refused(tmp_path, damage):
+    """Passed over, it would make the epsilon of all runs together too small."""
+    uses.record("a", "run1", plan(50), tmp_path)
+    uses.record("a", "run2", plan(60), tmp_path)
+    path = tmp_path / uses.FILE
+    first, rest = path.read_bytes().strip().split(b"\n", 1)
+    path.write_bytes(damage(first) + b"\n" + rest)
+    with pytest.raises(SfumatoError, match="line 1 of the list of runs .* cannot be read"):
+        uses.plans("a", tmp_path)
 
 
 def test_together_is_one_long_run_for_equal_plans():

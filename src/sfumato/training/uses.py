@@ -54,7 +54,9 @@ def plans(material: str, directory: Path | None = None, *, place: str | None = N
     """
     path = (directory or keys.home()) / FILE
     found: dict[str, Use] = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
+    for number, line in enumerate(path.read_bytes().split(b"\n") if path.exists() else (), start=1):
+        if not line or _torn(line):
+            continue
         try:
             entry = parse_json(line)
             if entry["data"] == material or (place is not None and entry.get("place") == place):
@@ -62,9 +64,24 @@ def plans(material: str, directory: Path | None = None, *, place: str | None = N
                 found[entry["run"]] = (
                     PrivateSelection.from_dict(entry["selection"]) if selected else PrivacyPlan.from_dict(entry["plan"])
                 )
-        except (ValueError, KeyError, TypeError):
-            continue  # a line that a kill or a full disk cut short: its run had not begun
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SfumatoError(
+                f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "
+                "is not known",
+                "restore the list from a copy, or go back to the version of sfumato that wrote the line",
+            ) from None
     return list(found.values())
+
+
+def _torn(line: bytes) -> bool:
+    """Whether a kill or a full disk cut the line short, so that its run had not begun: it breaks off at its end."""
+    try:
+        json.loads(line)
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string") or error.pos >= len(line) - len("null")
+    except ValueError:
+        return False
+    return False
 
 
 def together(many: Sequence[Use]) -> tuple[float, float]:
