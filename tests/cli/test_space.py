@@ -21,10 +21,10 @@ from sfumato.randomness import Choice, LogUniform, Uniform
     ],
 )
 def test_a_range_stands_between_numbers_and_paths_are_values(text, rule):
-    assert list(read([text], "digits", ["source", "learning_rate"]).values()) == [rule]
+    assert list(read([text], "digits", ["source", "learning_rate"], trust_code=False).values()) == [rule]
 
 
 @pytest.mark.parametrize("text", ["0.1..x", "x..1", "0.1..", "..1", "log:a..b", "log:0.1,1"])
 def test_a_range_without_two_numbers_is_refused(text):
     with pytest.raises(SfumatoError, match="are no two numbers; write a range as in log"):
-        read([f"learning-rate={text}"], "digits", ["learning_rate"])
+        read([f"learning-rate={text}"], "digits", ["learning_rate"], trust_code=False)

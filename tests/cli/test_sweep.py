@@ -20,8 +20,9 @@ from sfumato._checks import SfumatoError
 from sfumato.cli import main, search_private, trials
 from sfumato.data.filtered import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
-from sfumato.training import finish, loop, uses
+from sfumato.training import loop, uses
 from sfumato.training import search as candidates
+from sfumato.training.directory import RunDirectory
 
 QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
 
@@ -694,18 +695,17 @@ def test_changed_data_end_a_search(call, spots, three, monkeypatch):
 
 
 def test_a_winner_that_was_cut_before_its_key_was_deleted_keeps_no_key(call, spots, monkeypatch):
-    real, calls = finish.clean, []
+    calls = []
 
     def cut(run):
         calls.append(run)
         raise StopError
 
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "clean", cut)
+        patch.setattr(RunDirectory, "clean", cut)
         with pytest.raises(StopError):
             main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
     assert calls
-    assert finish.clean is real
     call(f"sweep {spots} {QUICK} {SELECTED}")
     assert not {"dice.key", "checkpoint.safetensors"} & files("won")
     call("verify won")

@@ -56,7 +56,7 @@ def test_a_whole_line_that_cannot_be_read_is_refused(tmp_path, damage):
     path = tmp_path / uses.FILE
     first, rest = path.read_bytes().strip().split(b"\n", 1)
     path.write_bytes(damage(first) + b"\n" + rest)
-    with pytest.raises(SfumatoError, match="line 1 of the list of runs .* cannot be read"):
+    with pytest.raises(SfumatoError, match=r"line 1 of the list of runs .* cannot be read"):
         uses.plans("a", tmp_path)
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction", "zoom")
 NOT_IN_RECIPES = (
-    *("what", "json", "dry_run", "seeds"),
+    *("what", "json", "dry_run", "seeds", "trust_code"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
 
@@ -127,6 +127,8 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
 
     source: Text = None
     """The source, in place of the recipe's."""
+    trust_code: bool = False
+    """Run the code that a recipe, a run or its weights name as their model (package:function)."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -144,7 +146,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
 
         if not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        given = [name for name in self.given if name not in ("what", "dry_run", "json")]
+        given = [name for name in self.given if name not in ("what", "dry_run", "json", "trust_code")]
         if given:
             raise SfumatoError(
                 f"{what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
@@ -165,6 +167,8 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
         options = recipe.read(what, known, verb=type(self).__name__.lower())
+        if self.model is None and "model" in options:
+            recipe.trusted(options["model"], f"the recipe {what}", trust_code=self.trust_code)
         given = {key: value for key, value in self.given.items() if key != "what"}
         if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
             options.pop("public", None)
@@ -190,6 +194,8 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             )
         taken = {name: about[name] for name in ("model", "size", "channels") if name in about}
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
+        if "model" in taken:
+            recipe.trusted(taken["model"], models.file_of(self.pretrained), trust_code=self.trust_code)
         told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
         return replace(self, **taken), told
 

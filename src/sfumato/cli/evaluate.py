@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato.cli import console
-from sfumato.cli.options import Device, Directory, Path, SourceName, TestShare
+from sfumato.cli.options import Device, Directory, Own, Path, SourceName, TestShare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class Evaluate:
     """Let torchvision download the data set."""
     test_fraction: TestShare = None
     """Share of the test part where a source has none of its own."""
+    model: Own = None
+    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     device: Device = None
     """Where to compute."""
     json: bool = False
@@ -48,7 +50,7 @@ class Evaluate:
         from sfumato.training.prepare import choose_device
 
         one_of("--part", self.part, ("test", "train", "all"))
-        loaded = load(self.run_directory)
+        loaded = load(self.run_directory, model=self.model)
         device = torch.device(choose_device(self.device))
         module, transform = loaded.module, loaded.transform
         on_features = parse(self.source)[0] == "features"

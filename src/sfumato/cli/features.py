@@ -9,7 +9,7 @@ import tyro
 
 from sfumato.cli import console
 from sfumato.cli.choices import SourceChoices, read_source, stem_of
-from sfumato.cli.options import Crop, Device, Examples, Off, OwnSide, Path, SourceName, Stored, Whole, WholeByRule
+from sfumato.cli.options import Crop, Device, Examples, Off, Own, OwnSide, Path, SourceName, Stored, Whole, WholeByRule
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
@@ -29,6 +29,9 @@ class Features(SourceChoices):
     """timm:NAME, torchvision:NAME, or a run of sfumato pretrain: its weights must come from public data."""
     weights: Path = None
     """A safetensors file with the backbone's weights, in place of those that its library downloads."""
+    model: Own = None
+    """The function that builds the network of a run that trained one of your own; a file's word for it is not
+    enough."""
     resolution: OwnSide = None
     """Side of what the backbone sees."""
     crop: Crop = "central"
@@ -83,7 +86,9 @@ class Features(SourceChoices):
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         refuse_absent(self.what)
         with Bars() as progress:
-            backbone, expects = models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
+            backbone, expects = models.load_backbone(
+                self.backbone, weights=self.weights, resolution=self.resolution, model=self.model
+            )
             source, _ = read_source(self, self.what, progress, **caching.declared_by(backbone, expects, self.what))
             contents = caching.contents_for(
                 source,

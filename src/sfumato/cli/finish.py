@@ -16,6 +16,8 @@ class Finish:
 
     run_directory: Directory
     """The run directory."""
+    trust_code: bool = False
+    """Run the code that the run names as its model (package:function)."""
     json: bool = False
     """Print one JSON object."""
 
@@ -26,5 +28,5 @@ class Finish:
         from sfumato.training.run import finish_early
 
         finished = recorded.ended(self.run_directory)
-        show(finished or finish_early(*recorded.job(self.run_directory)), json=self.json)
+        show(finished or finish_early(*recorded.job(self.run_directory, trust_code=self.trust_code)), json=self.json)
         return 0

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.options import Directory
+from sfumato.cli.options import Directory, Own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,8 @@ class Predict:
     """Image files, or folders of them."""
     top: int = 3
     """How many labels for each image."""
+    model: Own = None
+    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     json: bool = False
     """Print one JSON object."""
 
@@ -30,7 +32,7 @@ class Predict:
         from sfumato.training import load
 
         positive_integer("--top", self.top)
-        loaded = load(self.run_directory)
+        loaded = load(self.run_directory, model=self.model)
         paths = _expanded(self.images)
         if not paths:
             raise SfumatoError("no images were given", "name image files, or folders that hold some")

@@ -73,7 +73,7 @@ class Pretrain(Choices):
         from sfumato.training.run import recorded_key, recorded_performance
 
         if self.resumes(self.what):
-            return recorded.public_job(self.what)
+            return recorded.public_job(self.what, trust_code=self.trust_code)
         asked = self.with_recipe(self.what)
         if asked.output is not None:
             asked.directory(progress)

@@ -33,6 +33,15 @@ def read(path: str, known: Collection[str], verb: str | None = None) -> dict[str
     return _checked(path, {name.replace("-", "_"): value for name, value in data.items()}, known)
 
 
+def trusted(model: str, where: str | Path, *, trust_code: bool) -> None:
+    """Refuse a model by which a file names code, unless the user trusts that."""
+    if ":" in model and not trust_code:
+        from sfumato import models
+
+        remedy = "if you trust that code, give --trust-code, or name it: --model {}"
+        models.trusted(model, None, where=where, remedy=remedy)
+
+
 def budget_of(path: str) -> float | tuple[float, ...] | None:
     """The recipe's privacy budget, or budgets."""
     value = _data(path).get("epsilon")

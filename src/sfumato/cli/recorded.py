@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sfumato.training.directory import RunDirectory
     from sfumato.training.loop import Job
-    from sfumato.training.progress import Progress
     from sfumato.training.public import PublicJob
     from sfumato.training.run import Run
 
@@ -22,9 +21,10 @@ def ended(path: str) -> Run | None:
     return read(run) if run.complete() else None
 
 
-def public_job(path: str) -> tuple[PublicJob, RunDirectory]:
+def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]:
     """The same for a run of `sfumato pretrain`."""
     from sfumato._checks import SfumatoError
+    from sfumato.cli import recipe
     from sfumato.data import open_source
     from sfumato.randomness import owner_key
     from sfumato.training import directory as names
@@ -39,9 +39,11 @@ def public_job(path: str) -> tuple[PublicJob, RunDirectory]:
     record = run.read_json(names.SETTINGS)
     if "source" not in record["request"]:
         raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
+    training = public.PublicTraining.from_dict(record)
+    recipe.trusted(training.settings.model, f"the run in {path}", trust_code=trust_code)
     job = public.prepare(
         open_source(**record["request"]["source"], owner_key=owner_key()),
-        public.PublicTraining.from_dict(record),
+        training,
         recorded=recorded_performance(run),
         key=recorded_key(run),
         request=record["request"],
@@ -49,9 +51,10 @@ def public_job(path: str) -> tuple[PublicJob, RunDirectory]:
     return job, run
 
 
-def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]:
+def job(path: str, *, trust_code: bool) -> tuple[Job, RunDirectory]:
     """Read the data and build the model that the run in `path` began with."""
     from sfumato._checks import SfumatoError
+    from sfumato.cli import recipe
     from sfumato.data import open_source
     from sfumato.privacy import Circumstances, PrivacyPlan
     from sfumato.randomness import owner_key
@@ -79,6 +82,7 @@ def job(path: str, progress: Progress | None = None) -> tuple[Job, RunDirectory]
             f"the run in {path} was begun from Python with objects that only its own code can build",
             "run that code again; it resumes the run",
         )
+    recipe.trusted(settings.model, f"the run in {path}", trust_code=trust_code)
     source = open_source(**request["source"], owner_key=owner_key())
     job = prepare(
         None,

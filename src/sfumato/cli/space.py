@@ -16,7 +16,7 @@ TABLE = "sweep"
 LISTS = ("trainable",)
 
 
-def read(given: Iterable[str], what: str, known: Iterable[str]) -> dict[str, Dimension]:
+def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: bool) -> dict[str, Dimension]:
     """The space: {option: rule}, from the recipe's table (where `what` is one), then from the command line.
 
     `NAME=A,B,C` lists values; `NAME=LOW..HIGH` is any number between, `NAME=log:LOW..HIGH` one whose logarithm is
@@ -30,6 +30,9 @@ def read(given: Iterable[str], what: str, known: Iterable[str]) -> dict[str, Dim
     if what.endswith(".toml"):
         table = tomllib.loads(Path(what).read_text("utf-8")).get(TABLE, {})
         space |= {name.replace("-", "_"): _from_table(name, value) for name, value in table.items()}
+        models = space.get("model")
+        for model in models.values if isinstance(models, Choice) else ():
+            recipe.trusted(f"{model}", f"the table [{TABLE}] of the recipe {what}", trust_code=trust_code)
     for text in given:
         name, equals, rule = text.partition("=")
         if not equals or not rule:

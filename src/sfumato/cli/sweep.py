@@ -62,7 +62,8 @@ class Sweep(PrivateChoices):
         from sfumato.training.progress import Bars
 
         asked = self.with_recipe(self.what)
-        rules = space.read(self.vary or (), self.what, (*VARIED, "source") if self.one_at_a_time else VARIED)
+        varied = (*VARIED, "source") if self.one_at_a_time else VARIED
+        rules = space.read(self.vary or (), self.what, varied, trust_code=self.trust_code)
         mode = asked.mode(rules)
         with Bars() as progress:
             if self.one_at_a_time:

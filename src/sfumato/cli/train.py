@@ -85,7 +85,7 @@ class Train(PrivateChoices):
         from sfumato.training.run import recorded_key, recorded_performance
 
         if self.resumes(self.what):
-            return recorded.job(self.what, progress)
+            return recorded.job(self.what, trust_code=self.trust_code)
         if FilePath(self.what).is_dir() and ":" not in self.what:
             from sfumato.data import Cache
 

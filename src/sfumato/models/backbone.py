@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.models import zoo
+from sfumato.models.custom import trusted
 from sfumato.models.name import parse
 from sfumato.models.pretrained import classifier_names, file_of, fill, spread, stored_about
 from sfumato.models.registry import create
@@ -108,7 +109,9 @@ def build(architecture: Architecture) -> Backbone:
     return Backbone(_without(network, classifier, architecture), architecture)
 
 
-def load(name: str, *, weights: str | Path | None = None, resolution: int | None = None) -> tuple[Backbone, Expects]:
+def load(
+    name: str, *, weights: str | Path | None = None, resolution: int | None = None, model: str | None = None
+) -> tuple[Backbone, Expects]:
     """A backbone with public weights.
 
     Args:
@@ -116,6 +119,7 @@ def load(name: str, *, weights: str | Path | None = None, resolution: int | None
         weights: a safetensors file of the network's weights, with or without its classifier; None for those that the
             library downloads, or the run's own.
         resolution: pixels on each side of its input; None for what it was trained with.
+        model: the function that builds the network of a run, where that is one of the user's own: see `custom.trusted`.
 
     Raises:
         SfumatoError: an unknown name, weights that cannot be had or don't fit, or a resolution that it cannot take.
@@ -123,7 +127,7 @@ def load(name: str, *, weights: str | Path | None = None, resolution: int | None
     if not name.startswith((zoo.PREFIX, TORCHVISION)):
         if weights is not None and file_of(name).is_file():
             raise SfumatoError(f"backbone {name!r} brings its own weights", "leave --weights out, or name a network")
-        return _of_run(name, resolution)
+        return _of_run(name, resolution, model)
     expects = _expected_by_timm(name) if name.startswith(zoo.PREFIX) else _expected_by_torchvision(name)
     if weights is not None and not file_of(weights).is_file():
         raise SfumatoError(f"weights {str(weights)!r} are no file", "give the path of a safetensors file")
@@ -138,7 +142,7 @@ def load(name: str, *, weights: str | Path | None = None, resolution: int | None
     return Backbone(_without(network, classifier, architecture), architecture), expects
 
 
-def _of_run(name: str, resolution: int | None) -> tuple[Backbone, Expects]:
+def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backbone, Expects]:
     path = file_of(name)
     if not path.is_file():
         from torchvision import models
@@ -154,9 +158,9 @@ def _of_run(name: str, resolution: int | None) -> tuple[Backbone, Expects]:
         what = "is a head on features" if about and about.get("features") else "does not say how to build its network"
         raise SfumatoError(f"{path} {what}", "name the network itself, and give --weights")
     size = about["size"] if resolution is None else positive_integer("resolution", resolution)
-    architecture = Architecture(
-        name=about["model"], size=size, channels=about["channels"], classes=len(about["classes"])
-    )
+    remedy = "if you trust that code, name it: --model {0}, or features(..., model={0!r})"
+    spelling = trusted(about["model"], model, where=path, remedy=remedy)
+    architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=False)
     fill(network, path)

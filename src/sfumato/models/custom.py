@@ -4,13 +4,51 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError
+from sfumato.models import zoo
+from sfumato.models.name import parse
+
+
+def trusted(spelling: str, named: str | None, *, where: str | Path, remedy: str) -> str:
+    """A model's spelling that a file has, if no code but the package's own is needed for it, or if its user names it.
+
+    A file may come from anybody, and to import what it names is to run what it brings.
+
+    Args:
+        spelling: the file's word.
+        named: what the user calls the model, or None.
+        where: the file.
+        remedy: how the user names a model here, with `{}` for its spelling.
+
+    Raises:
+        SfumatoError: the file names code that the user doesn't.
+
+    >>> trusted("wrn-16-4", None, where="a.safetensors", remedy="")
+    'wrn-16-4'
+    """
+    if not is_own(spelling) or spelling == named:
+        return spelling
+    raise SfumatoError(
+        f"{where} names code of its own, {spelling!r}, {'' if named is None else f'and not {named!r}, '}and no code is "
+        "run on the word of a file",
+        remedy.format(spelling),
+    )
+
+
+def is_own(spelling: str) -> bool:
+    """Whether a model of this spelling is built by code of the owner's, which may bring weights of its own.
+
+    >>> is_own("mine:build,depth=2"), is_own("timm:resnet10t"), is_own("cnn")
+    (True, False, False)
+    """
+    return ":" in parse(spelling)[0] and not spelling.startswith(zoo.PREFIX)
 
 
 def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
@@ -26,33 +64,56 @@ def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int
     Raises:
         SfumatoError: no such module or function, a call that fails, or a result that is no `nn.Module`.
     """
+    function = function_of(name)
+    try:
+        model = function(classes=classes, channels=channels, size=size, **options)
+    except TypeError as error:
+        given = "".join(f", {key}={value!r}" for key, value in options.items())
+        call = f"{name.partition(':')[2]}(classes={classes}, channels={channels}, size={size}{given})"
+        raise SfumatoError(
+            f"model {name!r}: the call {call} failed: {error}",
+            f"let the function take these {'keywords' if options else 'three keywords'}",
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise SfumatoError(
+            f"model {name!r}: {name.partition(':')[2]} returned a {type(model).__name__}, not a torch.nn.Module",
+            "let the function return the model",
+        )
+    return model
+
+
+def function_of(spelling: str) -> Callable[..., Any]:
+    """The function that `package:function,options` names, imported from the path or the working directory.
+
+    Raises:
+        SfumatoError: no such module or function.
+    """
+    name, _ = parse(spelling)
     module_name, _, function_name = name.partition(":")
-    module = _import(name, module_name)
-    function = getattr(module, function_name, None)
+    function = getattr(_import(name, module_name), function_name, None)
     if not callable(function):
         found = "has no such name" if function is None else "is not callable there"
         raise SfumatoError(
             f"model {name!r}: {function_name or 'the empty name'} {found} in {module_name}",
             "name a function that builds the model, as in package:function",
         )
+    return function
+
+
+@contextmanager
+def away_from_working_directory() -> Iterator[None]:
+    """The working directory is not on the path meanwhile, so that what lies beside a file is not imported."""
+    here, before = Path.cwd(), list(sys.path)
+    sys.path[:] = [entry for entry in before if entry and Path(entry).absolute() != here]
     try:
-        model = function(classes=classes, channels=channels, size=size, **options)
-    except TypeError as error:
-        given = "".join(f", {key}={value!r}" for key, value in options.items())
-        raise SfumatoError(
-            f"model {name!r}: the call {function_name}(classes={classes}, channels={channels}, size={size}{given}) "
-            f"failed: {error}",
-            f"let the function take these {'keywords' if options else 'three keywords'}",
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise SfumatoError(
-            f"model {name!r}: {function_name} returned a {type(model).__name__}, not a torch.nn.Module",
-            "let the function return the model",
-        )
-    return model
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _import(name: str, module_name: str):
+    if module_name in sys.modules:
+        return sys.modules[module_name]
     here = str(Path.cwd())
     added = here not in sys.path
     if added:

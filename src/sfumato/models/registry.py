@@ -72,15 +72,6 @@ def create(
     return model
 
 
-def is_own(name: str) -> bool:
-    """Whether a model of this spelling is built by code of the owner's, which may bring weights of its own.
-
-    >>> is_own("mine:build,depth=2"), is_own("timm:resnet10t"), is_own("cnn")
-    (True, False, False)
-    """
-    return ":" in parse(name)[0] and not name.startswith(zoo.PREFIX)
-
-
 def _create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
     if name in _FIXED:
         _refuse_others(name, options, ())
@@ -94,7 +85,7 @@ def _create(name: str, options: Mapping[str, Any], *, classes: int, channels: in
         return nf_resnet.create(int(match[1]), classes=classes, channels=channels, **options)
     if name.startswith(zoo.PREFIX):
         return zoo.create(name, options, classes=classes, channels=channels, size=size)
-    if is_own(name):
+    if custom.is_own(name):
         return custom.create(name, options, classes=classes, channels=channels, size=size)
     listing = ", ".join(NAMES)
     raise SfumatoError(f"model must be one of {listing}; got {name!r}", "choose one of these, such as cnn or wrn-16-4")

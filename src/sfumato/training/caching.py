@@ -52,6 +52,7 @@ def features(
     directory: str | os.PathLike[str],
     weights: str | None = None,
     resolution: int | None = None,
+    model: str | None = None,
     crop: str = "central",
     views: int | None = None,
     flip: bool = False,
@@ -72,6 +73,7 @@ def features(
         directory: the cache's; `sfumato.train("head,norm=12.5", "features:DIRECTORY", ...)` trains on it.
         weights: a safetensors file in place of what the backbone's library downloads.
         resolution: pixels on each side of what the backbone sees; None for what it was trained with.
+        model: the function that builds the network of a run that trained one of your own, as in "package:function".
         crop, views, flip: see `Showing`; views None for one, or with `flip` for the image and its mirror image.
         dtype: "float32", "float16" or "bfloat16": how features are stored.
         batch: images at a time.
@@ -83,7 +85,7 @@ def features(
     """
     if isinstance(source, str):
         refuse_absent(source)
-    network, expects = models.load_backbone(backbone, weights=weights, resolution=resolution)
+    network, expects = models.load_backbone(backbone, weights=weights, resolution=resolution, model=model)
     if isinstance(source, str):
         source = open_source(source, owner_key=own_key(), **declared_by(network, expects, source))
     contents = contents_for(

@@ -111,8 +111,9 @@ class Run:
     uses: int = 0
     together: tuple[float, float] | None = None
 
-    def load(self, model: nn.Module | None = None) -> Loaded:
-        """The trained model; give the module itself where the run trained an object of your own."""
+    def load(self, model: nn.Module | str | None = None) -> Loaded:
+        """The trained model; give the module itself where the run trained an object of your own, or the name of the
+        function that built it."""
         return load(self.directory, model=model)
 
 
@@ -308,32 +309,53 @@ def read(run: RunDirectory) -> Run:
     )
 
 
-def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -> Loaded:
+def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = None) -> Loaded:
     """The model of a finished run.
 
     Args:
         directory: the run directory, or its model.safetensors alone (the file says how to build the model).
-        model: the module to fill, where the run trained an object of the caller's own.
+        model: where the run trained an object of the caller's own, the module to fill. Where it trained what a function
+            of one's own builds, or has the features of such, that function's name, as in "package:function": a file may
+            come from anybody, so what it names is never imported on its own word.
     """
-    path = Path(directory)
-    if path.is_dir() or not path.exists():
-        RunDirectory(path).require_finished()
-        path = path / names.MODEL
-    weights, metadata = read_safetensors(path)
+    named = model if isinstance(model, str) else None
+    if named is not None and models.is_own(named):
+        models.function_of(named)
+    with models.away_from_working_directory():
+        path = Path(directory)
+        if path.is_dir() or not path.exists():
+            RunDirectory(path).require_finished()
+            path = path / names.MODEL
+        weights, metadata = read_safetensors(path)
+        about = _about(path, metadata)
+        if model is None and about["model"] == "module":
+            raise SfumatoError(
+                f"{path} was trained from a module that only its own code can build", "pass it: load(run, model=module)"
+            )
+        if not isinstance(model, nn.Module):
+            with torch.random.fork_rng(devices=[]):
+                model = _built(about, named, path)
+        return _filled(model, weights, about, path)
+
+
+def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What a model file says of itself."""
     try:
         about = parse_json(metadata[METADATA])
-        classes = tuple(about["classes"])
-    except (KeyError, ValueError):
-        raise SfumatoError(f"{path} is no model of sfumato", "name a run directory or its model file") from None
-    if about["format"] != finish.FORMAT:
-        raise SfumatoError(f"{path} was written by another version of sfumato", "train it again with this one")
-    if model is None and about["model"] == "module":
-        raise SfumatoError(
-            f"{path} was trained from a module that only its own code can build", "pass it: load(run, model=module)"
-        )
-    if model is None:
-        with torch.random.fork_rng(devices=[]):
-            model = _built(about)
+        if about["format"] != finish.FORMAT:
+            raise SfumatoError(f"{path} was written by another version of sfumato", "train it again with this one")
+    except SfumatoError:
+        raise
+    except (KeyError, ValueError, TypeError):
+        about = {}
+    missing = {"model", "classes", "channels", "size", "transform", "statement", "test_fraction"} - set(about)
+    if missing:
+        raise SfumatoError(f"{path} is no model of sfumato", "name a run directory or its model file")
+    return about
+
+
+def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[str, Any], path: Path) -> Loaded:
+    """The module with the weights of a file, and what belongs to it."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -345,7 +367,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -
     return Loaded(
         module=model,
         transform=preparation(about["transform"]),
-        classes=classes,
+        classes=tuple(about["classes"]),
         statement=about["statement"],
         loss=about.get("loss", "softmax"),
         features=about.get("features"),
@@ -353,11 +375,23 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | None = None) -
     )
 
 
-def _built(about: Mapping[str, Any]) -> nn.Module:
-    """The model that a file speaks of, with untrained weights."""
+def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module:
+    """The model that a file speaks of, with untrained weights; `named` is what its user calls it."""
     features, classes = about.get("features"), len(about["classes"])
+
+    def trusted(spelling: str) -> str:
+        return models.trusted(
+            spelling,
+            named,
+            where=path,
+            remedy="if you trust that code, name it: --model {0}, or load(..., model={0!r})",
+        )
+
     if features is None:
-        return models.create(about["model"], classes=classes, channels=about["channels"], size=about["size"])
+        spelling = named if named and about["model"] == "module" else trusted(about["model"])
+        return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
     known = features["backbone"]
+    if known is not None:
+        trusted(known["name"])
     backbone = None if known is None else models.build_backbone(models.Architecture(**known))
     return models.create_head(about["model"], classes=classes, width=features["width"], backbone=backbone)

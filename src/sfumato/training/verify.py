@@ -16,8 +16,8 @@ from sfumato.training.directory import RunDirectory, file_hash
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
-    "a record cannot prove its own honesty. The page (report.html), the settings and all measured figures are not looked "
-    "at."
+    "a record cannot prove its own honesty. The page (report.html), the settings and all measured figures are not "
+    "looked at."
 )
 
 
