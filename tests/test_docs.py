@@ -14,7 +14,7 @@ import tyro
 
 import sfumato
 from sfumato import cli, models, optim
-from sfumato.cli.verbs import VERBS
+from sfumato.cli.verbs import VERBS, load
 from sfumato.data.source import KINDS
 from sfumato.data.zoo import NAMES as DATA_SETS
 from sfumato.training import directory
@@ -122,14 +122,14 @@ def test_python_blocks_run_one_after_the_other(path: Path, tmp_path: Path, monke
 def test_the_reference_documents_each_option_of_each_verb_and_no_other(verb: str):
     rows = re.findall(r"^\| `(--[a-z-]+)` \|", section(verb), re.MULTILINE)
     assert len(rows) == len(set(rows))
-    inherited = options_of(VERBS["train"]) if verb == "sweep" else set()
-    assert set(rows) <= options_of(VERBS[verb]) <= set(rows) | inherited
+    inherited = options_of(load("train")) if verb == "sweep" else set()
+    assert set(rows) <= options_of(load(verb)) <= set(rows) | inherited
 
 
 @each_page
 def test_every_option_that_is_named_exists(path: Path):
     text = prose(path) + "\n".join(command for command in written(path))
-    known = FOREIGN_OPTIONS.union(*(options_of(verb) for verb in VERBS.values()))
+    known = FOREIGN_OPTIONS.union(*(options_of(verb) for verb in map(load, VERBS)))
     assert set(OPTION.findall(text)) <= known
 
 

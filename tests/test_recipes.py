@@ -19,7 +19,7 @@ from torch import nn
 
 from sfumato import _checks, cli, models, optim
 from sfumato.cli import recipe
-from sfumato.cli.verbs import VERBS
+from sfumato.cli.verbs import load
 from sfumato.data import source
 from sfumato.privacy import PrivacyPlan
 from sfumato.training import Settings
@@ -52,7 +52,7 @@ def verb_of(path: Path) -> str:
 
 
 def known(verb: str) -> set[str]:
-    return {field.name for field in fields(VERBS[verb])} - {"what", "json", "dry_run"}
+    return {field.name for field in fields(load(verb))} - {"what", "json", "dry_run"}
 
 
 def options_of(path: Path) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_it_says_what_to_expect_and_its_command_is_its_own(path: Path):
     assert set(stated) >= PROMISED if path in PRIVATE else "not private" in stated["guarantee"]
     _, verb, what, *rest = shlex.split(stated["command"])
     assert (ROOT / what).resolve() == path.resolve()
-    assert isinstance(cli.parse([verb, what, *rest]), VERBS[verb])
+    assert isinstance(cli.parse([verb, what, *rest]), load(verb))
 
 
 @each_recipe

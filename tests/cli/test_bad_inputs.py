@@ -16,11 +16,11 @@ from sfumato.training import directory, loop
 
 REFUSED = {
     # the command itself
-    "": "Expected one of {train, pretrain, features, dedup, sweep, plan, tradeoff, evaluate, predict, report, verify, "
-    "finish}; see "
-    "sfumato --help",
-    "frobnicate": "Unrecognized options: frobnicate; there are train, pretrain, features, dedup, sweep, plan, "
+    "": "no verb is given; there are train, pretrain, features, dedup, sweep, plan, tradeoff, evaluate, predict, "
+    "report, verify, finish; see sfumato --help",
+    "frobnicate": "no verb is called 'frobnicate'; there are train, pretrain, features, dedup, sweep, plan, "
     "tradeoff, evaluate, predict, report, verify, finish; see sfumato --help",
+    "trian digits": "no verb is called 'trian'; perhaps you meant train; see sfumato --help",
     "train": "Missing from sfumato train: SOURCE|RECIPE|RUN Where the images are, a recipe, or a run to resume. "
     "(required); see sfumato train --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
@@ -136,7 +136,7 @@ REFUSED = {
     "pretrain digits --batch-size 5000": "--batch-size must not exceed the number of examples, got 5000 of 1438; give "
     "a smaller one",
     "pretrain digits --steps 0": "--steps must be at least 1, got 0; give the number of training steps",
-    "pretrain digits --epsilon 3": "Unrecognized options: --epsilon 3; see sfumato pretrain --help",
+    "pretrain digits --epsilon 3": "Unrecognized options: --epsilon, 3; see sfumato pretrain --help",
     "train digits QUICK --shift -1": "--shift must not be negative, got -1; give a number of pixels",
     "train digits QUICK --flip maybe": "invalid choice 'maybe' for argument '--flip'. Expected one of ...; see sfumato "
     "train --help",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato.privacy import theorems
 from sfumato.privacy.plan import default_delta
 
 PLAN = PrivacyPlan(
@@ -78,11 +78,11 @@ def test_a_batch_of_everything_is_full_batch():
     assert plan.expected_epochs == 10
 
 
-def test_the_hardest_row_is_answered_in_seconds():
-    began = time.monotonic()
+def test_the_hardest_row_is_answered_in_few_tries():
+    theorems._composed.cache_clear()
     plan = PrivacyPlan.calibrate(examples=1_271_167, batch_size=16_384, steps=71_589, epsilon=8.0, delta=8e-7)
     assert plan.noise_multiplier == pytest.approx(2.379, abs=0.002)
-    assert time.monotonic() - began < 30, "a hang, not a benchmark: it takes one to three seconds"
+    assert theorems._composed.cache_info().misses < 40
 
 
 def test_numbers():

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import io
+import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 PROGRAM = "sfumato"
 DESCRIPTION = (
@@ -20,16 +24,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be understood."""
     from sfumato._checks import SfumatoError
 
+    if "torch" not in sys.modules:
+        # Threads that spin while they wait take the time of those that they wait for, on a machine with other work.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
         from importlib.metadata import version
 
         print(f"{PROGRAM} {version(PROGRAM)}")
         return 0
-    verb = parse(sys.argv[1:] if arguments is None else list(arguments))
-    if isinstance(verb, int):
-        return verb
+    verb: Any = None
     try:
-        return verb.run()
+        verb = parse(sys.argv[1:] if arguments is None else list(arguments))
+        return verb if isinstance(verb, int) else verb.run()
     except SfumatoError as error:
         print(f"error: {in_options(str(error), verb)}", file=sys.stderr)
         return 1
@@ -47,22 +53,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str]):
     """The verb with its options, or an exit status: after help, or after one line that says what went wrong."""
+    from sfumato.cli.verbs import VERBS, load
+
+    name, *rest = arguments or ("",)
+    if name in ("-h", "--help"):
+        print(overview())
+        return 0
+    if name not in VERBS:
+        near = difflib.get_close_matches(name, VERBS, n=1)
+        remedy = f"perhaps you meant {near[0]}" if near else f"there are {', '.join(VERBS)}"
+        problem = f"no verb is called {name!r}" if name else "no verb is given"
+        print(f"error: {problem}; {remedy}; see {PROGRAM} --help", file=sys.stderr)
+        return 2
     import tyro
 
-    from sfumato.cli import verbs
-
-    talk = io.StringIO()
+    talk, program = io.StringIO(), f"{PROGRAM} {name}"
     try:
         with contextlib.redirect_stderr(talk):
-            return tyro.extras.subcommand_cli_from_dict(
-                verbs.VERBS, prog=PROGRAM, description=DESCRIPTION, args=list(arguments), config=verbs.STYLE
-            )
+            return tyro.cli(load(name), prog=program, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
-        known = arguments[0] if arguments and arguments[0] in verbs.VERBS else ""
-        print(f"error: {one_line(talk.getvalue())}; see {f'{PROGRAM} {known}'.strip()} --help", file=sys.stderr)
+        print(f"error: {one_line(talk.getvalue())}; see {program} --help", file=sys.stderr)
         return 2
+
+
+def overview() -> str:
+    """What `sfumato --help` shows: the verbs, without importing any."""
+    from sfumato.cli.verbs import VERBS
+
+    width = max(map(len, VERBS))
+    listing = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
+    head = [f"usage: {PROGRAM} [-h] [--version] VERB ...", "", *textwrap.wrap(DESCRIPTION, 80), "", "verbs:"]
+    return "\n".join([*head, *listing, "", f"{PROGRAM} VERB --help shows the options of a verb"])
 
 
 def one_line(boxed: str) -> str:
@@ -79,9 +102,6 @@ def one_line(boxed: str) -> str:
         parts = parts[1:] or parts
     problem, *rest = [re.sub(r"\s+", " ", part).strip() for part in parts]
     problem = re.sub(r" Got errors:.*", "", problem).rstrip(".")
-    if problem.startswith("Unrecognized or misplaced options"):  # options of another verb
-        problem = re.sub(r" or misplaced| \(applied to [^)]*\)| Arguments are applied.*", "", problem)
-        rest = []
     unread = re.fullmatch(
         r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be instantiated from \[(.*)\]", problem
     )
@@ -97,8 +117,6 @@ def one_line(boxed: str) -> str:
     for part in rest:
         if meant := re.match(r"Perhaps you meant: (\S+)", part):
             return f"{problem}; perhaps you meant {meant[1]}"
-        if part.startswith("Available subcommands: "):
-            return f"{problem}; there are {part.removeprefix('Available subcommands: ')}"
     return problem
 
 

@@ -1,35 +1,29 @@
-"""The verbs and how their options are shown. Nothing heavy is imported before a verb runs."""
+"""The verbs, what each is for, and where it is: nothing but the verb that was asked for is imported."""
 
 from __future__ import annotations
 
-import tyro
+import importlib
+from types import MappingProxyType
+from typing import Any
 
-from sfumato.cli.dedup import Dedup
-from sfumato.cli.evaluate import Evaluate
-from sfumato.cli.features import Features
-from sfumato.cli.finish import Finish
-from sfumato.cli.plan import Plan
-from sfumato.cli.predict import Predict
-from sfumato.cli.pretrain import Pretrain
-from sfumato.cli.report import Report
-from sfumato.cli.sweep import Sweep
-from sfumato.cli.tradeoff import Tradeoff
-from sfumato.cli.train import Train
-from sfumato.cli.verify import Verify
+VERBS: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "train": "Train an image classifier privately, and state what was promised.",
+        "pretrain": "Train without privacy, on public data: the start of private fine-tuning.",
+        "features": "Compute the features of a source under a fixed public backbone, once.",
+        "dedup": "Find copies and near copies of private pictures in a public set.",
+        "sweep": "Search for settings on a validation part, and say what the search costs.",
+        "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
+        "tradeoff": "Show which noise allows how many steps within a budget.",
+        "evaluate": "Measure a finished run's model on the test part of a source.",
+        "predict": "Label images with a finished run's model.",
+        "report": "Write the page of a finished run.",
+        "verify": "Check that a finished run's statement follows from its record.",
+        "finish": "End an unfinished run with what its last checkpoint holds.",
+    }
+)
 
-VERBS = {
-    "train": Train,
-    "pretrain": Pretrain,
-    "features": Features,
-    "dedup": Dedup,
-    "sweep": Sweep,
-    "plan": Plan,
-    "tradeoff": Tradeoff,
-    "evaluate": Evaluate,
-    "predict": Predict,
-    "report": Report,
-    "verify": Verify,
-    "finish": Finish,
-}
 
-STYLE = (tyro.conf.FlagCreatePairsOff,)
+def load(name: str) -> Any:
+    """The dataclass whose fields are the verb's options and whose method `run` does its work."""
+    return getattr(importlib.import_module(f"sfumato.cli.{name}"), name.capitalize())

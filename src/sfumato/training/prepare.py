@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import joblib
 import torch
 from torch import nn
 
@@ -220,9 +220,8 @@ def choose_device(name: str | None) -> str:
 
 
 def default_threads() -> int:
-    """As many as this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(torch.get_num_threads(), allowed))
+    """As many as this process may use: of the machine, by its affinity and by the quota of its container."""
+    return max(1, min(torch.get_num_threads(), joblib.cpu_count()))
 
 
 def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: str, *, images: bool) -> int:
