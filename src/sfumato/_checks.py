@@ -16,12 +16,17 @@ class SfumatoError(ValueError):
         problem: what is wrong: the argument's name, its value, what is allowed. One sentence without the full stop.
         remedy: what to do about it. One sentence without the full stop.
 
+    In both an argument may stand in backticks, as in "give another `directory`" or "declare it (`public=True`)"; the
+    command line shows it as its own option.
+
     >>> print(SfumatoError("epsilon must be positive, got -1", "give a number such as 3"))
     epsilon must be positive, got -1; give a number such as 3
+    >>> print(SfumatoError("the run in runs/a is finished", "give another `directory`"))
+    the run in runs/a is finished; give another directory
     """
 
     def __init__(self, problem: str, remedy: str):
-        super().__init__(f"{problem}; {remedy}")
+        super().__init__(f"{problem}; {remedy}".replace("`", ""))
         self.problem = problem
         self.remedy = remedy
 

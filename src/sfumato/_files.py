@@ -21,7 +21,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SfumatoError(
             f"{path} cannot be written ({error.strerror or error})",
-            "free some space or choose another --output; what is unfinished goes on when the command is given again",
+            "free some space or choose another `directory`; what is unfinished goes on when the command is given again",
         ) from None
 
 

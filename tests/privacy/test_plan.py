@@ -168,9 +168,12 @@ def test_delta_out_of_range_is_refused(delta):
         PrivacyPlan.calibrate(examples=100, delta=delta, batch_size=10, steps=10, epsilon=1.0)
 
 
-def test_the_default_delta_is_below_one_over_n():
+def test_the_default_delta_is_one_that_somebody_would_sign():
     for examples in (1, 9, 10, 999, 1000, 9999, 60_000, 90_000, 1_281_167):
-        assert 0.09 / examples <= default_delta(examples) <= 0.9000001 / examples
+        delta = default_delta(examples)
+        assert delta <= 1e-5
+        assert delta <= (1 + 1e-12) / (10 * examples)
+        assert 10 * delta > min(1e-5, 0.0999999 / examples), "the largest power of ten"
 
 
 @pytest.mark.parametrize("epsilon", [1e-10, 1e-4, 100.0, 5000.0])

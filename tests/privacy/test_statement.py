@@ -49,6 +49,24 @@ def test_the_sentence_can_be_checked_from_its_own_words():
         assert part in sentence
 
 
+def test_a_delta_above_1_over_n_is_named_beside_the_epsilon():
+    assert "Delta is above 1/N" in statement(loose_delta=True).sentence
+    assert "Delta is above 1/N" not in statement().sentence
+
+
+def test_published_data_were_declared_public_by_nobody():
+    plain = "\n".join(statement(data_public=True, published=True).plain)
+    assert "a published collection" in plain
+    assert "declared" not in plain
+    assert "The owner declared the training data public" in "\n".join(statement(data_public=True).plain)
+
+
+def test_facts_that_came_later_leave_earlier_statements_as_they_are():
+    assert not {"published", "loose_delta"} & set(Circumstances().to_dict())
+    for facts in (Circumstances(), Circumstances(published=True, loose_delta=True)):
+        assert Circumstances.from_dict(facts.to_dict()) == facts
+
+
 def test_full_batch_is_named():
     full = Statement(plan=replace(PLAN, sampling=FullBatch(examples=1000)), circumstances=Circumstances())
     assert "every example in every step" in full.sentence

@@ -11,11 +11,10 @@ from torch import nn
 from sfumato import EMA, load, pretrain, train
 from sfumato._checks import SfumatoError
 from sfumato.randomness import DiceKey
-from sfumato.training import Settings, public
+from sfumato.training import Settings, public, verify
 from sfumato.training.directory import RunDirectory
 from sfumato.training.prepare import origins_of
 from sfumato.training.run import recorded_key, recorded_performance
-from sfumato.training.verify import verify
 
 SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
 

@@ -1,5 +1,5 @@
 """Averages over the course of training: post-processing of released parameters, free of privacy cost."""
 
-from sfumato.averaging.ema import EMA
+import lazy_loader
 
-__all__ = ["EMA"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

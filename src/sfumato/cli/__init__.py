@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 PROGRAM = "sfumato"
+OPTIONS = {"directory": "output"}
+"""What an argument of the library is called on the command line, where that is another name."""
 DESCRIPTION = (
     "Train image classifiers under differential privacy, and say in one checkable sentence what was promised. "
     "Begin with: sfumato train digits"
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = parse(sys.argv[1:] if arguments is None else list(arguments))
         return verb if isinstance(verb, int) else verb.run()
     except SfumatoError as error:
-        print(f"error: {in_options(str(error), verb)}", file=sys.stderr)
+        print(f"error: {in_options(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: an unfinished run goes on when the same command is given again", file=sys.stderr)
@@ -123,10 +125,21 @@ def one_line(boxed: str) -> str:
 def in_options(message: str, verb: object) -> str:
     """A refusal of an argument, in the spelling of the command line.
 
-    >>> from sfumato.cli.plan import Plan
-    >>> in_options("batch_size must be at least 1, got 0; give the batch size", Plan())
+    >>> from sfumato.cli.train import Train
+    >>> verb = Train(what="digits")
+    >>> in_options("batch_size must be at least 1, got 0; give the batch size", verb)
     '--batch-size must be at least 1, got 0; give the batch size'
+    >>> in_options("the data are private; declare them (`public=True`), or give another `directory`", verb)
+    'the data are private; declare them (--public), or give another --output'
     """
+    flags = {field.name for field in dataclasses.fields(verb) if field.default is False}  # type: ignore[arg-type]
+
+    def option(marked: re.Match[str]) -> str:
+        name, value = marked.groups()
+        spelt = f"--{OPTIONS.get(name, name).replace('_', '-')}"
+        return spelt if value is None or name in flags else f"{spelt} {value}"
+
+    message = re.sub(r"`(\w+)(?:=([^`]*))?`", option, message)
     name, must, rest = message.partition(" must ")
     if must and name in {field.name for field in dataclasses.fields(verb)}:  # type: ignore[arg-type]
         return f"--{name.replace('_', '-')}{must}{rest}"

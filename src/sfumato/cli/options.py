@@ -36,7 +36,7 @@ Epsilon = Annotated[
     ),
     _shown("EPSILON[,EPSILON...]", "default: 3"),
 ]
-Delta = Annotated[float | None, _shown("DELTA", "default: the largest power of ten up to 0.9/N")]
+Delta = Annotated[float | None, _shown("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _shown("NAME")]
 TextByRule = Annotated[str | None, _shown("NAME", "default: by rule")]
 Head = Annotated[str | None, _shown("new|pretrained", "default: new")]

@@ -100,8 +100,15 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
             f"but steps have about {counted * plan.sampling_probability:.0f} examples, and are divided by "
             f"{plan.expected_batch_size}"
         )
+    weak = defaults.weak_signal(plan, len(source.classes))
+    if weak is not None:
+        reasons.append(f"note: {weak}")
     if asked.trainable and "all" not in asked.trainable and asked.pretrained is None and source.cache is None:
         reasons.append("note: only a part is trained, and no pre-trained weights are given: the rest stays random")
     if asked.delta is None:
-        reasons.append(f"by rule: delta {plan.delta:g} (the largest power of ten up to 0.9/N)")
+        counted_as = plan.epsilon(min(0.5, 1 / plan.examples))
+        reasons.append(
+            f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N)); at 1/N, where a record may be published as it "
+            f"is, the same noise would count as epsilon {counted_as:.3g}"
+        )
     return plan, Settings(**values), [*reasons, *defaults.reasons(chosen, given)]

@@ -23,7 +23,7 @@ class Verify:
 
     def run(self) -> int:
         """Check and print."""
-        from sfumato.training.verify import verify
+        from sfumato.training import verify
 
         verdict = verify(self.run_directory)
         if self.json:

@@ -7,46 +7,6 @@ Nothing here draws noise or knows of a promise, but what one record may influenc
 read, split, resized, normalised and augmented by itself.
 """
 
-from sfumato.data.crops import InceptionCrops, dice_of
-from sfumato.data.duplicates import Pair
-from sfumato.data.duplicates import find as find_duplicates
-from sfumato.data.features import BACKBONE, PARTS, Cache, Contents
-from sfumato.data.files import FileRecords
-from sfumato.data.filtered import write_without
-from sfumato.data.normalise import AsStored, Transform, preparation
-from sfumato.data.pieces import CachedRecords
-from sfumato.data.records import TEST_FRACTION, Records
-from sfumato.data.source import FACTS, KINDS, Part, Source, facts, is_public, open_source, own_codes, refuse_absent
-from sfumato.data.validation import put_aside
-from sfumato.data.views import Draws, Views
+import lazy_loader
 
-__all__ = [
-    "BACKBONE",
-    "FACTS",
-    "KINDS",
-    "PARTS",
-    "TEST_FRACTION",
-    "AsStored",
-    "Cache",
-    "CachedRecords",
-    "Contents",
-    "Draws",
-    "FileRecords",
-    "InceptionCrops",
-    "Pair",
-    "Part",
-    "Records",
-    "Source",
-    "Transform",
-    "Views",
-    "dice_of",
-    "facts",
-    "find_duplicates",
-    "is_public",
-    "open_source",
-    "own_codes",
-    "preparation",
-    "put_aside",
-    "refuse_absent",
-    "write_without",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -82,7 +82,9 @@ class Pair:
     difference: float
 
 
-def find(public: np.ndarray, private: np.ndarray, *, limit: float = LIMIT, tell: Tell | None = None) -> list[Pair]:
+def find_duplicates(
+    public: np.ndarray, private: np.ndarray, *, limit: float = LIMIT, tell: Tell | None = None
+) -> list[Pair]:
     """The best match of each private picture that has one, by rising position.
 
     **Guarantee.** Whether a private picture has a match, and which, is a function of that picture and of the public set

@@ -185,11 +185,11 @@ class Cache:
             if odd:
                 raise SfumatoError(
                     f"cache {str(self.path)!r} began as something else: {', '.join(odd)}",
-                    "give the command that it began with, or another --output",
+                    "give the command that it began with, or another `directory`",
                 )
             return
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise SfumatoError(f"{str(self.path)!r} exists and holds no features", "give --output a new directory")
+            raise SfumatoError(f"{str(self.path)!r} exists and holds no features", "give a new `directory`")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(self.path / INDEX, json.dumps(contents.to_dict(), indent=2).encode() + b"\n", private=True)
 
@@ -223,7 +223,7 @@ class Cache:
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
         if bool((torch.isinf(stored) & torch.isfinite(features.cpu())).any()):
             raise SfumatoError(
-                f"some features are beyond the range of {contents.dtype}", "give --dtype bfloat16 or float32"
+                f"some features are beyond the range of {contents.dtype}", "give `dtype=bfloat16` or float32"
             )
         write_piece(self.path / name, stored, labels, codes, cache=contents.identity)
 

@@ -76,15 +76,15 @@ def _dataset(name: str, root: Path, *, train: bool, download: bool) -> Any:
         if "not found" in str(problem) and not download:
             raise SfumatoError(
                 f"torchvision:{name} is not in {str(root)!r}, or is damaged there",
-                "pass --download to fetch it, or --root with the folder that holds it",
+                "pass `download=True` to fetch it, or `root` with the folder that holds it",
             ) from None
         reason = " ".join(str(problem).split()) or type(problem).__name__
         if download:
             raise SfumatoError(
                 f"torchvision:{name} could not be fetched into {str(root)!r} ({reason})",
-                "check the connection and the folder, or pass --root with a folder that holds the data set",
+                "check the connection and the folder, or pass `root` with a folder that holds the data set",
             ) from None
         raise SfumatoError(
             f"torchvision:{name} could not be read in {str(root)!r} ({reason})",
-            "delete its files and pass --download to fetch them again",
+            "delete its files and pass `download=True` to fetch them again",
         ) from None

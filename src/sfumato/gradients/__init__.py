@@ -6,16 +6,6 @@ cannot keep that promise is refused (`isolation`), and `ClippedGradient.self_che
 plain computation (`oracle`) on made-up inputs before any private example is touched.
 """
 
-from sfumato.gradients.alone import keeps_apart, outputs_alone, outputs_together, same_throughout
-from sfumato.gradients.clipped import ClippedGradient, ClippedSum
-from sfumato.gradients.explain import Explanation
+import lazy_loader
 
-__all__ = [
-    "ClippedGradient",
-    "ClippedSum",
-    "Explanation",
-    "keeps_apart",
-    "outputs_alone",
-    "outputs_together",
-    "same_throughout",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

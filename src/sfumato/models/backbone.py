@@ -83,7 +83,7 @@ class Backbone(nn.Module):
             raise SfumatoError(
                 f"backbone {architecture.name!r} fails on images of {' x '.join(map(str, shape))}: "
                 f"{' '.join(str(error).split())}",
-                "give another --resolution, or another backbone",
+                "give another `resolution`, or another backbone",
             ) from error
         if not isinstance(found, Tensor) or found.dim() != 2:
             shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -102,14 +102,14 @@ class Backbone(nn.Module):
         return self.network(images)
 
 
-def build(architecture: Architecture) -> Backbone:
+def build_backbone(architecture: Architecture) -> Backbone:
     """A backbone with untrained weights, to be filled."""
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=False)
     return Backbone(_without(network, classifier, architecture), architecture)
 
 
-def load(
+def load_backbone(
     name: str, *, weights: str | Path | None = None, resolution: int | None = None, model: str | None = None
 ) -> tuple[Backbone, Expects]:
     """A backbone with public weights.
@@ -126,7 +126,7 @@ def load(
     """
     if not name.startswith((zoo.PREFIX, TORCHVISION)):
         if weights is not None and file_of(name).is_file():
-            raise SfumatoError(f"backbone {name!r} brings its own weights", "leave --weights out, or name a network")
+            raise SfumatoError(f"backbone {name!r} brings its own weights", "leave `weights` out, or name a network")
         return _of_run(name, resolution, model)
     expects = _expected_by_timm(name) if name.startswith(zoo.PREFIX) else _expected_by_torchvision(name)
     if weights is not None and not file_of(weights).is_file():
@@ -156,9 +156,9 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
     about = stored_about(path)
     if about is None or about["model"] == "module" or about.get("features"):
         what = "is a head on features" if about and about.get("features") else "does not say how to build its network"
-        raise SfumatoError(f"{path} {what}", "name the network itself, and give --weights")
+        raise SfumatoError(f"{path} {what}", "name the network itself, and give `weights`")
     size = about["size"] if resolution is None else positive_integer("resolution", resolution)
-    remedy = "if you trust that code, name it: --model {0}, or features(..., model={0!r})"
+    remedy = "if you trust that code, name it: `model={0}`"
     spelling = trusted(about["model"], model, where=path, remedy=remedy)
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
     with torch.random.fork_rng(devices=[]):
@@ -228,7 +228,7 @@ def _torchvision(name: str, *, downloaded: bool) -> nn.Module:
     except Exception as error:
         raise SfumatoError(
             f"backbone 'torchvision:{short}' cannot be had: {' '.join(str(error).split())}",
-            "check the network, or give --weights with a safetensors file",
+            "check the network, or give `weights` with a safetensors file",
         ) from error
 
 

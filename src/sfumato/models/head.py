@@ -59,7 +59,7 @@ class OnBackbone(Head):
         return alone
 
 
-def create(spelling: str, *, classes: int, width: int, backbone: Backbone | None = None) -> Head:
+def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone | None = None) -> Head:
     """The head of that spelling, `head` or `head,norm=12.5`, on its backbone where one is given.
 
     Raises:

@@ -86,7 +86,7 @@ def _build(
         listing = ", ".join(f"{option}={options[option]}" for option in odd)
         raise SfumatoError(
             f"model {name!r} cannot be given {listing}",
-            "give weights by --pretrained (of a backbone by --weights); classes, colours and size are the source's",
+            "give weights by `pretrained` (of a backbone by `weights`); classes, colours and size are the source's",
         )
     settings: dict[str, Any] = {"pretrained": downloaded, "in_chans": channels, **options}
     if classes is not None:
@@ -104,7 +104,7 @@ def _build(
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         remedy = (
-            "check the network, or give a safetensors file of its weights (--weights of a backbone, else --pretrained)"
+            "check the network, or give a safetensors file of its weights (`weights` of a backbone, else `pretrained`)"
             if downloaded
             else "choose another model, option or image size"
         )

@@ -1,6 +1,5 @@
 """Optimizers and learning rate schedules by name."""
 
-from sfumato.optim.names import NAMES, create
-from sfumato.optim.schedules import SCHEDULES, schedule
+import lazy_loader
 
-__all__ = ["NAMES", "SCHEDULES", "create", "schedule"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

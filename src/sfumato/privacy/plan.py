@@ -282,11 +282,13 @@ def _largest(spent: Callable[[int, float], float], target: float, limit: int, wh
 
 
 def default_delta(examples: int) -> float:
-    """The largest power of ten that is at most 0.9/N: at 1/N a promise would allow one record to be published.
+    """The largest power of ten that is at most 1e-5 and at most 1/(10 N).
 
-    >>> default_delta(50_000), default_delta(1437), default_delta(999)
-    (1e-05, 0.0001, 0.0001)
+    At 1/N a promise would allow one record to be published as it is; and a chance of one in a thousand, which that is
+    for a thousand records, is none that anybody would sign.
+
+    >>> default_delta(50_000), default_delta(1437), default_delta(47)
+    (1e-06, 1e-05, 1e-05)
     """
     positive_integer("examples", examples, remedy="give the number of training examples")
-    exponent = len(str(examples))
-    return float(f"1e-{exponent if examples <= 0.9 * 10**exponent else exponent + 1}")
+    return float(f"1e-{max(5, len(str(examples - 1)) + 1)}")

@@ -81,6 +81,8 @@ class Circumstances:
         steps_taken: how many of the plan's steps were taken, where the run ended early.
         search: the search that the run's settings came from, where it is not covered: in no private selection, and not
             on public data.
+        published: the training data are a published collection, which nobody had to declare public.
+        loose_delta: delta is above 1/N.
     """
 
     read: tuple[str, ...] = ()
@@ -93,6 +95,8 @@ class Circumstances:
     filtered: bool = False
     steps_taken: int | None = None
     search: Search | None = None
+    published: bool = False
+    loose_delta: bool = False
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -103,7 +107,8 @@ class Circumstances:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        return asdict(self) | {"read": list(self.read), "origins": list(self.origins)}
+        data = asdict(self) | {"read": list(self.read), "origins": list(self.origins)}
+        return {name: value for name, value in data.items() if value or name not in ("published", "loose_delta")}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
@@ -171,6 +176,8 @@ class Statement:
             told, included = _best_of(self.selection, told), ", its selection included"
             fingerprint += f", selection {self.selection.fingerprint[:16]}"
         exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
+        if self.circumstances.loose_delta:
+            exception = f" Delta is above 1/N: with that chance some examples may be published as they are.{exception}"
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"{self._covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
@@ -202,7 +209,9 @@ class Statement:
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "
                 "and the training of all of them, as long as nobody learns anything of the others."
             )
-        if self.circumstances.data_public:
+        if self.circumstances.published:
+            lines.append("The training data are a published collection: there was no secret here to keep.")
+        elif self.circumstances.data_public:
             lines.append("The owner declared the training data public: then there was no secret here to keep.")
         if self.circumstances.seeded:
             lines.insert(0, "This run's randomness came from a seed: to whoever knows the seed it promises nothing.")

@@ -4,11 +4,6 @@ What the page may show to whom is decided in one place, `page`: its public versi
 everything that was measured on private data has been taken first.
 """
 
-from sfumato.report.budgets import curve_of_budgets
-from sfumato.report.drawing import png
-from sfumato.report.facts import Evaluation, Facts, Sample
-from sfumato.report.page import page
-from sfumato.report.pairs import ShownPair, page_of_pairs
-from sfumato.report.swept import swept
+import lazy_loader
 
-__all__ = ["Evaluation", "Facts", "Sample", "ShownPair", "curve_of_budgets", "page", "page_of_pairs", "png", "swept"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

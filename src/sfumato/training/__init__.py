@@ -1,22 +1,5 @@
 """Training: one private step (`step.py`), and everything that happens around it (`loop.py`, `finish.py`)."""
 
-from sfumato.training.caching import features
-from sfumato.training.public import pretrain
-from sfumato.training.run import Loaded, Run, load, train
-from sfumato.training.settings import Performance, Settings
-from sfumato.training.step import PrivateStep
-from sfumato.training.verify import Verdict, verify
+import lazy_loader
 
-__all__ = [
-    "Loaded",
-    "Performance",
-    "PrivateStep",
-    "Run",
-    "Settings",
-    "Verdict",
-    "features",
-    "load",
-    "pretrain",
-    "train",
-    "verify",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

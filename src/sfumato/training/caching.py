@@ -146,7 +146,7 @@ class Showing:
             raise SfumatoError(
                 f"views must be {2 if self.flip else 1} with crop central {'and' if self.flip else 'without'} flip, "
                 f"got {self.views}: there is only the image{' and its mirror image' if self.flip else ''}",
-                "give --crop inception for more, or --views 2 with --flip True",
+                "give `crop=inception` for more, or `views=2` with `flip=True`",
             )
 
 

@@ -182,20 +182,20 @@ def compare(job: Job, run: RunDirectory, *, going_on: bool = True) -> None:
     """
     recorded = run.read_json(names.SETTINGS)
     present = job.record(recorded.get("run", ""))
-    again = "give the options that the run began with, or another --output"
+    again = "give the options that the run began with, or another `directory`"
     if recorded.get("candidate", False) != job.candidate:
         raise SfumatoError(
             f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
-            "give the command of the search again, or another --output",
+            "give the command of the search again, or another `directory`",
         )
     pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again)
     for part, remedy in (
-        ("data", "give the data that the run began with, unchanged, or another --output"),
+        ("data", "give the data that the run began with, unchanged, or another `directory`"),
         ("settings", again),
         ("transform", again),
         ("performance", again),
         ("circumstances", again),
-        ("model", "give the model that the run began with, unchanged, or another --output"),
+        ("model", "give the model that the run began with, unchanged, or another `directory`"),
         ("environment", "go back to the machine and versions that the run began with, or start another run"),
     ):
         if part in ("performance", "environment") and not going_on:

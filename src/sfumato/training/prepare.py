@@ -112,7 +112,7 @@ def prepare(
         settings=settings,
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
         transform=transform_for(module, source, settings),
-        circumstances=circumstances(source, settings, key, search=search, behind=behind),
+        circumstances=circumstances(source, plan, settings, key, search=search, behind=behind),
         key=key,
         input_shape=shape,
         trunk=trunk,
@@ -142,7 +142,13 @@ def _seeded(
 
 
 def circumstances(
-    source: Source, settings: Settings, key: DiceKey, *, search: Search | None, behind: Collection[str]
+    source: Source,
+    plan: PrivacyPlan,
+    settings: Settings,
+    key: DiceKey,
+    *,
+    search: Search | None,
+    behind: Collection[str],
 ) -> Circumstances:
     """What the statement of such a run must say; see `prepare`."""
     return Circumstances(
@@ -154,6 +160,8 @@ def circumstances(
         origins=tuple(sorted({*origins(source, settings), *behind})),
         filtered=source.filtered,
         search=search,
+        published=source.published and source.public,
+        loose_delta=plan.delta > 1 / plan.examples,
     )
 
 
@@ -189,7 +197,7 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     if source.material in materials and not source.public:
         raise SfumatoError(
             "the pre-trained weights were trained without privacy on these very records, which are private here",
-            "begin with other weights, or declare the data public (--public) if they are",
+            "begin with other weights, or declare the data public (`public=True`) if they are",
         )
 
 
@@ -214,7 +222,7 @@ def choose_device(name: str | None) -> str:
         raise SfumatoError(f"device must be cpu, cuda or cuda:N, got {name!r}", "give one of these")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise SfumatoError(
-            f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices", "give --device cpu"
+            f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices", "give `device=cpu`"
         )
     return name
 
@@ -306,7 +314,7 @@ def _check_cache(contents: Contents, settings: Settings) -> None:
     if settings.views != contents.views:
         raise SfumatoError(
             f"views must be {contents.views}, as many as the cache holds of each example, got {settings.views}",
-            "give that number, or compute the features anew with --views",
+            "give that number, or compute the features anew with `views`",
         )
 
 

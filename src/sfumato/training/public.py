@@ -145,7 +145,7 @@ def prepare(
     if not source.public:
         raise SfumatoError(
             f"training without privacy needs public data, and this {source.kind} source is private",
-            "declare it public (--public) if it is; train private data with sfumato train",
+            "declare it public (`public=True`) if it is; train private data with sfumato train",
         )
     if training.batch_size > len(source.train):
         raise SfumatoError(
@@ -179,7 +179,7 @@ def execute(job: PublicJob, directory: str | os.PathLike[str], *, progress: Prog
     progress, run = progress or Silence(), RunDirectory(directory)
     run.complete()
     if run.finished:
-        raise SfumatoError(f"the run in {run.path} is finished", "give another --output to train anew")
+        raise SfumatoError(f"the run in {run.path} is finished", "give another `directory` to train anew")
     if run.exists:
         compare(job, run)
         progress.say(f"resuming the unfinished run in {run.path}")
@@ -200,14 +200,16 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
     recorded = run.read_json(names.SETTINGS)
     present = job.record(recorded.get("run", ""))
     if recorded.get("kind") != KIND:
-        raise SfumatoError(f"{run.path} holds a private run", "resume it with sfumato train, or give another --output")
+        raise SfumatoError(
+            f"{run.path} holds a private run", "resume it with sfumato train, or give another `directory`"
+        )
     for part in ("data", "transform", "performance", "model", "origin", "environment"):
-        pins.compare(part, recorded[part], present[part], remedy="give what the run began with, or another --output")
+        pins.compare(part, recorded[part], present[part], remedy="give what the run began with, or another `directory`")
     pins.compare(
         "settings",
         {**recorded["settings"], "steps": recorded["steps"], "batch size": recorded["batch_size"]},
         {**present["settings"], "steps": present["steps"], "batch size": present["batch_size"]},
-        remedy="give the options that the run began with, or another --output",
+        remedy="give the options that the run began with, or another `directory`",
     )
 
 
@@ -266,7 +268,7 @@ def _descend(job: PublicJob, optimizer: torch.optim.Optimizer, key: DiceKey, ste
     if not np.isfinite(total):
         raise SfumatoError(
             f"the loss is {total} at step {step}: training has diverged",
-            "give a smaller learning rate, or some warm-up, and another --output",
+            "give a smaller learning rate, or some warm-up, and another `directory`",
         )
     optimizer.step()
     return total

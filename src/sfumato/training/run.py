@@ -60,7 +60,7 @@ class Loaded:
             if there != here:
                 raise SfumatoError(
                     f"label {label} of the source means {there!r}, and of the model {here!r}",
-                    "give a source with the classes of the model, in their order (--classes)",
+                    "give a source with the classes of the model, in their order (`classes`)",
                 )
         if source.cache is None:
             return self.module, self.transform
@@ -257,7 +257,7 @@ def refuse_finished(run: RunDirectory) -> None:
     run.complete()
     if run.finished:
         raise SfumatoError(
-            f"the run in {run.path} is finished", "give another --output to train anew; privacy costs of both add up"
+            f"the run in {run.path} is finished", "give another `directory` to train anew; privacy costs of both add up"
         )
 
 
@@ -384,7 +384,7 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
             spelling,
             named,
             where=path,
-            remedy="if you trust that code, name it: --model {0}, or load(..., model={0!r})",
+            remedy="if you trust that code, name it: `model={0}`",
         )
 
     if features is None:

@@ -1,0 +1,12 @@
+from .keys import DiceKey as DiceKey
+from .keys import owner_key as owner_key
+from .noise import Noise as Noise
+from .sampler import Sampler as Sampler
+from .search import noisy_score as noisy_score
+from .search import number_of_candidates as number_of_candidates
+from .search import settings_of as settings_of
+from .space import Choice as Choice
+from .space import Dimension as Dimension
+from .space import LogUniform as LogUniform
+from .space import Space as Space
+from .space import Uniform as Uniform

@@ -1,0 +1,9 @@
+from .budgets import curve_of_budgets as curve_of_budgets
+from .document import page as page
+from .drawing import png as png
+from .facts import Evaluation as Evaluation
+from .facts import Facts as Facts
+from .facts import Sample as Sample
+from .pairs import ShownPair as ShownPair
+from .pairs import page_of_pairs as page_of_pairs
+from .sweep import swept as swept
