@@ -22,6 +22,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from sfumato.training.inputs import Inputs
 from sfumato.training.loop import Job
 from sfumato.training.prepare import prepare
 
+CPU = torch.device("cpu")
 ROUNDS = 9
 BATCH, NOISE = 4096, 1.0
 BLOCK = 4 << 20  # bytes that a plain read takes at a time
@@ -42,26 +44,31 @@ PHYSICAL = 1 << 30  # bytes of per-example gradients that Opacus may hold at onc
 
 
 def main(place: str, records: int = 128_000, width: int = 1280, classes: int = 1000, what: str = "step") -> None:
-    measured = {"step": against_products, "memory": in_memory, "disk": against_disk, "opacus": against_opacus}
-    measured[what](make(Path(place), records, width, classes))
+    ways = {"step": against_products, "memory": in_memory, "disk": against_disk, "opacus": against_opacus}
+    ways[what](make(Path(place), records, width, classes))
 
 
 def against_products(path: Path) -> None:
     """Full-batch steps against the products alone, on the same features in memory."""
-    job = job_for(path)
+    found = measured(path)
+    keep(path.name, found)
+    print(f"step {found['seconds']:.2f} s, bare products {found['bare_seconds']:.2f} s, ratio {found['ratio']:.3f}")
+
+
+def measured(path: Path, device: str = "cpu") -> dict[str, Any]:
+    """The figures of full-batch steps and of their bare products, in turn."""
+    job = job_for(path, device=device)
     step, bare = step_of(job), bare_products(job)
     step(), bare()
-    pairs = [(timed(bare), timed(step)) for _ in range(ROUNDS)]
+    pairs = [(timed(bare, job.device), timed(step, job.device)) for _ in range(ROUNDS)]
     ratios = [private / plain for plain, private in pairs]
-    found = {
+    return {
         "micro_batch": job.performance.micro_batch,
         "bare_seconds": statistics.median(plain for plain, _ in pairs),
         "seconds": statistics.median(private for _, private in pairs),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
     }
-    keep(path.name, found)
-    print(f"step {found['seconds']:.2f} s, bare products {found['bare_seconds']:.2f} s, ratio {found['ratio']:.3f}")
 
 
 def in_memory(path: Path) -> None:
@@ -198,7 +205,7 @@ def make(place: Path, records: int, width: int, classes: int) -> Path:
     return cache.path
 
 
-def job_for(path: Path, batch_size: int | None = None) -> Job:
+def job_for(path: Path, batch_size: int | None = None, device: str = "cpu") -> Job:
     """A single step of LAMB, on all examples or on a batch that is drawn."""
     source: Source = open_source(f"features:{path}", owner_key=bytes(32))
     batch_size = batch_size or source.examples
@@ -206,7 +213,7 @@ def job_for(path: Path, batch_size: int | None = None) -> Job:
         examples=source.examples, batch_size=batch_size, steps=1, noise_multiplier=NOISE, delta=1e-7
     )
     settings = Settings(model="head", optimizer="lamb", learning_rate=1e-3, ema=0.0, seed=0)
-    return prepare(None, source, plan, settings, device="cpu", threads=torch.get_num_threads())
+    return prepare(None, source, plan, settings, device=device, threads=torch.get_num_threads())
 
 
 def step_of(job: Job):
@@ -221,8 +228,8 @@ def step_of(job: Job):
 def bare_products(job: Job):
     """Logits and the gradient of the weights, nothing else, in the same pieces, from memory."""
     size, records = job.performance.micro_batch, job.source.train
-    features = torch.from_numpy(records.take(slice(None)))[:, 0]
-    weight = torch.zeros(len(job.source.classes), features.shape[1])
+    features = torch.from_numpy(records.take(slice(None)))[:, 0].to(job.device)
+    weight = torch.zeros(len(job.source.classes), features.shape[1], device=job.device)
 
     def run() -> None:
         total = torch.zeros_like(weight)
@@ -233,9 +240,11 @@ def bare_products(job: Job):
     return run
 
 
-def timed(action) -> float:
+def timed(action, device: torch.device = CPU) -> float:
     began = time.perf_counter()
     action()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter() - began
 
 

@@ -72,7 +72,7 @@ def test_importing_the_package_is_light():
 def test_public_names_resolve():
     for name in sfumato.__all__:
         assert getattr(sfumato, name).__doc__
-    with pytest.raises(AttributeError, match="no attribute 'Plam'"):
+    with pytest.raises(AttributeError, match="No sfumato attribute Plam"):
         sfumato.Plam  # noqa: B018
 
 

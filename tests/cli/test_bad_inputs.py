@@ -187,12 +187,9 @@ REFUSED = {
     "train number.toml": "model in the recipe number.toml must be text in quotation marks, got 3; write text in "
     "quotation marks",
     # where the run goes
-    "train digits QUICK --output full": "full exists and holds no run of sfumato; give --output a directory that is "
-    "empty or new",
-    "train digits QUICK --output file": "file exists and holds no run of sfumato; give --output a directory that is "
-    "empty or new",
-    "train digits QUICK --output .": ". exists and holds no run of sfumato; give --output a directory that is empty or "
-    "new",
+    "train digits QUICK --output full": "full exists and holds no run of sfumato; let --output be empty or new",
+    "train digits QUICK --output file": "file exists and holds no run of sfumato; let --output be empty or new",
+    "train digits QUICK --output .": ". exists and holds no run of sfumato; let --output be empty or new",
     "train digits QUICK --output file/run": "file/run cannot be written (...); free some space or choose another "
     "--output; what is unfinished goes on when the command is given again",
     "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); free some space or choose another "
@@ -217,7 +214,7 @@ REFUSED = {
     "leave them out, or give the source instead of the run",
     "train digits QUICK --output unfinished --ema 0": "what began there differs in its settings: ema was 0.9999 and "
     "is 0.0; give the options that the run began with, or another --output",
-    "train digits QUICK --output unfinished --delta 1e-6": "what began there differs in its plan: delta was 0.0001 and "
+    "train digits QUICK --output unfinished --delta 1e-6": "what began there differs in its plan: delta was 1e-05 and "
     "is 1e-06; give the options that the run began with, or another --output",
     "train digits QUICK --output unfinished --size 9": "what began there differs in its data: fingerprint was ..., "
     "size was 8 and is 9; give the data that the run began with, unchanged, or another --output",
@@ -320,7 +317,7 @@ def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatc
     *told, line = printed.err.splitlines()
     assert status in (1, 2)
     assert line.startswith("error: ")
-    assert all(other.startswith(("by rule: ", "resuming ")) for other in told)
+    assert all(other.startswith(("by rule: ", "note: ", "resuming ")) for other in told)
     assert printed.out == ""
     matches(line.removeprefix("error: "), REFUSED[command])
     assert "; " in line

@@ -100,7 +100,7 @@ def unknown_torchvision_name(path):
 
 
 @refused(
-    "torchvision:MNIST is not in 'PATH', or is damaged there; pass --download to fetch it, or --root "
+    "torchvision:MNIST is not in 'PATH', or is damaged there; pass download=True to fetch it, or root "
     "with the folder that holds it"
 )
 def absent_torchvision_data(path):
