@@ -113,9 +113,7 @@ class RunDirectory:
     def require_free(self) -> None:
         """Refuse a path at which no run can begin because something else stands there."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise SfumatoError(
-                f"{self.path} exists and holds no run of sfumato", "let `directory` be empty or new"
-            )
+            raise SfumatoError(f"{self.path} exists and holds no run of sfumato", "let `directory` be empty or new")
         if not self.path.name:
             raise SfumatoError(
                 f"a run directory needs a name, got {str(self.path)!r}", "let `directory` have one, such as runs/a"
