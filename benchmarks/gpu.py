@@ -112,8 +112,8 @@ def main(options: Options) -> int:
     call = Call(options=options, until=time.monotonic() + 60 * options.minutes)
     left = []
     for name, piece in pieces(options):
-        group = name.partition(":")[0]
-        if (options.only and group not in options.only) or name in found["pieces"]:
+        known = found["pieces"].get(name, {"reason": "not yet measured"})
+        if "reason" not in known or (options.only and name.partition(":")[0] not in options.only):
             continue
         try:
             row = piece(call)
