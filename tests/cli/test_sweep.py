@@ -709,6 +709,21 @@ def test_a_winner_that_was_cut_before_its_key_was_deleted_keeps_no_key(call, spo
     call("verify won")
 
 
+def test_no_file_of_the_winner_tells_when_it_was_trained(call, spots, three, monkeypatch):
+    """Times of files would tell which of the candidates it was."""
+    choose = search_private._choose
+
+    def choosing(place, *given):
+        choose(place, *given)
+        for path in place.rglob("*"):
+            os.utime(path, (1, 1))
+
+    monkeypatch.setattr(search_private, "_choose", choosing)
+    call(f"sweep {spots} {QUICK} {SELECTED}")
+    paths = [Path("won"), *Path("won").iterdir()]
+    assert all(path.stat().st_mtime > 1e6 for path in paths)
+
+
 def test_warnings_do_not_count_the_candidates(call, spots, three):
     Path("branching.py").write_text(
         "from torch import nn\n\n\n"

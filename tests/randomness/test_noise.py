@@ -51,6 +51,17 @@ def test_draws_are_independent(other):
     assert abs(correlation) < LIMIT / math.sqrt(SIZE)
 
 
+@pytest.mark.parametrize(
+    "far", [*(2**power for power in range(1, 21)), *(10**power for power in range(1, 7)), 999, 1001]
+)
+def test_no_noise_comes_again(far):
+    """Of two releases with one noise the difference has none."""
+    noise = Noise(Gaussian(noise_multiplier=1.0), sensitivity=1.0, key=DiceKey.from_seed(0))
+    for step in (0, 7):
+        one, other = (noise.add({"weight": torch.zeros(8)}, place)["weight"] for place in (step, step + far))
+        assert not torch.isclose(one, other).any()
+
+
 def test_coordinates_are_independent():
     values = draw()
     for lag in (1, 2, 64, 1024):

@@ -63,6 +63,15 @@ def test_another_key_draws_others_and_the_same_key_the_same():
     assert one.draw(5).tolist() != one.draw(6).tolist()
 
 
+@pytest.mark.parametrize(
+    "far", [*(2**power for power in range(1, 21)), *(10**power for power in range(1, 7)), 999, 1001]
+)
+def test_no_participants_come_again(far):
+    sampler = Sampler(Poisson(examples=100, batch_size=20), DiceKey.from_seed(0), records=100)
+    for step in (0, 7):
+        assert sampler.draw(step).tolist() != sampler.draw(step + far).tolist()
+
+
 def test_adding_a_record_moves_nobody_else_s_coin():
     rule = Poisson(examples=100, batch_size=20)
     few, more = (Sampler(rule, DiceKey.from_seed(0), records=records) for records in (99, 100))

@@ -1,0 +1,381 @@
+"""Planted bugs: python benchmarks/mutants.py [NAME ...]
+
+Each of them breaks a promise in one place of a copy of the package, and the tests that should notice are run against
+the copy. One that survives shows a promise that no test holds up. Writes results/mutants.json: for each bug the test
+that has caught it. A bug whose text is not there any more is an error, so that the list keeps up with the code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = Path(__file__).parent / "results" / "mutants.json"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One planted bug.
+
+    Args:
+        name: what it breaks.
+        file: in src/sfumato.
+        right, wrong: the text that stands there once, and what is put in its place.
+        tests: files or single tests, in tests/.
+    """
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+
+
+BUGS = (
+    # -- promises
+    Bug(
+        "the accountant is told half of q",
+        "privacy/theorems.py",
+        "one = _one_step(item.mechanism.noise_multiplier, item.sampling.probability, width)",
+        "one = _one_step(item.mechanism.noise_multiplier, item.sampling.probability / 2, width)",
+        ("privacy/test_theorems.py",),
+    ),
+    Bug(
+        "Renyi DP forgets the steps",
+        "privacy/theorems.py",
+        "accountant.compose(_event(item), item.steps)",
+        "accountant.compose(_event(item), max(1, item.steps - 1))",
+        ("privacy/test_theorems.py",),
+    ),
+    Bug(
+        "full-batch plans are composed as if the noise added up",
+        "privacy/theorems.py",
+        "return 1 / math.sqrt(sum(item.steps / item.mechanism.noise_multiplier**2 for item in many))",
+        "return 1 / math.sqrt(max(item.steps / item.mechanism.noise_multiplier**2 for item in many))",
+        ("privacy/test_theorems.py", "training/test_uses.py"),
+    ),
+    Bug(
+        "calibration overshoots the budget",
+        "privacy/plan.py",
+        "    while spent(grown, FINE_GRID) > target:",
+        "    while spent(grown, FINE_GRID) > 1.01 * target:",
+        ("privacy/test_plan.py",),
+    ),
+    Bug(
+        "a sentence rounds epsilon down",
+        "privacy/statement.py",
+        "to_integral_value(ROUND_CEILING)",
+        "to_integral_value()",
+        ("privacy/test_statement.py",),
+    ),
+    Bug(
+        "a private selection costs what one run costs",
+        "privacy/statement.py",
+        "return self.plan.epsilon() if self.selection is None else self.selection.epsilon()",
+        "return self.plan.epsilon()",
+        ("privacy/test_statement.py",),
+    ),
+    Bug(
+        "delta by rule is 1/N",
+        "privacy/plan.py",
+        'return float(f"1e-{max(5, len(str(examples - 1)) + 1)}")',
+        "return 1 / examples",
+        ("privacy/test_plan.py",),
+    ),
+    Bug(
+        "a line of the list of runs that cannot be read is passed over",
+        "training/uses.py",
+        "        if not line or _torn(line):",
+        '        if not line or _torn(line) or b"Laplace" in line:',
+        ("training/test_uses.py",),
+    ),
+    Bug(
+        "verify does not look at the model",
+        "training/verdict.py",
+        'for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):',
+        'for key, name in (("statement", names.STATEMENT),):',
+        ("training/test_verdict.py",),
+    ),
+    Bug(
+        "verify does not count the steps",
+        "training/verdict.py",
+        '    _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")\n',
+        "",
+        ("training/test_verdict.py",),
+    ),
+    Bug(
+        "a JSON name may stand twice",
+        "_checks.py",
+        "        if name in found:",
+        "        if False:",
+        ("training/test_verdict.py",),
+    ),
+    # -- randomness
+    Bug(
+        "q comes from the real number of records",
+        "randomness/sampler.py",
+        "coins < self.rule.probability",
+        "coins < self.rule.batch_size / max(1, self.records)",
+        ("randomness/test_sampler.py", "randomness"),
+    ),
+    Bug(
+        "participants repeat after 1,000 steps",
+        "randomness/sampler.py",
+        'self._key.generator("sampling", step)',
+        'self._key.generator("sampling", step % 1000)',
+        ("randomness",),
+    ),
+    Bug(
+        "noise repeats after 1,000 steps",
+        "randomness/noise.py",
+        'self._key.generator("noise", step, name)',
+        'self._key.generator("noise", step % 1000, name)',
+        ("randomness",),
+    ),
+    Bug(
+        "all parameters get the same noise",
+        "randomness/noise.py",
+        'self._key.generator("noise", step, name)',
+        'self._key.generator("noise", step, "")',
+        ("randomness",),
+    ),
+    Bug(
+        "the noise forgets the sensitivity",
+        "randomness/noise.py",
+        "return self.mechanism.noise_multiplier * self.sensitivity",
+        "return self.mechanism.noise_multiplier",
+        ("randomness",),
+    ),
+    Bug(
+        "draws depend on 32 bits of the key",
+        "randomness/keys.py",
+        "return hmac.new(self._secret, message",
+        "return hmac.new(self._secret[:4], message",
+        ("randomness",),
+    ),
+    Bug(
+        "a seed forgets what it is for",
+        "randomness/keys.py",
+        'f"sfumato seed {seed} {context}"',
+        'f"sfumato seed {seed}"',
+        ("randomness", "training/test_run.py"),
+    ),
+    Bug(
+        "a score has no noise",
+        "randomness/search.py",
+        "return round(right + noise * float(",
+        "return round(right + 0 * float(",
+        ("randomness",),
+    ),
+    # -- the step and the loop
+    Bug(
+        "the sum is divided by the size that the batch happens to have",
+        "training/step.py",
+        "        divisor = self.plan.expected_batch_size * self.plan.max_norm\n",
+        "        divisor = max(1, self.seen) * self.plan.max_norm\n",
+        ("training/test_step.py",),
+    ),
+    Bug(
+        "an empty batch is no step",
+        "training/loop.py",
+        "            participants = sampler.draw(step)\n",
+        "            participants = sampler.draw(step)\n            if not len(participants):\n                continue\n",
+        ("training/test_run.py", "training/test_step.py", "training/test_loop.py"),
+    ),
+    Bug(
+        "a release is recorded after it was computed",
+        "training/loop.py",
+        '            if step >= paid:\n                ledger.append("release", {"step": step, "plan": plan.fingerprint})\n',
+        "",
+        ("training/test_crash.py", "training/test_loop.py"),
+    ),
+    Bug(
+        "the ledger is not safe on disk before a checkpoint",
+        "training/loop.py",
+        "                with writing(ledger.path):\n                    ledger.sync()\n                head",
+        "                head",
+        ("training/test_loop.py",),
+    ),
+    Bug(
+        "a step beyond the plan's last is taken",
+        "training/step.py",
+        "if not 0 <= step < self.plan.steps:",
+        "if not 0 <= step:",
+        ("training/test_step.py",),
+    ),
+    Bug(
+        "the sensitivity of the sum is not looked at",
+        "training/step.py",
+        "if self.noise.sensitivity != bound or self.noise.mechanism != self.plan.mechanism:",
+        "if self.noise.mechanism != self.plan.mechanism:",
+        ("training/test_step.py",),
+    ),
+    Bug(
+        "a run begins without the self-check",
+        "training/prepare.py",
+        "        gradient.self_check(shape)\n",
+        "        gradient.bytes_per_example(shape)\n",
+        ("training/test_prepare.py",),
+    ),
+    Bug(
+        "the key of another run is accepted",
+        "training/loop.py",
+        "    if found != recorded:",
+        "    if False:",
+        ("training/test_crash.py",),
+    ),
+    Bug(
+        "the checkpoint of another run is accepted",
+        "training/checkpoint.py",
+        "        if self.run != identity:",
+        "        if False:",
+        ("training/test_crash.py",),
+    ),
+    Bug(
+        "the key stays when a run has ended",
+        "training/directory.py",
+        "        for name in (DICE_KEY, CHECKPOINT):\n            (self / name).unlink(missing_ok=True)",
+        "        for name in (CHECKPOINT,):\n            (self / name).unlink(missing_ok=True)",
+        ("training/test_crash.py", "training/test_run.py"),
+    ),
+    Bug(
+        "a run goes on with other data",
+        "training/loop.py",
+        '        ("data", "give the data that the run began with',
+        '        ("model", "give the data that the run began with',
+        ("training/test_crash.py",),
+    ),
+    Bug(
+        "the winner's files tell when it was trained",
+        "cli/search_private.py",
+        "            os.utime(path)",
+        "            pass",
+        ("cli/test_sweep.py",),
+    ),
+    # -- sensitivity
+    Bug(
+        "a clipped gradient may be a little too long",
+        "gradients/clipping.py",
+        "bound = max_norm * (1 - 4 * torch.finfo(dtype).eps)",
+        "bound = max_norm * (1 + 4 * torch.finfo(dtype).eps)",
+        ("gradients/test_clipping.py", "gradients/test_adversaries.py", "gradients/test_clipped.py"),
+    ),
+    Bug(
+        "an example that is not finite takes part",
+        "gradients/clipping.py",
+        "return torch.where(torch.isfinite(squares) & torch.isfinite(losses), factors, 0.0)",
+        "return torch.nan_to_num(factors)",
+        ("gradients/test_clipping.py", "gradients/test_adversaries.py", "gradients/test_clipped.py"),
+    ),
+    Bug(
+        "norms by Gram matrices are not certified",
+        "gradients/sites/uses.py",
+        "        bound = squares.sqrt() + self._rounding(self._reach)\n",
+        "        bound = squares.sqrt()\n",
+        ("gradients/test_certified.py",),
+    ),
+    Bug(
+        "batch norm over the private batch is accepted",
+        "gradients/isolation.py",
+        "if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):",
+        "if isinstance(module, nn.SyncBatchNorm) and (module.training or module.running_mean is None):",
+        ("gradients/test_isolation.py",),
+    ),
+    Bug(
+        "what a module keeps of an example goes unnoticed",
+        "gradients/vectorised.py",
+        "    with nothing_kept(model, loss, {**leaves.fixed, **leaves.shared}.items()), warnings.catch_warnings():",
+        "    with warnings.catch_warnings():",
+        ("gradients/test_isolation.py",),
+    ),
+    # -- data
+    Bug(
+        "a split by counting",
+        "data/validation.py",
+        'aside = np.array([in_test(owner_key, b"validation" + code.tobytes(), share) for code in codes], dtype=bool)',
+        "aside = np.arange(len(codes)) % round(1 / share) == 0",
+        ("data",),
+    ),
+    Bug(
+        "a fingerprint without the owner's key",
+        "data/fingerprint.py",
+        'code = hmac.new(owner_key, b"fingerprint", hashlib.sha256)',
+        'code = hmac.new(bytes(32), b"fingerprint", hashlib.sha256)',
+        ("data",),
+    ),
+    Bug(
+        "weights that were trained on the private records are accepted",
+        "training/prepare.py",
+        "    refuse_trained_on(source, trained_on(source, settings))\n",
+        "",
+        ("training/test_public.py", "cli/test_features.py"),
+    ),
+    Bug(
+        "the public page shows private figures",
+        "report/document.py",
+        "facts = replace(facts, metrics=(), evaluation=None)",
+        "facts = replace(facts, metrics=())",
+        ("report",),
+    ),
+    Bug(
+        "a file's word is imported",
+        "models/custom.py",
+        "    if not is_own(spelling) or spelling == named:",
+        "    if True:",
+        ("cli/test_trusted_code.py",),
+    ),
+)
+
+
+def main(names: list[str]) -> int:
+    chosen = [bug for bug in BUGS if not names or bug.name in names]
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    for bug in chosen:
+        found[bug.name] = caught_by(bug)
+        print(f"{bug.name:<70} {found[bug.name]}", flush=True)
+    RESULT.write_text(json.dumps({bug.name: found[bug.name] for bug in BUGS if bug.name in found}, indent=1) + "\n")
+    return sum(found[bug.name] == "survived" for bug in chosen)
+
+
+def caught_by(bug: Bug) -> str:
+    """The first test that fails, or "survived"."""
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", copied, ignore=shutil.ignore_patterns("__pycache__"))
+        file = copied / "sfumato" / bug.file
+        text = file.read_text("utf-8")
+        if text.count(bug.right) != 1:
+            raise SystemExit(f"error: {bug.name!r}: its text stands {text.count(bug.right)} times in {bug.file}")
+        file.write_text(prepared(bug, text), "utf-8")
+        tests = [f"tests/{name}" for name in bug.tests if (ROOT / "tests" / name).exists()]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+        environment = os.environ | {"PYTHONPATH": str(copied), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if failed is None and done.returncode:
+        raise SystemExit(f"error: {bug.name!r}: no test ran:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return "survived" if failed is None else failed[1].removeprefix("tests/")
+
+
+def prepared(bug: Bug, text: str) -> str:
+    """The file with the bug in it."""
+    wrong = text.replace(bug.right, bug.wrong)
+    if "self.seen" in bug.wrong:  # the step must count what it is given before it can divide by it
+        wrong = wrong.replace(
+            "            for name, part in self.gradient(*micro_batch).gradients.items():\n",
+            '            object.__setattr__(self, "seen", getattr(self, "seen", 0) + len(micro_batch[1]))\n'
+            "            for name, part in self.gradient(*micro_batch).gradients.items():\n",
+        ).replace(bug.wrong, bug.wrong.replace("self.seen", 'getattr(self, "seen", 0)'))
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
