@@ -20,12 +20,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be understood."""
     from sfumato._checks import SfumatoError
 
-    if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal can show every class name
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
         from importlib.metadata import version
 
         print(f"{PROGRAM} {version(PROGRAM)}")
         return 0
-    verb = parse(sys.argv[1:] if arguments is None else list(arguments))
+    for argument in given:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # what Python makes of bytes that it cannot read
+            print(f"error: the argument {argument!r} is not UTF-8; rename what it names", file=sys.stderr)
+            return 2
+    verb = parse(given)
     if isinstance(verb, int):
         return verb
     try:

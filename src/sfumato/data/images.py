@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError
+from sfumato.data import paths
 from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records, zoomed
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
@@ -21,6 +22,9 @@ EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff",
 
 LARGEST_PICTURE = 80_000_000
 """Pixels: a file that would unpack to more is refused, since a small file can claim any size."""
+
+LARGEST_FILE = 1 << 30
+"""Bytes: more than the largest picture takes in any form; a file is read whole."""
 
 SIZE_CAP = 224
 """Pixels: the largest size that is chosen for image files when none is declared."""
@@ -49,17 +53,22 @@ def quiet_decoder() -> Iterator[None]:
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of an image file, or a refusal that names it."""
+    name = f"image {str(path)!r}"
     try:
+        known = paths.status(path)
+        paths.refuse_special(known, name)
+        if known.st_size > LARGEST_FILE:
+            raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or take it out")
         content = path.read_bytes()
     except FileNotFoundError:
-        raise SfumatoError(f"image {str(path)!r} does not exist", "correct the path, or take it out") from None
+        raise SfumatoError(f"{name} does not exist", "correct the path, or take it out") from None
     except PermissionError:
-        raise SfumatoError(f"image {str(path)!r} may not be read", "give yourself permission to read it") from None
+        raise SfumatoError(f"{name} may not be read", "give yourself permission to read it") from None
     except OSError as problem:
         reason = problem.strerror or problem
-        raise SfumatoError(f"image {str(path)!r} cannot be read ({reason})", "check the file and its disk") from None
+        raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
     if not content:
-        raise SfumatoError(f"image {str(path)!r} is empty", "replace the file, or take it out")
+        raise SfumatoError(f"{name} is empty", "replace the file, or take it out")
     return content
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import images as pictures
+from sfumato.data.paths import expanded
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 _CUTTING = ("resolution", "enlarged", "interpolation")
@@ -112,7 +113,7 @@ class Transform:
             if isinstance(image, Image.Image):
                 pixels = pictures.prepare(image, size=self.size, channels=self.channels)
             else:
-                path = Path(image).expanduser()
+                path = expanded(image)
                 pixels = pictures.decode(pictures.read_bytes(path), path, size=self.size, channels=self.channels)
         return self(pixels[np.newaxis].copy())[0]
 

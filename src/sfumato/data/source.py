@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from sfumato.data.features import SOURCE_FACTS, Cache
 from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
+from sfumato.data.paths import expanded
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
 from sfumato.data.split import codes_of
@@ -303,7 +305,7 @@ def _of_cache(
 def refuse_absent(spec: str) -> None:
     """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
     name, argument = parse(spec)
-    if KINDS[name].argument == "PATH" and not Path(argument).expanduser().exists():
+    if KINDS[name].argument == "PATH" and not os.path.exists(expanded(argument)):
         raise SfumatoError(f"source {spec!r} does not exist", f"correct the path after {name}:")
 
 
@@ -319,6 +321,7 @@ def parse(spec: str) -> tuple[str, str]:
     >>> parse("folder:pictures"), parse("digits")
     (('folder', 'pictures'), ('digits', ''))
     """
+    class_lists.refuse_unwritable(spec, "source", longest=None)
     name, colon, argument = spec.partition(":")
     kind = KINDS.get(name)
     spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
@@ -329,7 +332,7 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write torchvision:{named[0]}"
         elif Cache(spec).exists:
             remedy = f"write features:{spec} for this cache"
-        elif Path(spec).expanduser().is_dir():
+        elif os.path.isdir(expanded(spec)):
             remedy = f"write folder:{spec} for a folder of images"
         elif Path(spec).suffix in (".npz", ".csv"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
