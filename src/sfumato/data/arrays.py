@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import math
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
+from sfumato.data import paths
+from sfumato.data.files import memory
 from sfumato.data.filtered import MARK
 from sfumato.data.images import check_size, larger, prepare_array
 from sfumato.data.records import Declared, Loaded, Records
@@ -28,7 +30,7 @@ def load(path: str, declared: Declared) -> Loaded:
     by looking at private data. A pair x, y is split by a keyed hash of each picture's pixels. Pictures that are not
     square lose the ends of their longer side.
     """
-    file = Path(path).expanduser()
+    file = paths.expanded(path)
     where = f"archive {str(file)!r}"
     arrays, names, filtered = _read(file, where)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
@@ -68,46 +70,40 @@ def load(path: str, declared: Declared) -> Loaded:
 
 
 def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
-    if not os.path.exists(file):
-        raise SfumatoError(f"{where} does not exist", "correct the path after npz:")
     try:
+        paths.refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
             if not zipfile.is_zipfile(stream):
                 raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
-        with np.load(file, allow_pickle=False) as archive:
-            wanted = _PAIR if not set(_FOUR) & set(archive.files) else _FOUR
-            for name in wanted:
-                if name not in archive.files:
-                    found = ", ".join(archive.files) or "nothing"
-                    raise SfumatoError(
-                        f"{where} has no array {name!r}; it holds {found}",
-                        "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
-                    )
-            arrays = {name: archive[name] for name in wanted}
-            listed = archive["classes"] if "classes" in archive.files else None
-            filtered = MARK in archive.files
+            with zipfile.ZipFile(stream) as archive:
+                members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+                wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
+                for name in wanted:
+                    if name not in members:
+                        found = ", ".join(members) or "nothing"
+                        raise SfumatoError(
+                            f"{where} has no array {name!r}; it holds {found}",
+                            "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
+                        )
+                chosen = [name for name in (*wanted, "classes") if name in members]
+                _check_sizes(archive, {name: members[name] for name in chosen}, where)
+                arrays = {name: _array(archive, members[name]) for name in chosen}
+                filtered = MARK in members
     except SfumatoError:
         raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(f"{where} does not exist", "correct the path after npz:") from None
     except PermissionError:
         raise SfumatoError(f"{where} may not be read", "give yourself permission to read it") from None
     except IsADirectoryError:
         raise SfumatoError(f"{where} is a folder", "give the .npz file, or use folder:") from None
+    except MemoryError:
+        raise SfumatoError(f"{where} unpacks to more than the memory that is free", "free some, or save less") from None
     except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        RuntimeError,
-        MemoryError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as problem:
-        if "allow_pickle" in str(problem):
-            raise SfumatoError(
-                f"{where} holds pickled objects, which can run code when they are read",
-                "save plain arrays: images as uint8, labels as integers, classes as text",
-            ) from None
+        Exception
+    ):  # a broken archive fails in zipfile, in one of its decoders, or in what reads the header as Python
         raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
+    listed = arrays.pop("classes", None)
     for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
         arrays[images_name] = _images(arrays[images_name], images_name, where)
         arrays[labels_name] = _labels(arrays[labels_name], labels_name, where)
@@ -122,6 +118,37 @@ def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...
     return arrays, _names(listed, where), filtered
 
 
+def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> None:
+    """Refuse arrays that memory cannot hold by what their headers say, before any is unpacked."""
+    sizes = {}
+    for name, member in members.items():
+        with archive.open(member) as stream:
+            version = format.read_magic(stream)
+            shape, _, dtype = (
+                format.read_array_header_1_0(stream) if version == (1, 0) else format.read_array_header_2_0(stream)
+            )
+            if dtype.hasobject:
+                raise SfumatoError(
+                    f"{where} holds pickled objects, which can run code when they are read",
+                    "save plain arrays: images as uint8, labels as integers, classes as text",
+                )
+            sizes[name] = math.prod(shape) * dtype.itemsize
+            held = archive.getinfo(member).file_size - stream.tell()
+        if sizes[name] <= memory() and sizes[name] != held:
+            raise ValueError("the header speaks of another array")
+    if sum(sizes.values()) > memory():
+        largest = max(sizes, key=sizes.__getitem__)
+        raise SfumatoError(
+            f"{where} unpacks to more than this machine's memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
+        )
+
+
+def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+    with archive.open(member) as stream:
+        return format.read_array(stream, allow_pickle=False)
+
+
 def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
     if images.ndim == 3:
         images = images[..., np.newaxis]
@@ -130,6 +157,8 @@ def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
             f"{name} of {where} has the shape {images.shape}; it must be (N, H, W), (N, H, W, 1) or (N, H, W, 3)",
             "reshape it, or move the channels to the end with numpy.moveaxis(x, 1, -1)",
         )
+    if 0 in images.shape[1:]:
+        raise SfumatoError(f"{name} of {where} has the shape {images.shape}: no pixels", "save images that have some")
     if images.dtype == np.uint8:
         return images
     if not np.issubdtype(images.dtype, np.floating):
@@ -154,21 +183,24 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
             f"{name} of {where} has the shape {labels.shape}; it must be (N,)",
             "save one whole number for each image (y.argmax(1) of one-hot rows)",
         )
-    if not np.issubdtype(labels.dtype, np.integer):
+    if labels.dtype.kind not in "iu":
         raise SfumatoError(f"{name} of {where} is {labels.dtype}", "save labels as whole numbers 0, 1, 2, ...")
-    if len(labels) and labels.min() < 0:
-        raise SfumatoError(f"{name} of {where} holds the label {labels.min()}", "number the classes from 0")
+    for label in (labels.min(), labels.max()) if len(labels) else ():
+        if not 0 <= label <= np.iinfo(np.int64).max:
+            raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")
     return labels.astype(np.int64)
 
 
 def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
     if listed is None:
         return None
-    if listed.ndim != 1 or listed.dtype.kind != "U" or len(set(listed.tolist())) < max(2, len(listed)):
+    if listed.ndim != 1 or listed.dtype.kind != "U" or len({*listed.tolist()} - {""}) < max(2, len(listed)):
         raise SfumatoError(
             f"classes of {where} must be at least two different names, got {listed.dtype} {listed.shape}",
             "save it as numpy.array(['cat', 'dog']), or leave it out",
         )
+    for name in listed.tolist():
+        class_lists.refuse_unwritable(name, f"classes of {where} holds a name that cannot be used:")
     return tuple(listed.tolist())
 
 

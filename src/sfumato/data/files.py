@@ -112,6 +112,12 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
             of the shorter sides (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
     """
+    for label in sorted({entry.label for entry in entries}):
+        class_lists.refuse_unwritable(label, "class name")
+    for user in sorted({entry.user for entry in entries if entry.user is not None}):
+        class_lists.refuse_unwritable(user, "user")
+    for entry in entries:
+        class_lists.refuse_unwritable(str(entry.path), "image", longest=None)
     classes = declared.classes or class_lists.in_order(entry.label for entry in entries)
     for entry in entries:
         if entry.label not in classes:
@@ -158,7 +164,7 @@ def _records(
 ) -> tuple[Records, Records, Records | None] | tuple[FileRecords, FileRecords, FileRecords | None]:
     """Training part, test part, and the larger training pictures where they are wanted."""
     side = pictures.larger_side(size, declared) or 0
-    held = len(entries) * (size * size + side * side) * channels <= MEMORY_SHARE * _memory()
+    held = len(entries) * (size * size + side * side) * channels <= MEMORY_SHARE * memory()
 
     def one(entry: Entry) -> tuple[list[np.ndarray], bytes, bool]:
         content = pictures.read_bytes(entry.path)
@@ -220,7 +226,7 @@ class _Members:
         }
 
 
-def _memory() -> int:
+def memory() -> int:
     """Bytes of memory that the machine has; a great many where the system doesn't say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
