@@ -15,6 +15,7 @@ from sfumato.data import paths
 from sfumato.data.files import memory
 from sfumato.data.filtered import MARK
 from sfumato.data.images import check_size, larger, prepare_array
+from sfumato.data.levels import Levels, undeclared
 from sfumato.data.records import Declared, Loaded, Records
 from sfumato.data.split import codes_of, in_test
 
@@ -26,13 +27,13 @@ def load(path: str, declared: Declared) -> Loaded:
     """Read images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
-    refused. An array `classes` of text names the classes, one named as `filtered.MARK` says that the set was filtered
-    by looking at private data. A pair x, y is split by a keyed hash of each picture's pixels. Pictures that are not
-    square lose the ends of their longer side.
+    refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
+    named as `filtered.MARK` says that the set was filtered by looking at private data. A pair x, y is split by a keyed
+    hash of each picture's pixels. Pictures that are not square lose the ends of their longer side.
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, names, filtered = _read(file, where)
+    arrays, names, filtered = _read(file, where, declared.levels)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
         listing = " and ".join(map(str, sorted(shapes)))
@@ -44,8 +45,9 @@ def load(path: str, declared: Declared) -> Loaded:
 
     def part(images: np.ndarray, labels: np.ndarray) -> Records:
         labels = class_lists.renumbered(labels, names or classes, declared.classes, where)
-        codes = codes_of(declared.owner_key, images)
-        return Records(images=prepare_array(images, size=size, channels=channels), labels=labels, codes=codes)
+        codes = codes_of(declared.owner_key, images)  # of what is stored: the same under all levels
+        pixels = prepare_array(_in_eight_bits(images, declared.levels), size=size, channels=channels)
+        return Records(images=pixels, labels=labels, codes=codes)
 
     parted = "x" not in arrays
     if not parted:
@@ -56,6 +58,7 @@ def load(path: str, declared: Declared) -> Loaded:
         )
         arrays = dict(zip(_FOUR, (images[~test], labels[~test], images[test], labels[test]), strict=True))
     train = part(arrays["x_train"], arrays["y_train"])
+    originals = _in_eight_bits(arrays["x_train"], declared.levels) if declared.zoom > 1 else arrays["x_train"]
     rule = "declared" if declared.size else "the shorter side of the arrays"
     return Loaded(
         train=train,
@@ -65,11 +68,11 @@ def load(path: str, declared: Declared) -> Loaded:
         parted=parted,
         size_rule=rule,
         filtered=filtered,
-        larger=larger(train, arrays["x_train"], declared),
+        larger=larger(train, originals, declared),
     )
 
 
-def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
+def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
     try:
         paths.refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
@@ -105,7 +108,7 @@ def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...
         raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
     listed = arrays.pop("classes", None)
     for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
-        arrays[images_name] = _images(arrays[images_name], images_name, where)
+        arrays[images_name] = _images(arrays[images_name], images_name, where, levels)
         arrays[labels_name] = _labels(arrays[labels_name], labels_name, where)
         counts = len(arrays[images_name]), len(arrays[labels_name])
         if counts[0] != counts[1]:
@@ -149,7 +152,8 @@ def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
         return format.read_array(stream, allow_pickle=False)
 
 
-def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
+def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:
+    """Images (N, H, W, C): uint8, or the 16 bits that they were stored with."""
     if images.ndim == 3:
         images = images[..., np.newaxis]
     if images.ndim != 4 or images.shape[3] not in (1, 3):
@@ -161,6 +165,12 @@ def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
         raise SfumatoError(f"{name} of {where} has the shape {images.shape}: no pixels", "save images that have some")
     if images.dtype == np.uint8:
         return images
+    if images.dtype.kind in "iu" and images.dtype.itemsize == 2:
+        if levels is None:
+            raise undeclared(f"{name} of {where}")
+        for index, image in enumerate(images):
+            levels.check(image, f"image {index} of {name} of {where}")
+        return images.astype(images.dtype.newbyteorder("="))
     if not np.issubdtype(images.dtype, np.floating):
         raise SfumatoError(f"{name} of {where} is {images.dtype}", "save uint8 from 0 (black) to 255 (white)")
     result = np.empty(images.shape, np.uint8)
@@ -172,6 +182,15 @@ def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
                 "save uint8 from 0 (black) to 255 (white), or scale to [0, 1]",
             )
         result[index] = np.rint(255 * image.astype(np.float64))
+    return result
+
+
+def _in_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
+    if images.dtype == np.uint8 or levels is None:
+        return images
+    result = np.empty(images.shape, np.uint8)
+    for index, image in enumerate(images):
+        result[index] = levels.applied(image, f"image {index}")
     return result
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import images as pictures
+from sfumato.data.levels import Levels
 from sfumato.data.records import Declared, Loaded, Progress, Records
 from sfumato.data.split import code, in_test
 
@@ -59,6 +60,7 @@ class FileRecords:
         codes: uint8 array (N, 16), each record's own (`split.code`).
         users: array (N,) of text that says whose picture each one is, where the source knows.
         size, channels: what every picture is brought to.
+        levels: what was declared of pixels of 16 bits.
     """
 
     files: np.ndarray = field(repr=False)
@@ -67,6 +69,7 @@ class FileRecords:
     users: np.ndarray | None = field(repr=False, default=None)
     size: int
     channels: int
+    levels: Levels | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -100,7 +103,8 @@ class FileRecords:
         )
 
     def _picture(self, path: Path) -> np.ndarray:
-        return pictures.decode(pictures.read_bytes(path), path, size=self.size, channels=self.channels)
+        content = pictures.read_bytes(path)
+        return pictures.decode(content, path, size=self.size, channels=self.channels, levels=self.levels)
 
 
 def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> Loaded:
@@ -145,7 +149,11 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
 def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]:
     if declared.size is not None and declared.channels is not None:
         return declared.size, declared.channels, "declared"
-    headers = list(_in_threads(_header, entries))
+
+    def header(entry: Entry) -> pictures.Header:
+        return pictures.header(pictures.read_bytes(entry.path), entry.path, levels=declared.levels)
+
+    headers = list(_in_threads(header, entries))
     channels = declared.channels or (1 if all(found.grey for found in headers) else 3)
     if declared.size is not None:
         return declared.size, channels, "declared"
@@ -153,10 +161,6 @@ def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]
     size = min(round(statistics.median(sides)), pictures.SIZE_CAP)
     rule = f"the median of the images' shorter sides, at most {pictures.SIZE_CAP} pixels"
     return pictures.check_size(size, "declare a size for the images to be brought to"), channels, rule
-
-
-def _header(entry: Entry) -> pictures.Header:
-    return pictures.header(pictures.read_bytes(entry.path), entry.path)
 
 
 def _records(
@@ -170,7 +174,11 @@ def _records(
         content = pictures.read_bytes(entry.path)
         is_test = _in_test(entry, content, declared)
         sides = (size, side) if side and not is_test else (size,)
-        found = [pictures.decode(content, entry.path, size=each, channels=channels) for each in sides if held]
+        found = [
+            pictures.decode(content, entry.path, size=each, channels=channels, levels=declared.levels)
+            for each in sides
+            if held
+        ]
         return found, code(declared.owner_key, content), is_test
 
     images = np.empty((len(entries) if held else 0, size, size, channels), np.uint8)
@@ -190,7 +198,10 @@ def _records(
         return first, second, replace(first, images=larger[:count]) if side else None
     # What Pillow says about odd metadata, once for all: readers run beside other work, where no filter can be set.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
-    left, right = (FileRecords(**members.known(classes), size=size, channels=channels) for members in (train, test))
+    left, right = (
+        FileRecords(**members.known(classes), size=size, channels=channels, levels=declared.levels)
+        for members in (train, test)
+    )
     return left, right, replace(left, size=side) if side else None
 
 
