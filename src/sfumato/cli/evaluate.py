@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import Device, Directory, Path, SourceName, TestShare
+from sfumato.cli.options import Device, Directory, OwnBitDepth, OwnWindow, Path, SourceName, TestShare
+
+if TYPE_CHECKING:
+    from sfumato.data import Transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,10 @@ class Evaluate:
     """Let torchvision download the data set."""
     test_fraction: TestShare = None
     """Share of the test part where a source has none of its own."""
+    bit_depth: OwnBitDepth = None
+    """How many bits images of 16 bits use: 12 where white is 4095."""
+    window: OwnWindow = None
+    """Or what of them becomes black and what white."""
     device: Device = None
     """Where to compute."""
     json: bool = False
@@ -53,7 +61,14 @@ class Evaluate:
         module, transform = loaded.module, loaded.transform
         on_features = parse(self.source)[0] == "features"
         if on_features or isinstance(transform, AsStored):
-            source = open_source(self.source, owner_key=owner_key(), root=self.root, test_fraction=self.test_fraction)
+            source = open_source(
+                self.source,
+                owner_key=owner_key(),
+                bit_depth=self.bit_depth,
+                window=self.window,
+                root=self.root,
+                test_fraction=self.test_fraction,
+            )
             module, transform = loaded.on(source)
         else:
             source = open_source(
@@ -62,6 +77,7 @@ class Evaluate:
                 classes=loaded.classes,
                 size=transform.size,
                 channels=transform.channels,
+                **self._levels(transform),
                 root=self.root,
                 download=self.download,
                 # As the model was trained, so that no training image is counted as a test image.
@@ -106,3 +122,8 @@ class Evaluate:
         if not source.public:
             console.talk("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
+
+    def _levels(self, transform: Transform) -> dict[str, Any]:
+        """What is declared of pixels of 16 bits: here, else as the model's own images were."""
+        declared = self if (self.bit_depth, self.window) != (None, None) else transform
+        return {"bit_depth": declared.bit_depth, "window": declared.window}
