@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -234,6 +237,12 @@ REFUSED = {
     "predict finished missing.png": "image 'missing.png' does not exist; correct the path, or take it out",
     "predict finished broken/b/0.png": "'broken/b/0.png' is not an image that can be read; replace the file, or take "
     "it out",
+    "predict finished pipe.png": "image 'pipe.png' is a pipe; name an ordinary file, or take it out",
+    "predict finished pictures pipes": "image 'pipes/pipe.png' is a pipe; name an ordinary file, or take it out",
+    "predict finished circle": "folder 'circle/a/again' is a link to 'circle', which is read already; take the link "
+    "out",
+    "predict finished newline": "image 'newline/a\\nb.png' holds a control character; rename it",
+    "predict finished /dev/zero": "image '/dev/zero' is a device; name an ordinary file, or take it out",
     "predict finished empty": "no images were given; name image files, or folders that hold some",
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
     "evaluate finished folder:pictures": "'pictures/...' has the label 'a', which is not among the declared classes; "
@@ -260,6 +269,13 @@ def workshop(tmp_path_factory, digits_run, quick):
         (here / name).mkdir()
     for name in ("file", "full/file", "junk.npz", "junk.safetensors"):
         (here / name).write_text("junk")
+    for path in (here / "pipe.png", here / "pipes/pipe.png"):
+        path.parent.mkdir(exist_ok=True)
+        os.mkfifo(path)
+    (here / "circle/a").mkdir(parents=True)
+    (here / "circle/a/again").symlink_to(here / "circle")
+    (here / "newline").mkdir()
+    (here / "newline/a\nb.png").write_text("junk")
     (here / "junk.csv").write_text("x,y\n1,2\n")
     (here / "junk.toml").write_text("steps = = 3\n")
     (here / "unknown.toml").write_text('source = "digits"\nstepz = 3\n')
@@ -322,6 +338,45 @@ def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatc
     matches(line.removeprefix("error: "), REFUSED[command])
     assert "; " in line
     assert _listing(workshop) == before
+
+
+def test_what_is_no_text_is_refused_wherever_it_stands(workshop, monkeypatch, capsys):
+    monkeypatch.chdir(workshop)
+    for *command, odd in (["predict", "finished", "caf\udce9.png"], ["train", "digits", "--output", "caf\udce9"]):
+        assert main([*command, odd]) == 2
+        assert capsys.readouterr().err == f"error: the argument {odd!r} is not UTF-8; rename what it names\n"
+
+
+def test_folders_are_not_images_whatever_their_names(run, workplace, call):
+    picture = workplace / "new" / "x.png" / "0.png"
+    picture.parent.mkdir(parents=True)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(picture)
+    assert call(f"predict {run} new").splitlines()[0].startswith("new/x.png/0.png  ")
+
+
+def test_a_folder_that_may_not_be_listed_is_not_left_out(run, workplace, call, monkeypatch):
+    (workplace / "new").mkdir()
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    assert call(f"predict {run} new", status=1) == (
+        "error: folder 'new' cannot be listed (Permission denied); give yourself permission to read it\n"
+    )
+
+
+def test_names_are_shown_on_a_terminal_that_lacks_their_letters(run, workplace):
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(workplace / "caf\u00e9.png")
+    for option, shown in (("", "caf\\xe9.png  "), ("--json", '"caf\\u00e9.png"')):
+        done = subprocess.run(
+            [sys.executable, "-m", "sfumato", "predict", run, "caf\u00e9.png", *option.split()],
+            env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert shown in done.stdout
 
 
 def matches(line: str, expected: str) -> None:

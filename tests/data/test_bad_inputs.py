@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import socket
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,7 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source
+from sfumato.data import arrays, open_source, paths, table
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]
 CASES: list[tuple[Bad, str]] = []
@@ -51,7 +56,29 @@ def four(**changes: Any) -> dict[str, Any]:
     return {name: array for name, array in (arrays | changes).items() if array is not None}
 
 
-def table(path: Path, text: str | bytes) -> str:
+def member(path: Path, name: str, content: bytes, compression: int = zipfile.ZIP_STORED) -> str:
+    """An archive of four arrays, one of which is replaced by these bytes."""
+    archive(path, **four())
+    with zipfile.ZipFile(path / "a.npz") as whole:
+        contents = {one: whole.read(one) for one in whole.namelist()} | {f"{name}.npy": content}
+    with zipfile.ZipFile(path / "a.npz", "w", compression) as whole:
+        for one, content in contents.items():
+            whole.writestr(one, content)
+    return f"npz:{path}/a.npz"
+
+
+def header(text: str) -> bytes:
+    """The beginning of an array's file, with this description of what follows."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def bound(path: Path) -> None:
+    """A socket there; the system knows of short paths only."""
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as open_end:
+        open_end.bind(path.name)
+
+
+def listing(path: Path, text: str | bytes) -> str:
     for number in range(4):
         picture(path / f"{number}.png")
     (path / "t.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -163,6 +190,34 @@ def one_class_declared(path):
 )
 def classes_that_are_not_those_of_the_digits(path):
     return "digits", {"classes": ["cat", "dog"]}
+
+
+@refused("source 'folder:caf\\udce9' is not UTF-8; rename it")
+def source_whose_name_is_not_text(path):
+    return "folder:caf\udce9", {}
+
+
+@refused("source 'npz:a\\x00.npz' holds a control character; rename it")
+def source_with_a_zero_byte(path):
+    return "npz:a\0.npz", {}
+
+
+@refused(
+    "source 'PATH/LONG' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
+    "torchvision:NAME, features:PATH"
+)
+def name_that_no_file_can_have(path):
+    return f"{path}/{'x' * 5000}", {}
+
+
+@refused("folder '~no one of this name/pictures' does not exist; correct the path after folder:")
+def home_of_nobody(path):
+    return "folder:~no one of this name/pictures", {}
+
+
+@refused("class name 'a\\nb' holds a control character; rename it")
+def class_declared_on_two_lines(path):
+    return "digits", {"classes": ["a\nb", "c"]}
 
 
 # folders
@@ -286,6 +341,102 @@ def undeclared_class_folder(path):
     return folder(path, "cat", "dgo"), {"classes": ["cat", "dog"]}
 
 
+@refused("image 'PATH/cat/p.png' is a pipe; name an ordinary file, or take it out")
+def pipe_among_images(path):
+    spec = folder(path, "cat", "dog")
+    os.mkfifo(path / "cat" / "p.png")
+    return spec, {}
+
+
+@refused("image 'PATH/cat/p.png' is a socket; name an ordinary file, or take it out")
+def socket_among_images(path):
+    spec = folder(path, "cat", "dog")
+    bound(path / "cat" / "p.png")
+    return spec, {"size": 8, "channels": 1, "classes": ["cat", "dog"]}
+
+
+@refused("image 'PATH/cat/z.png' is a device; name an ordinary file, or take it out")
+def device_among_images(path):
+    spec = folder(path, "cat", "dog")
+    (path / "cat" / "z.png").symlink_to("/dev/zero")
+    return spec, {}
+
+
+@refused("folder 'PATH/p' is a file; give the folder that holds the class folders, or use npz: or csv:")
+def pipe_as_folder(path):
+    os.mkfifo(path / "p")
+    return f"folder:{path}/p", {}
+
+
+@refused("image 'PATH/cat/g.png' has 3.0 GB; make it smaller, or take it out")
+def file_larger_than_any_image(path):
+    spec = folder(path, "cat", "dog")
+    os.truncate(picture(path / "cat" / "g.png"), 3 * 10**9)  # a hole, which takes no room on the disk
+    return spec, {}
+
+
+@refused("class folder 'PATH/cat' holds the folder 'again'; put images directly in class folders")
+def folder_that_leads_back(path):
+    spec = folder(path, "cat", "dog")
+    (path / "cat" / "again").symlink_to(path)
+    return spec, {}
+
+
+@refused("'PATH/cat/9.png' cannot be looked at (Too many levels of symbolic links); correct that, or take it out")
+def link_to_itself(path):
+    spec = folder(path, "cat", "dog")
+    (path / "cat" / "9.png").symlink_to(path / "cat" / "9.png")
+    return spec, {}
+
+
+@refused("link 'PATH/emu' leads nowhere; correct it, or take it out")
+def class_folder_that_is_gone(path):
+    spec = folder(path, "cat", "dog")
+    (path / "emu").symlink_to(path / "gone")
+    return spec, {}
+
+
+@refused(
+    "images 'PATH/cat/0.png' and 'PATH/dog/9.png' are one file; keep one of them, since a promise for one record "
+    "covers one name of it"
+)
+def link_to_an_image_of_another_class(path):
+    spec = folder(path, "cat", "dog")
+    (path / "dog" / "9.png").symlink_to(path / "cat" / "0.png")
+    return spec, {}
+
+
+@refused(
+    "images 'PATH/train/cat/0.png' and 'PATH/test/cat/9.png' are one file; keep one of them, since a promise for one "
+    "record covers one name of it"
+)
+def image_for_testing_that_is_for_training_too(path):
+    spec = folder(path, "train/cat", "train/dog", "test/cat", "test/dog")
+    os.link(path / "train" / "cat" / "0.png", path / "test" / "cat" / "9.png")
+    return spec, {}
+
+
+@refused("image 'PATH/cat/caf\\udce9.png' is not UTF-8; rename it")
+def file_name_that_is_not_text(path):
+    spec = folder(path, "cat", "dog")
+    os.rename(path / "cat" / "0.png", os.fsencode(path / "cat") + b"/caf\xe9.png")
+    return spec, {}
+
+
+@refused("class name 'caf\\udce9' is not UTF-8; rename it")
+def class_folder_whose_name_is_not_text(path):
+    spec = folder(path, "cat", "dog")
+    os.rename(path / "cat", os.fsencode(path) + b"/caf\xe9")
+    return spec, {}
+
+
+@refused("image 'PATH/cat/a\\x1b[2J.png' holds a control character; rename it")
+def file_name_that_clears_the_screen(path):
+    spec = folder(path, "cat", "dog")
+    os.rename(path / "cat" / "0.png", path / "cat" / "a\x1b[2J.png")
+    return spec, {}
+
+
 @refused("image 'PATH/dog/1.png' is broken or cut short; replace the file, or take it out")
 def truncated_image(path):
     spec = folder(path, "cat", "dog", side=40)
@@ -318,7 +469,7 @@ def text_with_the_name_of_an_image(path):
     return spec, {}
 
 
-@refused("image 'PATH/cat/9.png' does not exist; correct the path, or take it out")
+@refused("link 'PATH/cat/9.png' leads nowhere; correct it, or take it out")
 def link_to_nothing(path):
     spec = folder(path, "cat", "dog")
     (path / "cat" / "9.png").symlink_to(path / "gone.png")
@@ -394,6 +545,48 @@ def archive_of_other_arrays(path):
 )
 def pickled_archive(path):
     return archive(path, **four(x_train=np.array([{}, {}, {}, {}], dtype=object))), {}
+
+
+@refused("archive 'PATH/a.npz' is a pipe; name an ordinary file, or take it out")
+def pipe_as_archive(path):
+    os.mkfifo(path / "a.npz")
+    return f"npz:{path}/a.npz", {}
+
+
+@refused("archive 'PATH/a.npz' is broken; write it again with numpy.savez")
+def text_in_the_place_of_an_array(path):
+    return member(path, "x_train", b"not an array"), {}
+
+
+@refused("archive 'PATH/a.npz' is broken; write it again with numpy.savez")
+def array_whose_header_does_not_end(path):
+    return member(path, "x_train", header("{'descr': '|u1', 'fortran_order': False, 'shape': (4, 8,\n")), {}
+
+
+@refused("archive 'PATH/a.npz' is broken; write it again with numpy.savez")
+def array_that_is_shorter_than_its_header_says(path):
+    text = "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 8, 8)}\n"
+    return member(path, "x_train", header(text) + bytes(100)), {}
+
+
+@refused("archive 'PATH/a.npz' is broken; write it again with numpy.savez")
+def damaged_lzma(path):
+    memory = io.BytesIO()
+    np.save(memory, np.zeros((4, 8, 8), np.uint8))
+    spec = member(path, "x_train", memory.getvalue(), zipfile.ZIP_LZMA)
+    content = bytearray((path / "a.npz").read_bytes())
+    content[60:90] = bytes(30)
+    (path / "a.npz").write_bytes(content)
+    return spec, {}
+
+
+@refused(
+    "archive 'PATH/a.npz' unpacks to more than this machine's memory, x_train alone to 160,000.0 GB; save fewer or "
+    "smaller images, or as files, which are read when they are wanted (folder: or csv:)"
+)
+def array_that_no_memory_holds(path):
+    text = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000, 400, 400)}\n"
+    return member(path, "x_train", header(text) + bytes(100), zipfile.ZIP_DEFLATED), {}
 
 
 @refused("x_train of archive 'PATH/a.npz' holds 4 images and y_train 3 labels; save one label for each image")
@@ -475,6 +668,29 @@ def negative_label(path):
     return archive(path, **four(y_train=np.array([0, -1, 0, 1]))), {}
 
 
+@refused("y_train of archive 'PATH/a.npz' holds the label 9223372036854775813; number the classes from 0")
+def label_that_needs_64_bits(path):
+    return archive(path, **four(y_train=np.array([0, 1, 0, 2**63 + 5], np.uint64))), {}
+
+
+@refused("y_test of archive 'PATH/a.npz' is timedelta64[s]; save labels as whole numbers 0, 1, 2, ...")
+def spans_of_time_as_labels(path):
+    return archive(path, **four(y_test=np.array([0, 1, 0, 1], "m8[s]"))), {}
+
+
+@refused("x_train of archive 'PATH/a.npz' has the shape (4, 8, 0, 1): no pixels; save images that have some")
+def images_without_pixels(path):
+    return archive(path, **four(x_train=np.zeros((4, 8, 0), np.uint8))), {"size": 8}
+
+
+@refused(
+    "x_train of archive 'PATH/a.npz' has the shape (); it must be (N, H, W), (N, H, W, 1) or (N, H, W, 3); reshape "
+    "it, or move the channels to the end with numpy.moveaxis(x, 1, -1)"
+)
+def number_in_the_place_of_images(path):
+    return archive(path, **four(x_train=np.uint8(3))), {}
+
+
 @refused(
     "archive 'PATH/a.npz' holds the label 2, and 2 classes are named; name every class in the order "
     "of the labels, which count from 0"
@@ -514,6 +730,21 @@ def class_names_that_repeat(path):
 
 
 @refused(
+    "classes of archive 'PATH/a.npz' must be at least two different names, got <U3 (2,); save it as "
+    "numpy.array(['cat', 'dog']), or leave it out"
+)
+def class_name_that_is_empty(path):
+    return archive(path, **four(classes=np.array(["", "dog"]))), {}
+
+
+@refused(
+    "classes of archive 'PATH/a.npz' holds a name that cannot be used: 'a\\nb' holds a control character; rename it"
+)
+def class_name_on_two_lines(path):
+    return archive(path, **four(classes=np.array(["a\nb", "dog"]))), {}
+
+
+@refused(
     "archive 'PATH/a.npz' holds the label 'emu', which is not among the declared classes; add it to "
     "the declared classes, or take its images out"
 )
@@ -545,12 +776,12 @@ def folder_as_table(path):
     "a line such as path,label or path,label,user,split"
 )
 def empty_table(path):
-    return table(path, ""), {}
+    return listing(path, ""), {}
 
 
 @refused("table 'PATH/t.csv' lists no image; add a line for each image")
 def table_without_rows(path):
-    return table(path, "path,label\n"), {}
+    return listing(path, "path,label\n"), {}
 
 
 @refused(
@@ -558,7 +789,7 @@ def table_without_rows(path):
     "table with a line such as path,label or path,label,user,split"
 )
 def table_without_labels(path):
-    return table(path, "path,class\n0.png,cat\n"), {}
+    return listing(path, "path,class\n0.png,cat\n"), {}
 
 
 @refused(
@@ -566,22 +797,22 @@ def table_without_labels(path):
     "table with a line such as path,label or path,label,user,split"
 )
 def table_with_semicolons(path):
-    return table(path, "path;label\n0.png;cat\n"), {}
+    return listing(path, "path;label\n0.png;cat\n"), {}
 
 
 @refused("table 'PATH/t.csv' cannot be read as comma-separated text (it is not UTF-8 text); save it as CSV in UTF-8")
 def table_in_another_encoding(path):
-    return table(path, "path,label\n0.png,mañana\n".encode("latin-1")), {}
+    return listing(path, "path,label\n0.png,mañana\n".encode("latin-1")), {}
 
 
 @refused("table 'PATH/t.csv' cannot be read as comma-separated text (unexpected end of data); save it as CSV in UTF-8")
 def table_with_an_open_quote(path):
-    return table(path, 'path,label\n"0.png,cat\n'), {}
+    return listing(path, 'path,label\n"0.png,cat\n'), {}
 
 
 @refused("line 3 of 'PATH/t.csv' has no label; fill in its label, or take the line out")
 def line_without_a_label(path):
-    return table(path, "path,label\n0.png,cat\n1.png\n"), {}
+    return listing(path, "path,label\n0.png,cat\n1.png\n"), {}
 
 
 @refused(
@@ -589,7 +820,7 @@ def line_without_a_label(path):
     "(relative ones start at the table's folder), or take the line out"
 )
 def absent_image_in_a_table(path):
-    return table(path, "path,label\n0.png,cat\nsub/9.png,dog\n"), {}
+    return listing(path, "path,label\n0.png,cat\nsub/9.png,dog\n"), {}
 
 
 @refused(
@@ -597,12 +828,132 @@ def absent_image_in_a_table(path):
     "promise for one record covers one line"
 )
 def image_listed_twice(path):
-    return table(path, "path,label\n0.png,cat\n1.png,dog\n0.png,dog\n"), {}
+    return listing(path, "path,label\n0.png,cat\n1.png,dog\n0.png,dog\n"), {}
+
+
+@refused(
+    "line 4 of 'PATH/t.csv' lists './sub/../0.png', which line 2 lists already; list each image once, since a "
+    "promise for one record covers one line"
+)
+def image_listed_twice_by_another_path(path):
+    (path / "sub").mkdir()
+    return listing(path, "path,label\n0.png,cat\n1.png,dog\n./sub/../0.png,dog\n"), {}
+
+
+@refused(
+    "line 3 of 'PATH/t.csv' lists 'soft.png', which line 2 lists already; list each image once, since a promise for "
+    "one record covers one line"
+)
+def image_and_a_link_to_it(path):
+    (path / "soft.png").symlink_to("0.png")
+    return listing(path, "path,label\n0.png,cat\nsoft.png,dog\n"), {}
+
+
+@refused(
+    "line 3 of 'PATH/t.csv' lists 'hard.png', which line 2 lists already; list each image once, since a promise for "
+    "one record covers one line"
+)
+def image_with_two_names(path):
+    os.link(picture(path / "0.png"), path / "hard.png")
+    return listing(path, "path,label\n0.png,cat\nhard.png,dog\n"), {}
+
+
+@refused("table 'PATH/t.csv' is a pipe; name an ordinary file, or take it out")
+def pipe_as_table(path):
+    os.mkfifo(path / "t.csv")
+    return f"csv:{path}/t.csv", {}
+
+
+@refused("image 'PATH/p.png', which line 3 of 'PATH/t.csv' lists, is a pipe; name an ordinary file, or take it out")
+def pipe_in_a_table(path):
+    os.mkfifo(path / "p.png")
+    return listing(path, "path,label\n0.png,cat\np.png,dog\n"), {}
+
+
+@refused("image '/dev/zero', which line 3 of 'PATH/t.csv' lists, is a device; name an ordinary file, or take it out")
+def device_in_a_table(path):
+    return listing(path, "path,label\n0.png,cat\n/dev/zero,dog\n"), {}
+
+
+@refused(
+    "line 3 of 'PATH/t.csv' lists the image 'PATH/sub', which cannot be read (Is a directory); correct the path, or "
+    "take the line out"
+)
+def folder_in_a_table(path):
+    (path / "sub").mkdir()
+    return listing(path, "path,label\n0.png,cat\nsub,dog\n"), {}
+
+
+@refused(
+    "line 3 of 'PATH/t.csv' lists the image 'PATH/1\\x00.png', which does not exist; correct the path (relative ones "
+    "start at the table's folder), or take the line out"
+)
+def zero_byte_in_a_path(path):
+    return listing(path, "path,label\n0.png,cat\n1\0.png,dog\n"), {}
+
+
+@refused("class name 'a\\x00' holds a control character; rename it")
+def zero_byte_in_a_label(path):
+    return listing(path, "path,label\n0.png,a\0\n1.png,a\n"), {}
+
+
+@refused("class name 'cat\\n1.png,dog' holds a control character; rename it")
+def quotation_that_swallows_a_line(path):
+    return listing(path, 'path,label\n0.png,"cat\n1.png,dog"\n2.png,cat\n'), {}
+
+
+@refused("user 'u\\x00' holds a control character; rename it")
+def users_that_arrays_would_take_for_one(path):
+    return listing(path, "path,label,user\n0.png,cat,u\n1.png,dog,u\0\n"), {}
+
+
+@refused(
+    "user 'uuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu... has 100,000 characters; give a name of at most "
+    "255"
+)
+def user_of_100_000_characters(path):
+    return listing(path, f"path,label,user\n0.png,cat,{'u' * 100_000}\n1.png,dog,v\n"), {}
+
+
+@refused(
+    "class name '11111111111111111111111111111111111111111111111111111111... has 5,000 characters; give a name of at "
+    "most 255"
+)
+def label_of_5_000_digits(path):
+    return listing(path, f"path,label\n0.png,{'1' * 5000}\n1.png,2\n"), {}
+
+
+@refused("table 'PATH/t.csv' has two columns 'label'; take one of them out")
+def column_of_labels_twice(path):
+    return listing(path, "path,label,label\n0.png,cat,dog\n1.png,dog,cat\n"), {}
+
+
+@refused("line 3 of 'PATH/t.csv' has more fields than the first line; put texts that hold commas in quotation marks")
+def comma_in_a_label(path):
+    return listing(path, "path,label\n0.png,cat,\n1.png,cat, black\n"), {}
+
+
+@refused(
+    "table 'PATH/t.csv' cannot be read as comma-separated text (one of its lines has 16,777,216 characters or more); "
+    "save it as CSV in UTF-8"
+)
+def line_that_does_not_end(path):
+    spec = listing(path, "path,label\n")
+    os.truncate(path / "t.csv", 3 * 10**9)  # a hole, which takes no room on the disk
+    return spec, {}
+
+
+@refused(
+    "table 'PATH/t.csv' cannot be read as comma-separated text (field larger than field limit (131072)); save it as "
+    "CSV in UTF-8"
+)
+def field_that_does_not_end(path):
+    return listing(path, f"path,label\n0.png,{'a' * 200_000}\n"), {}
 
 
 @refused("line 3 of 'PATH/t.csv' has the split 'valid'; write train or test")
 def unknown_split(path):
-    return table(path, "path,label,split\n0.png,cat,train\n1.png,dog,valid\n"), {}
+    return listing(path, "path,label,split\n0.png,cat,train\n1.png,dog,valid\n"), {}
 
 
 @refused(
@@ -610,27 +961,40 @@ def unknown_split(path):
     "the declared classes, or take the line out"
 )
 def undeclared_label_in_a_table(path):
-    return table(path, "path,label\n0.png,cat\n1.png,dgo\n"), {"classes": ["cat", "dog"]}
+    return listing(path, "path,label\n0.png,cat\n1.png,dgo\n"), {"classes": ["cat", "dog"]}
 
 
 @refused("table 'PATH/t.csv' holds only one class, 'cat'; give images of at least two classes")
 def table_of_one_class(path):
-    return table(path, "path,label\n0.png,cat\n1.png,cat\n"), {}
+    return listing(path, "path,label\n0.png,cat\n1.png,cat\n"), {}
 
 
 @refused("the test part of 'csv:PATH/t.csv' is empty; add images, or make the train and test parts yourself")
 def table_without_test_lines(path):
     lines = "".join(f"{number}.png,{'ab'[number % 2]},train\n" for number in range(4))
-    return table(path, "path,label,split\n" + lines), {}
+    return listing(path, "path,label,split\n" + lines), {}
 
 
 def outcome(make: Bad, path: Path, key: bytes) -> str:
     spec, options = make(path)
     with pytest.raises(SfumatoError) as raised:
         open_source(spec, **{"owner_key": key, **options})
-    return str(raised.value).replace(str(path), "PATH")
+    return str(raised.value).replace(str(path), "PATH").replace("x" * 5000, "LONG")
 
 
+@pytest.fixture
+def opened_files(monkeypatch):
+    """Reading from a pipe would wait for ever, so no test may come that far."""
+    as_it_was = Path.open
+
+    def guarded(path, *arguments, **options):
+        assert not path.exists() or path.is_file() or path.is_dir(), f"{path} was opened"
+        return as_it_was(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", guarded)
+
+
+@pytest.mark.usefixtures("opened_files")
 @pytest.mark.parametrize(("make", "message"), CASES, ids=[make.__name__ for make, _ in CASES])
 def test_it_is_refused_in_one_line_with_a_remedy(make, message, tmp_path, key):
     found = outcome(make, tmp_path, key)
@@ -656,3 +1020,54 @@ def test_what_may_not_be_read_is_said_so(spec, tmp_path, key, monkeypatch):
     monkeypatch.setattr(Path, "iterdir", denied)
     with pytest.raises(SfumatoError, match="give yourself permission to read it"):
         open_source(spec.format(tmp_path), owner_key=key)
+
+
+def test_what_may_not_be_looked_at_is_no_folder_left_out(tmp_path, key, monkeypatch):
+    """A folder whose items the system lists and does not show: permissions do not bind the superuser."""
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    spec = folder(tmp_path, "cat", "dog")
+    monkeypatch.setattr(paths, "status", denied)
+    with pytest.raises(SfumatoError, match=r"cat' cannot be looked at \(Permission denied\); correct that, or take"):
+        open_source(spec, owner_key=key)
+
+
+def test_arrays_are_refused_by_their_sizes_before_any_is_unpacked(tmp_path, key, monkeypatch):
+    parts = four(
+        x_train=np.zeros((400, 100, 100), np.uint8), y_train=np.arange(400) % 2, x_test=np.zeros((4, 100, 100))
+    )
+    np.savez_compressed(tmp_path / "a.npz", **parts)
+    size = sum(array.nbytes for array in parts.values())
+    assert (tmp_path / "a.npz").stat().st_size < size / 100
+
+    def unpacked(*_, **__):
+        raise AssertionError("an array was unpacked")
+
+    monkeypatch.setattr(arrays, "memory", lambda: size)
+    open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
+    monkeypatch.setattr(arrays, "memory", lambda: size - 1)
+    monkeypatch.setattr(arrays, "_array", unpacked)
+    with pytest.raises(SfumatoError, match=r"unpacks to more than this machine's memory, x_train alone to 0\.0 GB"):
+        open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_lines_of_a_table_may_be_long_and_end_in_any_way(newline, tmp_path, key, monkeypatch):
+    for number in range(8):
+        picture(tmp_path / f"{number}.png")
+    lines = ["path,label,split", *(f"{at}.png,{'ab'[at % 2]},{'train' if at < 4 else 'test'}" for at in range(8))]
+    (tmp_path / "t.csv").write_bytes(newline.join([*lines, ""]).encode())
+    monkeypatch.setattr(table, "LONGEST_LINE", 19)
+    assert len(open_source(f"csv:{tmp_path}/t.csv", owner_key=key).train) == 4
+    monkeypatch.setattr(table, "LONGEST_LINE", 16)
+    with pytest.raises(SfumatoError, match="one of its lines has 16 characters or more"):
+        open_source(f"csv:{tmp_path}/t.csv", owner_key=key)
+
+
+def test_equal_contents_are_two_records(tmp_path, key):
+    """Copies are two examples, as they always were; only one file under two names is refused."""
+    spec = folder(tmp_path, "train/cat", "train/dog", "test/cat", "test/dog")
+    (tmp_path / "train" / "cat" / "copy.png").write_bytes((tmp_path / "train" / "cat" / "0.png").read_bytes())
+    assert len(open_source(spec, owner_key=key).train) == 7

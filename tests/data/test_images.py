@@ -36,13 +36,6 @@ def test_lossless_formats_keep_every_pixel(form):
     assert np.array_equal(decoded(grey(RAMP), form, channels=1, **options)[..., 0], RAMP)
 
 
-def test_sixteen_bit_grey_is_scaled_from_its_full_range():
-    wide = RAMP.astype(np.uint16) * 257
-    for form in ("PNG", "TIFF", "PPM"):
-        assert np.array_equal(decoded(grey(wide), form, channels=1)[..., 0], RAMP)
-    assert decoded(grey(np.full((8, 8), 65535, np.uint16)), channels=1).min() == 255
-
-
 def test_transparent_parts_become_white():
     for mode, colour in (("RGBA", (0, 0, 0, 0)), ("LA", (0, 0))):
         assert decoded(Image.new(mode, (8, 8), colour)).min() == 255

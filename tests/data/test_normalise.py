@@ -1,6 +1,8 @@
 """Public constants, and the same picture whichever way it comes."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ def test_a_picture_does_not_depend_on_its_batch_and_input_is_untouched():
     assert np.array_equal(PIXELS, before)
 
 
-def test_files_and_pillow_images_give_the_batch_form(tmp_path):
+def test_files_and_pillow_images_give_the_batch_form(tmp_path, monkeypatch):
     transform = Transform(size=9, channels=3)
     image = Image.fromarray(PIXELS[0])
     image.save(tmp_path / "a.png")
@@ -45,6 +47,10 @@ def test_files_and_pillow_images_give_the_batch_form(tmp_path):
         assert torch.equal(transform.read(given), transform(PIXELS[:1])[0])
     with pytest.raises(SfumatoError, match=r"image '.*b.png' does not exist"):
         transform.read(tmp_path / "b.png")
+    os.mkfifo(tmp_path / "c.png")
+    monkeypatch.setattr(Path, "open", None)  # opening a pipe would wait for ever
+    with pytest.raises(SfumatoError, match=r"image '.*c.png' is a pipe"):
+        transform.read(tmp_path / "c.png")
 
 
 def test_it_survives_json():

@@ -29,14 +29,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "torch" not in sys.modules:
         # Threads that spin while they wait take the time of those that they wait for, on a machine with other work.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal can show every class name
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
         from importlib.metadata import version
 
         print(f"{PROGRAM} {version(PROGRAM)}")
         return 0
+    for argument in given:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # what Python makes of bytes that it cannot read
+            print(f"error: the argument {argument!r} is not UTF-8; rename what it names", file=sys.stderr)
+            return 2
     verb: Any = None
     try:
-        verb = parse(sys.argv[1:] if arguments is None else list(arguments))
+        verb = parse(given)
         return verb if isinstance(verb, int) else verb.run()
     except SfumatoError as error:
         print(f"error: {in_options(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sfumato.cli import recipe
 from sfumato.cli.options import (
+    BitDepth,
     Choice,
     Device,
     Fraction,
@@ -27,6 +28,7 @@ from sfumato.cli.options import (
     TextByRule,
     Whole,
     WholeByRule,
+    Window,
     Zero,
 )
 
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
     from sfumato.training.directory import RunDirectory
     from sfumato.training.progress import Progress
 
-SOURCE_OPTIONS = ("classes", "size", "channels", "examples", "root", "download", "test_fraction", "zoom")
+SOURCE_OPTIONS = (
+    *("classes", "size", "channels", "bit_depth", "window"),
+    *("examples", "root", "download", "test_fraction", "zoom"),
+)
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "trust_code"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
@@ -97,6 +102,10 @@ class SourceChoices:
     """Side of the images, declared; others are resized."""
     channels: Whole = None
     """1 for grey, 3 for colour, declared."""
+    bit_depth: BitDepth = None
+    """How many bits images of 16 bits use, declared: 12 where white is 4095; larger values are refused."""
+    window: Window = None
+    """Or what of them becomes black and what white, declared: -160,240 for soft tissue in Hounsfield units."""
     test_fraction: Fraction = None
     """Share of the test part where a source has none of its own."""
     public: bool = False
@@ -174,6 +183,8 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             options.pop("public", None)
         if "public" in given:
             options.pop("private", None)
+        if {"bit_depth", "window"} & set(given):  # of which there can be only one
+            options = {name: value for name, value in options.items() if name not in ("bit_depth", "window")}
         merged = replace(self, **{**options, **given})
         if merged.source is None:
             raise SfumatoError(f"the recipe {what} names no source", 'give --source, or add source = "digits" to it')

@@ -20,7 +20,8 @@ def result(line: str = "") -> None:
 
 def as_json(data: Mapping[str, Any]) -> None:
     """The result as one JSON object on one line."""
-    print(json.dumps(data, ensure_ascii=False, allow_nan=False))
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(data, ensure_ascii=not unicode, allow_nan=False))
 
 
 def columns(rows: Iterable[tuple[str, str]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.options import Path, Whole
+from sfumato.cli.options import BitDepth, Path, Whole, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +41,10 @@ class Dedup:
     output: Path = None
     """Where the pairs and the smaller set go. (default: dedup/ and the private source's name,
     with -public where that set is the smaller one)"""
+    bit_depth: BitDepth = None
+    """How many bits images of 16 bits use, in both sets: 12 where white is 4095; larger values are refused."""
+    window: Window = None
+    """Or what of them becomes black and what white, in both sets."""
     root: Path = None
     """Where torchvision's data sets are."""
     threads: Whole = None
@@ -137,7 +141,15 @@ class Dedup:
         from sfumato.data import open_source
         from sfumato.randomness import owner_key
 
-        return open_source(spec, owner_key=owner_key(), root=self.root, size=size, channels=channels)
+        return open_source(
+            spec,
+            owner_key=owner_key(),
+            root=self.root,
+            size=size,
+            channels=channels,
+            bit_depth=self.bit_depth,
+            window=self.window,
+        )
 
     def _written(self, pairs: Sequence[Pair], source: Source, place: Any, *, marked: bool) -> str | None:
         """The set without its duplicates, as another source; None where none is asked for, or nothing is left.

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import Device, Directory, Own, Path, SourceName, TestShare
+from sfumato.cli.options import Device, Directory, Own, OwnBitDepth, OwnWindow, Path, SourceName, TestShare
+
+if TYPE_CHECKING:
+    from sfumato.data import Transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,10 @@ class Evaluate:
     """Share of the test part where a source has none of its own."""
     model: Own = None
     """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
+    bit_depth: OwnBitDepth = None
+    """How many bits images of 16 bits use: 12 where white is 4095."""
+    window: OwnWindow = None
+    """Or what of them becomes black and what white."""
     device: Device = None
     """Where to compute."""
     json: bool = False
@@ -55,7 +63,14 @@ class Evaluate:
         module, transform = loaded.module, loaded.transform
         on_features = parse(self.source)[0] == "features"
         if on_features or isinstance(transform, AsStored):
-            source = open_source(self.source, owner_key=owner_key(), root=self.root, test_fraction=self.test_fraction)
+            source = open_source(
+                self.source,
+                owner_key=owner_key(),
+                bit_depth=self.bit_depth,
+                window=self.window,
+                root=self.root,
+                test_fraction=self.test_fraction,
+            )
             module, transform = loaded.on(source)
         else:
             source = open_source(
@@ -64,6 +79,7 @@ class Evaluate:
                 classes=loaded.classes,
                 size=transform.size,
                 channels=transform.channels,
+                **self._levels(transform),
                 root=self.root,
                 download=self.download,
                 # As the model was trained, so that no training image is counted as a test image.
@@ -108,3 +124,8 @@ class Evaluate:
         if not source.public:
             console.talk("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
+
+    def _levels(self, transform: Transform) -> dict[str, Any]:
+        """What is declared of pixels of 16 bits: here, else as the model's own images were."""
+        declared = self if (self.bit_depth, self.window) != (None, None) else transform
+        return {"bit_depth": declared.bit_depth, "window": declared.window}

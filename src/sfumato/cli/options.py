@@ -19,6 +19,22 @@ def _budgets(text: str) -> float | tuple[float, ...]:
     return values if "," in text else values[0]
 
 
+def _ends(text: str) -> tuple[int, int]:
+    try:
+        low, high = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"must be two whole numbers with a comma between them, got {text!r}") from None
+    return low, high
+
+
+_WINDOW = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="LOW,HIGH",
+    instance_from_str=lambda words: _ends(words[0]),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
+)
+
 Directory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
 Examples = Annotated[int | None, _shown("N", "default: counted in the data")]
@@ -73,5 +89,9 @@ Path = Annotated[str | None, _shown("PATH")]
 Own = Annotated[str | None, _shown("package:function")]
 Names = Annotated[tuple[str, ...] | None, _shown("NAME [NAME ...]", "default: read from the data")]
 Side = Annotated[int | None, _shown("PIXELS", "default: read from the data")]
+BitDepth = Annotated[int | None, _shown("BITS", "default: images of 16 bits are refused")]
+OwnBitDepth = Annotated[int | None, _shown("BITS", "default: as in training")]
+Window = Annotated[tuple[int, int] | None, _WINDOW, _shown("LOW,HIGH", "default: images of 16 bits are refused")]
+OwnWindow = Annotated[tuple[int, int] | None, _WINDOW, _shown("LOW,HIGH", "default: as in training")]
 OwnSide = Annotated[int | None, _shown("PIXELS", "default: what it was trained with")]
 Device = Annotated[str | None, _shown("cpu|cuda|cuda:N", "default: cuda where there is one")]

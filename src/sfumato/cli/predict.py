@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -57,14 +58,36 @@ class Predict:
 
 
 def _expanded(images: tuple[str, ...]) -> list[str]:
-    from pathlib import Path
+    """The files that are named, and those in the folders that are, at any depth."""
+    import os
 
-    from sfumato.data.images import EXTENSIONS
+    from sfumato.data.classes import refuse_unwritable
 
     paths: list[str] = []
     for name in images:
-        if Path(name).is_dir():
-            paths += sorted(str(path) for path in Path(name).rglob("*") if path.suffix.lower() in EXTENSIONS)
-        else:
-            paths.append(name)
+        paths += sorted(_within(name)) if os.path.isdir(name) else [name]
+    for path in paths:
+        refuse_unwritable(path, "image", longest=None)
     return paths
+
+
+def _within(folder: str) -> Iterator[str]:
+    """The images in a folder, each folder in it once: links may lead in circles."""
+    import os
+
+    from sfumato._checks import SfumatoError
+    from sfumato.data.images import EXTENSIONS
+
+    def refuse(problem: OSError) -> None:
+        reason = problem.strerror or problem
+        raise SfumatoError(
+            f"folder {problem.filename!r} cannot be listed ({reason})", "give yourself permission to read it"
+        ) from None
+
+    entered: dict[tuple[int, int], str] = {}
+    for place, _, files in os.walk(folder, onerror=refuse, followlinks=True):
+        known = os.stat(place)
+        first = entered.setdefault((known.st_dev, known.st_ino), place)
+        if first != place:
+            raise SfumatoError(f"folder {place!r} is a link to {first!r}, which is read already", "take the link out")
+        yield from (os.path.join(place, file) for file in files if os.path.splitext(file)[1].lower() in EXTENSIONS)

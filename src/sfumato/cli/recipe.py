@@ -102,6 +102,8 @@ def check_type(name: str, value: Any, *, where: str = "") -> None:
         right, what = (lambda one: isinstance(one, str)), "text in quotation marks"
     elif name in SWITCHES:
         right, what = (lambda one: isinstance(one, bool)), "true or false"
+    elif name == "window":
+        right, what = (lambda one: _all_of(_is_whole)(one) and len(one) == 2), "a list of two whole numbers"
     elif name in LISTS:
         right, what = _all_of(lambda one: isinstance(one, str)), "a list of texts"
     elif name == "epsilon":
@@ -112,6 +114,10 @@ def check_type(name: str, value: Any, *, where: str = "") -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _all_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import math
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
+from sfumato.data import paths
+from sfumato.data.files import memory
 from sfumato.data.filtered import MARK
 from sfumato.data.images import check_size, larger, prepare_array
+from sfumato.data.levels import Levels, undeclared
 from sfumato.data.records import Declared, Loaded, Records
 from sfumato.data.split import codes_of, in_test
 
@@ -24,13 +27,13 @@ def load(path: str, declared: Declared) -> Loaded:
     """Read images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
-    refused. An array `classes` of text names the classes, one named as `filtered.MARK` says that the set was filtered
-    by looking at private data. A pair x, y is split by a keyed hash of each picture's pixels. Pictures that are not
-    square lose the ends of their longer side.
+    refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
+    named as `filtered.MARK` says that the set was filtered by looking at private data. A pair x, y is split by a keyed
+    hash of each picture's pixels. Pictures that are not square lose the ends of their longer side.
     """
-    file = Path(path).expanduser()
+    file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, names, filtered = _read(file, where)
+    arrays, names, filtered = _read(file, where, declared.levels)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
         listing = " and ".join(map(str, sorted(shapes)))
@@ -42,8 +45,9 @@ def load(path: str, declared: Declared) -> Loaded:
 
     def part(images: np.ndarray, labels: np.ndarray) -> Records:
         labels = class_lists.renumbered(labels, names or classes, declared.classes, where)
-        codes = codes_of(declared.owner_key, images)
-        return Records(images=prepare_array(images, size=size, channels=channels), labels=labels, codes=codes)
+        codes = codes_of(declared.owner_key, images)  # of what is stored: the same under all levels
+        pixels = prepare_array(_in_eight_bits(images, declared.levels), size=size, channels=channels)
+        return Records(images=pixels, labels=labels, codes=codes)
 
     parted = "x" not in arrays
     if not parted:
@@ -54,6 +58,7 @@ def load(path: str, declared: Declared) -> Loaded:
         )
         arrays = dict(zip(_FOUR, (images[~test], labels[~test], images[test], labels[test]), strict=True))
     train = part(arrays["x_train"], arrays["y_train"])
+    originals = _in_eight_bits(arrays["x_train"], declared.levels) if declared.zoom > 1 else arrays["x_train"]
     rule = "declared" if declared.size else "the shorter side of the arrays"
     return Loaded(
         train=train,
@@ -63,53 +68,47 @@ def load(path: str, declared: Declared) -> Loaded:
         parted=parted,
         size_rule=rule,
         filtered=filtered,
-        larger=larger(train, arrays["x_train"], declared),
+        larger=larger(train, originals, declared),
     )
 
 
-def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
-    if not os.path.exists(file):
-        raise SfumatoError(f"{where} does not exist", "correct the path after npz:")
+def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
     try:
+        paths.refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
             if not zipfile.is_zipfile(stream):
                 raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
-        with np.load(file, allow_pickle=False) as archive:
-            wanted = _PAIR if not set(_FOUR) & set(archive.files) else _FOUR
-            for name in wanted:
-                if name not in archive.files:
-                    found = ", ".join(archive.files) or "nothing"
-                    raise SfumatoError(
-                        f"{where} has no array {name!r}; it holds {found}",
-                        "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
-                    )
-            arrays = {name: archive[name] for name in wanted}
-            listed = archive["classes"] if "classes" in archive.files else None
-            filtered = MARK in archive.files
+            with zipfile.ZipFile(stream) as archive:
+                members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+                wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
+                for name in wanted:
+                    if name not in members:
+                        found = ", ".join(members) or "nothing"
+                        raise SfumatoError(
+                            f"{where} has no array {name!r}; it holds {found}",
+                            "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
+                        )
+                chosen = [name for name in (*wanted, "classes") if name in members]
+                _check_sizes(archive, {name: members[name] for name in chosen}, where)
+                arrays = {name: _array(archive, members[name]) for name in chosen}
+                filtered = MARK in members
     except SfumatoError:
         raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(f"{where} does not exist", "correct the path after npz:") from None
     except PermissionError:
         raise SfumatoError(f"{where} may not be read", "give yourself permission to read it") from None
     except IsADirectoryError:
         raise SfumatoError(f"{where} is a folder", "give the .npz file, or use folder:") from None
+    except MemoryError:
+        raise SfumatoError(f"{where} unpacks to more than the memory that is free", "free some, or save less") from None
     except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        RuntimeError,
-        MemoryError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as problem:
-        if "allow_pickle" in str(problem):
-            raise SfumatoError(
-                f"{where} holds pickled objects, which can run code when they are read",
-                "save plain arrays: images as uint8, labels as integers, classes as text",
-            ) from None
+        Exception
+    ):  # a broken archive fails in zipfile, in one of its decoders, or in what reads the header as Python
         raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
+    listed = arrays.pop("classes", None)
     for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
-        arrays[images_name] = _images(arrays[images_name], images_name, where)
+        arrays[images_name] = _images(arrays[images_name], images_name, where, levels)
         arrays[labels_name] = _labels(arrays[labels_name], labels_name, where)
         counts = len(arrays[images_name]), len(arrays[labels_name])
         if counts[0] != counts[1]:
@@ -122,7 +121,39 @@ def _read(file: Path, where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...
     return arrays, _names(listed, where), filtered
 
 
-def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
+def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> None:
+    """Refuse arrays that memory cannot hold by what their headers say, before any is unpacked."""
+    sizes = {}
+    for name, member in members.items():
+        with archive.open(member) as stream:
+            version = format.read_magic(stream)
+            shape, _, dtype = (
+                format.read_array_header_1_0(stream) if version == (1, 0) else format.read_array_header_2_0(stream)
+            )
+            if dtype.hasobject:
+                raise SfumatoError(
+                    f"{where} holds pickled objects, which can run code when they are read",
+                    "save plain arrays: images as uint8, labels as integers, classes as text",
+                )
+            sizes[name] = math.prod(shape) * dtype.itemsize
+            held = archive.getinfo(member).file_size - stream.tell()
+        if sizes[name] <= memory() and sizes[name] != held:
+            raise ValueError("the header speaks of another array")
+    if sum(sizes.values()) > memory():
+        largest = max(sizes, key=sizes.__getitem__)
+        raise SfumatoError(
+            f"{where} unpacks to more than this machine's memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
+        )
+
+
+def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+    with archive.open(member) as stream:
+        return format.read_array(stream, allow_pickle=False)
+
+
+def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:
+    """Images (N, H, W, C): uint8, or the 16 bits that they were stored with."""
     if images.ndim == 3:
         images = images[..., np.newaxis]
     if images.ndim != 4 or images.shape[3] not in (1, 3):
@@ -130,8 +161,16 @@ def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
             f"{name} of {where} has the shape {images.shape}; it must be (N, H, W), (N, H, W, 1) or (N, H, W, 3)",
             "reshape it, or move the channels to the end with numpy.moveaxis(x, 1, -1)",
         )
+    if 0 in images.shape[1:]:
+        raise SfumatoError(f"{name} of {where} has the shape {images.shape}: no pixels", "save images that have some")
     if images.dtype == np.uint8:
         return images
+    if images.dtype.kind in "iu" and images.dtype.itemsize == 2:
+        if levels is None:
+            raise undeclared(f"{name} of {where}")
+        for index, image in enumerate(images):
+            levels.check(image, f"image {index} of {name} of {where}")
+        return images.astype(images.dtype.newbyteorder("="))
     if not np.issubdtype(images.dtype, np.floating):
         raise SfumatoError(f"{name} of {where} is {images.dtype}", "save uint8 from 0 (black) to 255 (white)")
     result = np.empty(images.shape, np.uint8)
@@ -146,6 +185,15 @@ def _images(images: np.ndarray, name: str, where: str) -> np.ndarray:
     return result
 
 
+def _in_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
+    if images.dtype == np.uint8 or levels is None:
+        return images
+    result = np.empty(images.shape, np.uint8)
+    for index, image in enumerate(images):
+        result[index] = levels.applied(image, f"image {index}")
+    return result
+
+
 def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -154,21 +202,24 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
             f"{name} of {where} has the shape {labels.shape}; it must be (N,)",
             "save one whole number for each image (y.argmax(1) of one-hot rows)",
         )
-    if not np.issubdtype(labels.dtype, np.integer):
+    if labels.dtype.kind not in "iu":
         raise SfumatoError(f"{name} of {where} is {labels.dtype}", "save labels as whole numbers 0, 1, 2, ...")
-    if len(labels) and labels.min() < 0:
-        raise SfumatoError(f"{name} of {where} holds the label {labels.min()}", "number the classes from 0")
+    for label in (labels.min(), labels.max()) if len(labels) else ():
+        if not 0 <= label <= np.iinfo(np.int64).max:
+            raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")
     return labels.astype(np.int64)
 
 
 def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
     if listed is None:
         return None
-    if listed.ndim != 1 or listed.dtype.kind != "U" or len(set(listed.tolist())) < max(2, len(listed)):
+    if listed.ndim != 1 or listed.dtype.kind != "U" or len({*listed.tolist()} - {""}) < max(2, len(listed)):
         raise SfumatoError(
             f"classes of {where} must be at least two different names, got {listed.dtype} {listed.shape}",
             "save it as numpy.array(['cat', 'dog']), or leave it out",
         )
+    for name in listed.tolist():
+        class_lists.refuse_unwritable(name, f"classes of {where} holds a name that cannot be used:")
     return tuple(listed.tolist())
 
 

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, shortened
+
+LONGEST_NAME = 255
+"""Characters in the name of a class or a user: an array of text gives every name the room of the longest."""
+
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAME) -> None:
+    """Refuse a name that a table, a page or a terminal could not show, or that would fill the memory.
+
+    Args:
+        text: the name. Bytes in a file's name that are no UTF-8 have become surrogates.
+        what: what to call it.
+        longest: characters, at most; None for any number.
+    """
+    if longest is not None and len(text) > longest:
+        raise SfumatoError(
+            f"{what} {shortened(repr(text))} has {len(text):,} characters", f"give a name of at most {longest}"
+        )
+    found = _UNWRITABLE.search(text)
+    if found:
+        why = "is not UTF-8" if "\ud800" <= found[0] <= "\udfff" else "holds a control character"
+        raise SfumatoError(f"{what} {text!r} {why}", "rename it")
 
 
 def declared_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -21,6 +45,7 @@ def declared_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
         raise SfumatoError(f"classes must be a list of names, got {classes!r}", "give one name for each class")
     names = tuple(classes)
     for name in names:
+        refuse_unwritable(name, "class name")
         if names.count(name) > 1:
             raise SfumatoError(f"classes names {name!r} twice", "name each class once")
     if len(names) < 2:

@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, differing, one_of, parse_json, positive_integer, shortened
 from sfumato._files import write
+from sfumato.data.paths import expanded
 from sfumato.data.pieces import CachedRecords, Piece, write_piece
 from sfumato.data.records import TEST_FRACTION, Progress
 
@@ -148,12 +148,12 @@ class Cache:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path).expanduser()
+        self.path = expanded(path)
 
     @property
     def exists(self) -> bool:
         """Whether a cache stands here, complete or not."""
-        return (self.path / INDEX).is_file()
+        return os.path.isfile(self.path / INDEX)
 
     @functools.cached_property
     def contents(self) -> Contents:

@@ -16,6 +16,7 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import images as pictures
+from sfumato.data.levels import Levels
 from sfumato.data.records import Declared, Loaded, Progress, Records
 from sfumato.data.split import code, in_test
 
@@ -59,6 +60,7 @@ class FileRecords:
         codes: uint8 array (N, 16), each record's own (`split.code`).
         users: array (N,) of text that says whose picture each one is, where the source knows.
         size, channels: what every picture is brought to.
+        levels: what was declared of pixels of 16 bits.
     """
 
     files: np.ndarray = field(repr=False)
@@ -67,6 +69,7 @@ class FileRecords:
     users: np.ndarray | None = field(repr=False, default=None)
     size: int
     channels: int
+    levels: Levels | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -100,7 +103,8 @@ class FileRecords:
         )
 
     def _picture(self, path: Path) -> np.ndarray:
-        return pictures.decode(pictures.read_bytes(path), path, size=self.size, channels=self.channels)
+        content = pictures.read_bytes(path)
+        return pictures.decode(content, path, size=self.size, channels=self.channels, levels=self.levels)
 
 
 def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> Loaded:
@@ -112,6 +116,12 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
             of the shorter sides (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
     """
+    for label in sorted({entry.label for entry in entries}):
+        class_lists.refuse_unwritable(label, "class name")
+    for user in sorted({entry.user for entry in entries if entry.user is not None}):
+        class_lists.refuse_unwritable(user, "user")
+    for entry in entries:
+        class_lists.refuse_unwritable(str(entry.path), "image", longest=None)
     classes = declared.classes or class_lists.in_order(entry.label for entry in entries)
     for entry in entries:
         if entry.label not in classes:
@@ -139,7 +149,11 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
 def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]:
     if declared.size is not None and declared.channels is not None:
         return declared.size, declared.channels, "declared"
-    headers = list(_in_threads(_header, entries))
+
+    def header(entry: Entry) -> pictures.Header:
+        return pictures.header(pictures.read_bytes(entry.path), entry.path, levels=declared.levels)
+
+    headers = list(_in_threads(header, entries))
     channels = declared.channels or (1 if all(found.grey for found in headers) else 3)
     if declared.size is not None:
         return declared.size, channels, "declared"
@@ -149,22 +163,22 @@ def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]
     return pictures.check_size(size, "declare a size for the images to be brought to"), channels, rule
 
 
-def _header(entry: Entry) -> pictures.Header:
-    return pictures.header(pictures.read_bytes(entry.path), entry.path)
-
-
 def _records(
     entries: Sequence[Entry], declared: Declared, classes: tuple[str, ...], size: int, channels: int
 ) -> tuple[Records, Records, Records | None] | tuple[FileRecords, FileRecords, FileRecords | None]:
     """Training part, test part, and the larger training pictures where they are wanted."""
     side = pictures.larger_side(size, declared) or 0
-    held = len(entries) * (size * size + side * side) * channels <= MEMORY_SHARE * _memory()
+    held = len(entries) * (size * size + side * side) * channels <= MEMORY_SHARE * memory()
 
     def one(entry: Entry) -> tuple[list[np.ndarray], bytes, bool]:
         content = pictures.read_bytes(entry.path)
         is_test = _in_test(entry, content, declared)
         sides = (size, side) if side and not is_test else (size,)
-        found = [pictures.decode(content, entry.path, size=each, channels=channels) for each in sides if held]
+        found = [
+            pictures.decode(content, entry.path, size=each, channels=channels, levels=declared.levels)
+            for each in sides
+            if held
+        ]
         return found, code(declared.owner_key, content), is_test
 
     images = np.empty((len(entries) if held else 0, size, size, channels), np.uint8)
@@ -184,7 +198,10 @@ def _records(
         return first, second, replace(first, images=larger[:count]) if side else None
     # What Pillow says about odd metadata, once for all: readers run beside other work, where no filter can be set.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
-    left, right = (FileRecords(**members.known(classes), size=size, channels=channels) for members in (train, test))
+    left, right = (
+        FileRecords(**members.known(classes), size=size, channels=channels, levels=declared.levels)
+        for members in (train, test)
+    )
     return left, right, replace(left, size=side) if side else None
 
 
@@ -220,7 +237,7 @@ class _Members:
         }
 
 
-def _memory() -> int:
+def memory() -> int:
     """Bytes of memory that the machine has; a great many where the system doesn't say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Hashable
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
+from sfumato.data import paths
 from sfumato.data.files import Entry, load_files
 from sfumato.data.images import EXTENSIONS
 from sfumato.data.records import Declared, Loaded
@@ -18,7 +21,8 @@ def load(path: str, declared: Declared) -> Loaded:
     """Read class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
 
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
-    Windows and macOS are passed over; any other file in a class folder must be an image.
+    Windows and macOS are passed over; any other file in a class folder must be an image, and none may be there twice by
+    a link.
     """
     root = _existing_folder(path)
     folders = _subfolders(root)
@@ -33,7 +37,8 @@ def load(path: str, declared: Declared) -> Loaded:
     elif {folder.name for folder in folders} == {"train", "test"}:
         raise SfumatoError(f"train and test of {where} have no class folders", _LAYOUT)
     else:
-        entries = [Entry(path=file, label=folder.name) for folder in folders for file in _files(folder)]
+        found: dict[Hashable, Path] = {}
+        entries = [Entry(path=file, label=folder.name) for folder in folders for file in _files(folder, found)]
     return load_files(entries, declared, where=where)
 
 
@@ -60,18 +65,21 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
         )
     for part in parts.values():
         _refuse_loose_images(part)
+    found: dict[Hashable, Path] = {}
     return [
         Entry(path=file, label=folder.name, part=name)
         for name in ("train", "test")
         for folder in _subfolders(parts[name])
-        for file in _files(folder)
+        for file in _files(folder, found)
     ]
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path, found: dict[Hashable, Path]) -> list[Path]:
+    """The images of a class folder. `found` has those of all folders by their identity."""
     files = []
     for item in _listing(folder):
-        if item.is_dir():
+        known = _status(item)
+        if stat.S_ISDIR(known.st_mode):
             raise SfumatoError(
                 f"class folder {str(folder)!r} holds the folder {item.name!r}", "put images directly in class folders"
             )
@@ -79,6 +87,13 @@ def _files(folder: Path) -> list[Path]:
             raise SfumatoError(
                 f"{str(item)!r} is not an image file by its name",
                 f"take it out, or give it one of the endings {' '.join(EXTENSIONS)}",
+            )
+        paths.refuse_special(known, f"image {str(item)!r}")
+        first = found.setdefault(paths.identity(item, known), item)
+        if first != item:
+            raise SfumatoError(
+                f"images {str(first)!r} and {str(item)!r} are one file",
+                "keep one of them, since a promise for one record covers one name of it",
             )
         files.append(item)
     if not files:
@@ -88,14 +103,28 @@ def _files(folder: Path) -> list[Path]:
 
 def _refuse_loose_images(folder: Path) -> None:
     for item in _listing(folder):
-        if item.suffix.lower() in EXTENSIONS and not item.is_dir():
+        if item.suffix.lower() in EXTENSIONS and not _is_folder(item):
             raise SfumatoError(
                 f"image {str(item)!r} lies outside every class folder", "move it to the folder of its class"
             )
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    return [item for item in _listing(folder) if item.is_dir()]
+    return [item for item in _listing(folder) if _is_folder(item)]
+
+
+def _is_folder(item: Path) -> bool:
+    return stat.S_ISDIR(_status(item).st_mode)
+
+
+def _status(item: Path) -> os.stat_result:
+    try:
+        return paths.status(item)
+    except FileNotFoundError:
+        raise SfumatoError(f"link {str(item)!r} leads nowhere", "correct it, or take it out") from None
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(f"{str(item)!r} cannot be looked at ({reason})", "correct that, or take it out") from None
 
 
 def _listing(folder: Path) -> list[Path]:
@@ -110,7 +139,7 @@ def _listing(folder: Path) -> list[Path]:
 
 
 def _existing_folder(path: str) -> Path:
-    root = Path(path).expanduser()
+    root = paths.expanded(path)
     if not os.path.exists(root):
         raise SfumatoError(f"folder {str(root)!r} does not exist", "correct the path after folder:")
     if not root.is_dir():

@@ -14,6 +14,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError
+from sfumato.data import paths, wide
+from sfumato.data.levels import Levels
 from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records, zoomed
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
@@ -21,6 +23,9 @@ EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff",
 
 LARGEST_PICTURE = 80_000_000
 """Pixels: a file that would unpack to more is refused, since a small file can claim any size."""
+
+LARGEST_FILE = 1 << 30
+"""Bytes: more than the largest picture takes in any form; a file is read whole."""
 
 SIZE_CAP = 224
 """Pixels: the largest size that is chosen for image files when none is declared."""
@@ -49,46 +54,57 @@ def quiet_decoder() -> Iterator[None]:
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of an image file, or a refusal that names it."""
+    name = f"image {str(path)!r}"
     try:
+        known = paths.status(path)
+        paths.refuse_special(known, name)
+        if known.st_size > LARGEST_FILE:
+            raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or take it out")
         content = path.read_bytes()
     except FileNotFoundError:
-        raise SfumatoError(f"image {str(path)!r} does not exist", "correct the path, or take it out") from None
+        raise SfumatoError(f"{name} does not exist", "correct the path, or take it out") from None
     except PermissionError:
-        raise SfumatoError(f"image {str(path)!r} may not be read", "give yourself permission to read it") from None
+        raise SfumatoError(f"{name} may not be read", "give yourself permission to read it") from None
     except OSError as problem:
         reason = problem.strerror or problem
-        raise SfumatoError(f"image {str(path)!r} cannot be read ({reason})", "check the file and its disk") from None
+        raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
     if not content:
-        raise SfumatoError(f"image {str(path)!r} is empty", "replace the file, or take it out")
+        raise SfumatoError(f"{name} is empty", "replace the file, or take it out")
     return content
 
 
-def header(content: bytes, path: Path) -> Header:
+def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Header:
     """The picture's shorter side and whether it is grey, without decoding it."""
     with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        _check(image, f"image {str(path)!r}")
+        _check(image, levels, f"image {str(path)!r}")
         return Header(shorter_side=min(image.size), grey=image.mode in _GREY)
 
 
-def decode(content: bytes, path: Path, *, size: int, channels: int) -> np.ndarray:
+def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
     """The picture in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
     with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        _check(image, f"image {str(path)!r}")
+        name = f"image {str(path)!r}"
+        _check(image, levels, name)
         # A JPEG can be unpacked at a fraction of its size; twice the target leaves the final filter its work.
         image.draft(None, (2 * size, 2 * size))
-        return prepare(image, size=size, channels=channels)
+        return prepare(image, size=size, channels=channels, levels=levels, name=name)
 
 
-def prepare(image: Image.Image, *, size: int, channels: int) -> np.ndarray:
+def prepare(
+    image: Image.Image, *, size: int, channels: int, levels: Levels | None = None, name: str = "image"
+) -> np.ndarray:
     """One picture by the rule that every source and every prediction follows.
 
-    First frame; turned as its EXIF orientation says; transparent parts on white; 16-bit grey divided by 257; other
-    colour spaces to RGB; the centre square of the shorter side, brought to `size` by an antialiased bilinear filter.
+    First frame; turned as its EXIF orientation says; 16-bit grey by the declared levels; transparent parts on white;
+    other colour spaces to RGB; the centre square of the shorter side, brought to `size` by an antialiased bilinear
+    filter.
 
     Args:
         image: any Pillow image.
         size: pixels on each side of the result.
         channels: 1 for grey (ITU-R 601 luma of a coloured picture), 3 for RGB.
+        levels: what was declared of pixels of more than eight bits; None to refuse them.
+        name: what to call the image in a refusal.
 
     Returns:
         uint8 (size, size, channels).
@@ -96,11 +112,11 @@ def prepare(image: Image.Image, *, size: int, channels: int) -> np.ndarray:
     >>> prepare(Image.new("RGB", (40, 30), "white"), size=8, channels=1).shape
     (8, 8, 1)
     """
-    _check(image, "image")
-    wide = _wide_grey(image)
-    image = ImageOps.exif_transpose(image)
-    if wide:
-        image = Image.fromarray(np.rint(np.asarray(image).astype(np.float32) / 257).astype(np.uint8))
+    _check(image, levels, name)
+    if levels is not None and wide.is_grey(image):
+        image = wide.in_eight_bits(image, levels, name)
+    else:
+        image = ImageOps.exif_transpose(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -156,17 +172,11 @@ def check_size(size: int, remedy: str = "declare a size within these bounds") ->
     return size
 
 
-def _wide_grey(image: Image.Image) -> bool:
-    """Whether the pixels have 16 bits. Pillow gives some such files its 32-bit mode."""
-    return image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
-
-
-def _check(image: Image.Image, name: str) -> None:
+def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
     width, height = image.size
     if width * height > LARGEST_PICTURE:
         raise _too_large(name)
-    if image.mode in ("I", "F") and not _wide_grey(image):
-        raise SfumatoError(f"{name} has 32-bit pixels, whose range no rule fixes", "save it with 8 or 16 bits")
+    wide.check(image, levels, name)
 
 
 def _too_large(name: str) -> SfumatoError:

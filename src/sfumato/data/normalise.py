@@ -15,9 +15,11 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import images as pictures
+from sfumato.data.levels import Levels
+from sfumato.data.paths import expanded
 
 INTERPOLATIONS = ("bilinear", "bicubic")
-_CUTTING = ("resolution", "enlarged", "interpolation")
+_CUTTING, _LEVELS = ("resolution", "enlarged", "interpolation"), ("bit_depth", "window")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,8 @@ class Transform:
         resolution: pixels on each side of the result, cut out of the middle; None for all of the picture.
         enlarged: to how many pixels a side the picture is brought before that; None for as it is.
         interpolation: "bilinear" or "bicubic", both antialiased.
+        bit_depth, window: how files of 16 bits are read, as the model's own images were: see `Levels`. None to refuse
+            them.
 
     >>> transform = Transform(size=8, channels=1)
     >>> batch = transform(np.full((2, 8, 8, 1), 255, np.uint8))
@@ -51,8 +55,12 @@ class Transform:
     resolution: int | None = None
     enlarged: int | None = None
     interpolation: str = "bilinear"
+    bit_depth: int | None = None
+    window: Sequence[int] | None = None
 
     def __post_init__(self):
+        if self.levels is not None:
+            object.__setattr__(self, "window", self.levels.window)
         pictures.check_size(_checks.positive_integer("size", self.size))
         if self.channels not in (1, 3):
             raise SfumatoError(f"channels must be 1 or 3, got {self.channels!r}", "give 1 for grey and 3 for colour")
@@ -71,6 +79,11 @@ class Transform:
                 f"resolution must be at most the {side} pixels that it is cut out of, got {self.resolution}",
                 "give enlarged as well",
             )
+
+    @property
+    def levels(self) -> Levels | None:
+        """What is known of pixels of 16 bits."""
+        return Levels.declared(self.bit_depth, self.window)
 
     def __call__(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
         """Pictures uint8 (n, size, size, channels) to float32 (n, channels, R, R), on the tensor's device.
@@ -108,18 +121,21 @@ class Transform:
         >>> Transform(size=8, channels=3).read(Image.new("L", (20, 10))).shape
         torch.Size([3, 8, 8])
         """
+        form: dict[str, Any] = {"size": self.size, "channels": self.channels, "levels": self.levels}
         with pictures.quiet_decoder():
             if isinstance(image, Image.Image):
-                pixels = pictures.prepare(image, size=self.size, channels=self.channels)
+                pixels = pictures.prepare(image, **form)
             else:
-                path = Path(image).expanduser()
-                pixels = pictures.decode(pictures.read_bytes(path), path, size=self.size, channels=self.channels)
+                path = expanded(image)
+                pixels = pictures.decode(pictures.read_bytes(path), path, **form)
         return self(pixels[np.newaxis].copy())[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
         constants = {name: list(getattr(self, name)) for name in ("mean", "std")}
         plain = {"size": self.size, "channels": self.channels, **constants}
+        if self.levels is not None:
+            plain |= self.levels.to_dict()
         if self.resolution is None and self.enlarged is None:
             return plain
         return plain | {name: getattr(self, name) for name in _CUTTING}
@@ -128,7 +144,7 @@ class Transform:
     def from_dict(cls, data: Mapping[str, Any]) -> Transform:
         """The transform that `to_dict` wrote down."""
         plain = {"size", "channels", "mean", "std"}
-        if set(data) not in (plain, plain | set(_CUTTING)):
+        if set(data) - set(_LEVELS) not in (plain, plain | set(_CUTTING)):
             raise SfumatoError(
                 f"a transform holds size, channels, mean and std, got {sorted(data)}", "restore the file"
             )

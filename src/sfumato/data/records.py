@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sfumato.data.levels import Levels
+
 if TYPE_CHECKING:
     from sfumato.data.files import FileRecords
 
@@ -98,6 +100,7 @@ class Declared:
         classes: class names in their order, or None to read them from the data.
         size: side of the pictures in pixels, or None to read it.
         channels: 1 or 3, or None to read it.
+        levels: how pixels of 16 bits become 0 to 255, or None to refuse them.
         root: folder of a data set collection (torchvision's layout).
         download: whether a missing published data set may be fetched.
         test_fraction: expected share of the records that a split by keyed hash puts aside.
@@ -109,6 +112,7 @@ class Declared:
     classes: tuple[str, ...] | None = None
     size: int | None = None
     channels: int | None = None
+    levels: Levels | None = None
     root: str | None = None
     download: bool = False
     test_fraction: float = TEST_FRACTION

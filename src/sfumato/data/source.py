@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from sfumato.data.features import SOURCE_FACTS, Cache
 from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
+from sfumato.data.levels import Levels
+from sfumato.data.paths import expanded
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
 from sfumato.data.split import codes_of
@@ -74,6 +77,8 @@ class Source:
         fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits; of the larger training
             pictures in place of the others where there are such.
         size_rule: how the size came about, in words.
+        bit_depth, window: what was declared of pixels of 16 bits (`Levels`); None for nothing, and for a cache, whose
+            transform has it.
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
         parted: whether the two parts were made beforehand, in an order of their own; otherwise a keyed hash made them.
         test_fraction: the expected share of the test part, where the keyed hash split.
@@ -97,6 +102,8 @@ class Source:
     public: bool
     fingerprint: str = field(repr=False)
     size_rule: str
+    bit_depth: int | None = None
+    window: Sequence[int] | None = None
     filtered: bool = False
     parted: bool = True
     test_fraction: float = TEST_FRACTION
@@ -155,6 +162,8 @@ def open_source(
     classes: Sequence[str] | None = None,
     size: int | None = None,
     channels: int | None = None,
+    bit_depth: int | None = None,
+    window: Sequence[int] | None = None,
     root: str | None = None,
     download: bool = False,
     test_fraction: float | None = None,
@@ -181,6 +190,9 @@ def open_source(
         classes: the declared class names, in the order of the labels. A class may then be absent from the data.
         size: the declared side of the pictures in pixels, 4 to 1024; pictures are brought to it.
         channels: the declared number of channels, 1 or 3; pictures are brought to it.
+        bit_depth: how many bits the pixels of 16-bit images use: 12 where white is 4095. Larger values are refused.
+        window: or which of their values become black and white, as (low, high). With neither of the two, images of more
+            than 8 bits are refused; with one, those of 8 bits stay as they are.
         root: the folder of torchvision's data sets.
         download: whether a missing torchvision data set may be fetched.
         test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.
@@ -203,17 +215,20 @@ def open_source(
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
     if kind.load is None:
         before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
+        before |= {"bit_depth": bit_depth, "window": window}
         _refuse_declared(argument, [key for key, value in before.items() if value is not None])
         return _of_cache(Cache(argument), owner_key, examples, public, progress)
     if size is not None:
         check_size(_checks.positive_integer("size", size))
     if channels not in (None, 1, 3):
         raise SfumatoError(f"channels must be 1 or 3, got {channels!r}", "declare 1 for grey images and 3 for colour")
+    levels = Levels.declared(bit_depth, window)
     declared = Declared(
         owner_key=owner_key,
         classes=class_lists.declared_names(classes),
         size=size,
         channels=channels,
+        levels=levels,
         root=root,
         download=download,
         test_fraction=TEST_FRACTION if test_fraction is None else _checks.fraction("test_fraction", test_fraction),
@@ -237,6 +252,8 @@ def open_source(
         public=kind.published if public is None else public,
         fingerprint=fingerprint(owner_key, seen, loaded.test, loaded.classes, progress=progress if in_files else None),
         size_rule=loaded.size_rule,
+        bit_depth=bit_depth,
+        window=None if levels is None else levels.window,
         filtered=loaded.filtered,
         parted=loaded.parted,
         test_fraction=declared.test_fraction,
@@ -303,7 +320,7 @@ def _of_cache(
 def refuse_absent(spec: str) -> None:
     """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
     name, argument = parse(spec)
-    if KINDS[name].argument == "PATH" and not Path(argument).expanduser().exists():
+    if KINDS[name].argument == "PATH" and not os.path.exists(expanded(argument)):
         raise SfumatoError(f"source {spec!r} does not exist", f"correct the path after {name}:")
 
 
@@ -319,6 +336,7 @@ def parse(spec: str) -> tuple[str, str]:
     >>> parse("folder:pictures"), parse("digits")
     (('folder', 'pictures'), ('digits', ''))
     """
+    class_lists.refuse_unwritable(spec, "source", longest=None)
     name, colon, argument = spec.partition(":")
     kind = KINDS.get(name)
     spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
@@ -329,7 +347,7 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write torchvision:{named[0]}"
         elif Cache(spec).exists:
             remedy = f"write features:{spec} for this cache"
-        elif Path(spec).expanduser().is_dir():
+        elif os.path.isdir(expanded(spec)):
             remedy = f"write folder:{spec} for a folder of images"
         elif Path(spec).suffix in (".npz", ".csv"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
-import os
+from collections.abc import Hashable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 from sfumato._checks import SfumatoError
+from sfumato.data import paths
 from sfumato.data.files import Entry, load_files
 from sfumato.data.filtered import MARK
 from sfumato.data.records import Declared, Loaded
+
+LONGEST_LINE = 1 << 24
+"""Characters: a longer line is refused before it is read to its end."""
 
 
 def load(path: str, declared: Declared) -> Loaded:
@@ -20,57 +25,97 @@ def load(path: str, declared: Declared) -> Loaded:
     that one person's pictures stay together, else of the file's bytes. A column named as `filtered.MARK` says that the
     list was filtered by looking at private data. Other columns are not looked at.
     """
-    table = Path(path).expanduser()
+    table = paths.expanded(path)
     entries = []
-    lines: dict[Path, int] = {}
+    lines: dict[Hashable, int] = {}
     for line, row in _rows(table):
         entry = _entry(row, table, line)
-        if entry.path in lines:
+        where = f"line {line} of {str(table)!r}"
+        first = lines.setdefault(_identity(entry.path, where), line)
+        if first != line:
             raise SfumatoError(
-                f"line {line} of {str(table)!r} lists {row['path']!r}, which line {lines[entry.path]} lists already",
+                f"{where} lists {row['path']!r}, which line {first} lists already",
                 "list each image once, since a promise for one record covers one line",
-            )
-        if not os.path.isfile(entry.path):
-            raise SfumatoError(
-                f"line {line} of {str(table)!r} lists the image {str(entry.path)!r}, which does not exist",
-                "correct the path (relative ones start at the table's folder), or take the line out",
             )
         if declared.classes is not None and entry.label not in declared.classes:
             raise SfumatoError(
-                f"line {line} of {str(table)!r} has the label {entry.label!r}, which is not among the declared classes",
+                f"{where} has the label {entry.label!r}, which is not among the declared classes",
                 "add it to the declared classes, or take the line out",
             )
-        lines[entry.path] = line
         entries.append(entry)
     if not entries:
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
     return load_files(entries, declared, where=f"table {str(table)!r}")
 
 
-def _rows(table: Path) -> list[tuple[int, dict[str, str]]]:
+def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and fields by column, of one line after the other."""
+    where = f"table {str(table)!r}"
     try:
+        paths.refuse_special(paths.status(table), where)
         with table.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True)
-            columns = reader.fieldnames or []
-            for column in ("path", "label"):
-                if column not in columns:
-                    found = repr(",".join(columns)[:100])
+            reader = csv.DictReader(_lines(stream), strict=True)
+            _check_columns(list(reader.fieldnames or []), where)
+            for row in reader:
+                if any(field.strip() for field in row.pop(None, [])):
                     raise SfumatoError(
-                        f"table {str(table)!r} has no column {column!r} in its first line, which holds {found}",
-                        "begin the table with a line such as path,label or path,label,user,split",
+                        f"line {reader.line_num} of {str(table)!r} has more fields than the first line",
+                        "put texts that hold commas in quotation marks",
                     )
-            return [(reader.line_num, row) for row in reader]
-    except FileNotFoundError:
-        raise SfumatoError(f"table {str(table)!r} does not exist", "correct the path after csv:") from None
+                yield reader.line_num, row
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(f"{where} does not exist", "correct the path after csv:") from None
     except IsADirectoryError:
-        raise SfumatoError(f"table {str(table)!r} is a folder", "give the .csv file, or use folder:") from None
+        raise SfumatoError(f"{where} is a folder", "give the .csv file, or use folder:") from None
     except PermissionError:
-        raise SfumatoError(f"table {str(table)!r} may not be read", "give yourself permission to read it") from None
+        raise SfumatoError(f"{where} may not be read", "give yourself permission to read it") from None
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(f"{where} cannot be read ({reason})", "check the file and its disk") from None
     except (UnicodeDecodeError, csv.Error) as problem:
         reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem
         raise SfumatoError(
-            f"table {str(table)!r} cannot be read as comma-separated text ({reason})", "save it as CSV in UTF-8"
+            f"{where} cannot be read as comma-separated text ({reason})", "save it as CSV in UTF-8"
         ) from None
+
+
+def _lines(stream: TextIO) -> Iterator[str]:
+    """The lines of a file, none of which may fill the memory."""
+    while line := stream.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise csv.Error(f"one of its lines has {LONGEST_LINE:,} characters or more")
+        yield line
+
+
+def _check_columns(columns: list[str], where: str) -> None:
+    for column in ("path", "label"):
+        if column not in columns:
+            found = repr(",".join(columns)[:100])
+            raise SfumatoError(
+                f"{where} has no column {column!r} in its first line, which holds {found}",
+                "begin the table with a line such as path,label or path,label,user,split",
+            )
+    for column in ("path", "label", "user", "split"):
+        if columns.count(column) > 1:
+            raise SfumatoError(f"{where} has two columns {column!r}", "take one of them out")
+
+
+def _identity(file: Path, where: str) -> Hashable:
+    """What tells a file that is listed there from others; refused where no ordinary file lies at the path."""
+    try:
+        known = paths.status(file)
+        paths.refuse_special(known, f"image {str(file)!r}, which {where} lists,")
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(
+            f"{where} lists the image {str(file)!r}, which does not exist",
+            "correct the path (relative ones start at the table's folder), or take the line out",
+        ) from None
+    except OSError as problem:
+        raise SfumatoError(
+            f"{where} lists the image {str(file)!r}, which cannot be read ({problem.strerror or problem})",
+            "correct the path, or take the line out",
+        ) from None
+    return paths.identity(file, known)
 
 
 def _entry(row: dict[str, str], table: Path, line: int) -> Entry:
@@ -83,5 +128,5 @@ def _entry(row: dict[str, str], table: Path, line: int) -> Entry:
     if part not in ("train", "test", None):
         raise SfumatoError(f"line {line} of {str(table)!r} has the split {part!r}", "write train or test")
     user = row["user"].strip() if "user" in row else None
-    file = table.parent / Path(row["path"].strip()).expanduser()
+    file = table.parent / paths.expanded(row["path"].strip())
     return Entry(path=file, label=row["label"].strip(), part=part, user=user, filtered=MARK in row)

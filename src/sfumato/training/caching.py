@@ -177,6 +177,8 @@ def contents_for(
         resolution=expects.resolution,
         enlarged=expects.enlarged,
         interpolation=expects.interpolation,
+        bit_depth=source.bit_depth,
+        window=source.window,
     )
     shape = (backbone.architecture.channels, backbone.architecture.size, backbone.architecture.size)
     weights = pins.weights_digest(backbone.state_dict())

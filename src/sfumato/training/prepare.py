@@ -267,7 +267,14 @@ def transform_for(module: nn.Module, source: Source, settings: Settings) -> Tran
     if settings.pretrained is not None and constants is None:
         constants = models.public_constants(module, channels=source.channels)
     mean, std = constants or ((0.5,), (0.5,))
-    return Transform(size=source.size, channels=source.channels, mean=mean, std=std)
+    return Transform(
+        size=source.size,
+        channels=source.channels,
+        mean=mean,
+        std=std,
+        bit_depth=source.bit_depth,
+        window=source.window,
+    )
 
 
 def build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:

@@ -1,0 +1,116 @@
+"""Pixels of 16 bits: which of their values are black and white is declared, since no file says so.
+
+A 12-bit X-ray in a 16-bit file fills a sixteenth of its range, and would be black by a rule for the whole range. A rule
+that looked at the values would let each image, or all of them together, decide how bright they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError, positive_integer
+
+MOST_BITS = 16
+LOWEST, HIGHEST = -(2**15), 2**16 - 1
+"""What 16 bits can hold, with a sign and without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levels:
+    """How values of 16 bits become 0 (black) to 255 (white); one of the two is given.
+
+    **Guarantee.** The declaration is public, and each pixel is brought to its grey by it alone, so an image is a
+    function of its own record (unit: one record; adjacency: any).
+
+    Args:
+        bit_depth: how many bits the values use: 12 for 0 to 4095. Values beyond are refused.
+        window: what becomes black and what white; values beyond are cut off. The windowing of medical images: a centre
+            of 40 and a width of 400 are (-160, 240).
+
+    >>> Levels(bit_depth=12).applied(np.array([0, 2048, 4095]), "image").tolist()
+    [0, 128, 255]
+    >>> Levels(window=(-160, 240)).applied(np.array([-1000, -160, 40, 240, 3000]), "image").tolist()
+    [0, 0, 128, 255, 255]
+    """
+
+    bit_depth: int | None = None
+    window: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.bit_depth is None and self.window is None:
+            raise TypeError("one of bit_depth and window is needed")
+        if self.bit_depth is not None and self.window is not None:
+            raise SfumatoError(
+                f"bit_depth {self.bit_depth} and window {self.window} are both given", "give the one that fits the data"
+            )
+        if self.bit_depth is not None:
+            remedy = "give how many bits the values use, such as 12 for 0 to 4095"
+            if positive_integer("bit_depth", self.bit_depth, remedy=remedy) > MOST_BITS:
+                raise SfumatoError(f"bit_depth must be at most {MOST_BITS}, got {self.bit_depth}", remedy)
+            return
+        remedy = "give what is to become black and what white, such as -160,240"
+        if not isinstance(self.window, (tuple, list)) or [type(end) for end in self.window] != [int, int]:
+            raise SfumatoError(f"window must be two whole numbers, got {self.window!r}", remedy)
+        low, high = self.window
+        if not LOWEST <= low < high <= HIGHEST:
+            raise SfumatoError(
+                f"window must be a number of at least {LOWEST} and then a larger one of at most {HIGHEST}, got "
+                f"{low},{high}",
+                remedy,
+            )
+        object.__setattr__(self, "window", (low, high))
+
+    @classmethod
+    def declared(cls, bit_depth: int | None, window: Sequence[int] | None) -> Levels | None:
+        """What was declared; None where nothing was."""
+        return None if bit_depth is None and window is None else cls(bit_depth=bit_depth, window=window)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The values that become black and white."""
+        if self.bit_depth is not None:
+            return 0, 2**self.bit_depth - 1
+        assert self.window is not None
+        low, high = self.window
+        return low, high
+
+    def check(self, values: np.ndarray, name: str) -> None:
+        """Refuse values that the declared bits cannot hold; see `applied`."""
+        if self.bit_depth is None:
+            return
+        low, high = self.ends
+        for value in (values.min(initial=low), values.max(initial=low)):
+            if not low <= value <= high:
+                raise SfumatoError(
+                    f"{name} holds the value {value}, and {self.bit_depth} bits hold {low} to {high}",
+                    "declare as large a --bit-depth as the data need, or --window LOW,HIGH, which cuts them off",
+                )
+
+    def applied(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Greys uint8, in the shape of `values`, which are integers of 16 bits in any type.
+
+        Args:
+            name: what to call the image in a refusal.
+        """
+        self.check(values, name)
+        low, high = self.ends
+        inside = np.clip(values.astype(np.float32), low, high) - low
+        return np.rint(inside * 255 / (high - low)).astype(np.uint8)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the one that is given."""
+        if self.window is None:
+            return {"bit_depth": self.bit_depth}
+        return {"window": list(self.window)}
+
+
+def undeclared(name: str) -> SfumatoError:
+    """The refusal of an image or an array that has 16 bits without a declaration, whatever its values are."""
+    return SfumatoError(
+        f"{name} has pixels of 16 bits, and which of their values are black and white was not declared",
+        "give --bit-depth BITS (12 if 4095 is white) or --window LOW,HIGH, for a model in its training, or save 8 bits",
+    )

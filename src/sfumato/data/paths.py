@@ -1,0 +1,49 @@
+"""What a path leads to, found out before anything is opened: reading from a pipe or a device might never end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Hashable
+from pathlib import Path
+
+from sfumato._checks import SfumatoError
+
+_SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """The path with `~` as a home directory; where there is no such home, it is a name like any other.
+
+    >>> str(expanded("~nobody's.png"))
+    "~nobody's.png"
+    """
+    return Path(os.path.expanduser(path))
+
+
+def status(path: Path) -> os.stat_result:
+    """What the system knows of whatever lies there, links followed; `OSError` where nothing can be seen there."""
+    try:
+        return os.stat(path)
+    except ValueError:  # a path with a zero byte in it
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+
+
+def refuse_special(known: os.stat_result, name: str) -> None:
+    """Refuse a pipe, a socket or a device; `IsADirectoryError` for a folder.
+
+    Args:
+        known: its status.
+        name: what to call it.
+    """
+    kind = stat.S_IFMT(known.st_mode)
+    if kind in _SPECIAL:
+        raise SfumatoError(f"{name} is {_SPECIAL[kind]}", "name an ordinary file, or take it out")
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+def identity(path: Path, known: os.stat_result) -> Hashable:
+    """The same for all paths that lead to one file: other spellings, and links of both kinds."""
+    return (known.st_dev, known.st_ino) if known.st_ino else path  # some file systems number nothing

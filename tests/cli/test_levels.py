@@ -1,0 +1,117 @@
+"""What is declared of 16-bit images goes from the command line to the model that labels such images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato.data import open_source
+
+KEY = bytes(32)
+UNDECLARED = "has pixels of 16 bits, and which of their values are black and white was not declared"
+
+
+@pytest.fixture
+def xrays(workplace) -> str:
+    """A private folder of 12-bit images in 16-bit files."""
+    generator = np.random.default_rng(0)
+    for name, shade in (("dense", 3000), ("thin", 1000)):
+        Path("xrays", name).mkdir(parents=True)
+        for number in range(60):
+            values = shade + generator.integers(-500, 500, (12, 12))
+            Image.fromarray(values.astype(np.uint16)).save(f"xrays/{name}/{number}.png")
+    return "folder:xrays"
+
+
+def scores(told: str) -> list[float]:
+    return [row["score"] for row in json.loads(told)["predictions"]]
+
+
+def test_a_model_labels_images_as_its_own_were_read(call, xrays, quick):
+    assert UNDECLARED in call(f"train {xrays} {quick} --output run", status=1)
+    assert not Path("run").exists()
+    told = call(f"train {xrays} {quick} --bit-depth 11 --output run", status=1)
+    assert "and 11 bits hold 0 to 2047; declare as large a --bit-depth as the data need" in told
+    call(f"train {xrays} {quick} --bit-depth 12 --output run")
+    settings = json.loads(Path("run/settings.json").read_text())
+    assert settings["transform"]["bit_depth"] == settings["request"]["source"]["bit_depth"] == 12
+    assert "bit_depth" not in settings["circumstances"]["read"]
+    image = np.asarray(Image.open("xrays/dense/0.png"))
+    Image.fromarray(np.rint(image * (255 / 4095)).astype(np.uint8)).save("eight.png")
+    sixteen, eight = scores(call("predict run xrays/dense/0.png eight.png --json"))
+    assert sixteen == eight
+    as_trained = call(f"evaluate run {xrays} --json")
+    assert as_trained == call(f"evaluate run {xrays} --window 0,4095 --json")
+    assert as_trained != call(f"evaluate run {xrays} --bit-depth 16 --json")
+
+
+def test_a_model_that_knows_no_more_than_8_bits_refuses_others(call, xrays, run):
+    assert f"image 'xrays/dense/0.png' {UNDECLARED}" in call(f"predict {run} xrays/dense/0.png", status=1)
+
+
+def test_a_recipe_may_declare_it_and_the_command_line_the_other(call, xrays, quick):
+
+    Path("a.toml").write_text(f'source = "{xrays}"\nwindow = [0, 4095]\n')
+    call(f"train a.toml {quick} --seed 1 --output a")
+    call(f"train a.toml {quick} --seed 1 --bit-depth 12 --output b")
+    a, b = (json.loads(Path(run, "settings.json").read_text()) for run in "ab")
+    assert a["transform"]["window"] == [0, 4095]
+    assert "window" not in b["transform"]
+    assert a["data"]["fingerprint"] == b["data"]["fingerprint"]
+    for wrong in ("12", "[1, 2, 3]", '"0,4095"', "[0.5, 3]"):
+        Path("wrong.toml").write_text(f'source = "{xrays}"\nwindow = {wrong}\n')
+        told = call(f"train wrong.toml {quick}", status=1)
+        assert "window in the recipe wrong.toml must be a list of two whole numbers" in told
+
+
+def test_a_run_goes_on_as_it_was_declared(call, xrays, quick, monkeypatch):
+    from sfumato.training import loop
+
+    class StopError(BaseException):
+        pass
+
+    def stop(*_):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stop)
+        with pytest.raises(StopError):
+            call(f"train {xrays} {quick} --window -100,4000 --output run")
+    call("train run")
+    assert json.loads(Path("run/settings.json").read_text())["transform"]["window"] == [-100, 4000]
+
+
+def test_features_know_it_too(call, xrays, quick):
+    public = "--steps 2 --batch-size 20 --threads 1 --device cpu"
+    assert UNDECLARED in call(f"pretrain {xrays} --public --model wrn-10-1 {public} --output wrn", status=1)
+    call(f"pretrain {xrays} --public --model wrn-10-1 --bit-depth 12 {public} --output wrn")
+    digits = f"pretrain digits --model wrn-10-1 --size 12 {public} --output digits"
+    call(digits)
+    assert UNDECLARED in call(f"features {xrays} --backbone digits --output cache", status=1)
+    call(f"features {xrays} --backbone digits --window 100,4000 --output cache")
+    assert json.loads(Path("cache/features.json").read_text())["transform"]["window"] == [100, 4000]
+    for option in ("--window 0,4095", "--bit-depth 12"):
+        told = call(f"features {xrays} --backbone digits {option} --output cache", status=1)
+        assert "began as something else" in told
+        assert "window was [100, 4000] and is" in told
+    quick = quick.replace("--model linear", "")
+    assert "bit_depth of features:cache were decided" in call(f"train features:cache {quick} --bit-depth 12", status=1)
+    call(f"train features:cache {quick} --output head")
+    losses = [json.loads(call(f"evaluate head {source} --json"))["loss"] for source in (xrays, "features:cache")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert len(scores(call("predict head xrays --json"))) == 120
+
+
+def test_searches_and_comparisons_take_it(call, xrays, quick):
+    sweep = f"sweep {xrays} {quick} --search uncovered --vary learning-rate=0.1,0.5"
+    assert UNDECLARED in call(f"{sweep} --output s", status=1)
+    call(f"{sweep} --bit-depth 12 --output s")
+    assert "\nbit-depth = 12\n" in Path("s/best.toml").read_text()
+    assert UNDECLARED in call(f"dedup digits {xrays} --output d", status=1)
+    call(f"dedup digits {xrays} --window 0,4095 --output d")
+    kept = open_source("csv:d/private.csv", owner_key=KEY, bit_depth=12)
+    assert kept.train.take(slice(None)).mean() > 100
