@@ -107,8 +107,8 @@ BUGS = (
     Bug(
         "verify does not count the steps",
         "training/verdict.py",
-        '    _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")\n',
-        "",
+        "    _require(len(releases) <= plan.steps, ",
+        "    _require(True, ",
         ("training/test_verdict.py",),
     ),
     Bug(
@@ -187,14 +187,14 @@ BUGS = (
         "an empty batch is no step",
         "training/loop.py",
         "            participants = sampler.draw(step)\n",
-        "            participants = sampler.draw(step)\n            if not len(participants):\n                continue\n",
+        "            participants = sampler.draw(step)\n            if not len(participants): continue\n",
         ("training/test_run.py", "training/test_step.py", "training/test_loop.py"),
     ),
     Bug(
         "a release is recorded after it was computed",
         "training/loop.py",
-        '            if step >= paid:\n                ledger.append("release", {"step": step, "plan": plan.fingerprint})\n',
-        "",
+        "            if step >= paid:\n",
+        "            if step >= plan.steps:\n",
         ("training/test_crash.py", "training/test_loop.py"),
     ),
     Bug(

@@ -66,7 +66,7 @@ def test_train_writes_a_run_and_ends_with_one_json_object(call, quick):
     assert {"accuracy", "epsilon", "delta", "steps", "seconds", "run", "statement"} <= set(outcome)
     assert outcome["run"] == "runs/digits"
     assert outcome["steps"] == 3
-    assert outcome["delta"] == 1e-4
+    assert outcome["delta"] == 1e-5
     assert outcome["accuracy"] == json.loads(Path("runs/digits/evaluation.json").read_text())["accuracy"]
     assert outcome["epsilon"] == json.loads(Path("runs/digits/statement.json").read_text())["epsilon"]
     assert "differentially private for each single training example" in outcome["statement"]
@@ -255,9 +255,7 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
     printed = capsys.readouterr()
     for said in ("Renyi", "sampling", "FullBatch, probability 1", "expected epochs", "noise multiplier"):
         assert said in printed.out
-    assert (
-        "next: sfumato train SOURCE --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 0.0001" in printed.err
-    )
+    assert "next: sfumato train SOURCE --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 1e-05" in printed.err
 
 
 # -- tradeoff ----------------------------------------------------------------------------------------------------------
