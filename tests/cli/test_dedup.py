@@ -59,6 +59,17 @@ def test_private_pictures_are_left_out_of_the_private_set(call, sets):
     assert "is not empty" in call(f"dedup {sets[0]} {sets[1]} --output d", status=1)
 
 
+def test_weights_that_know_a_private_picture_are_refused_until_it_is_left_out(call, sets):
+    call(f"pretrain {sets[0]} --public --model linear --steps 2 --batch-size 10 --output pre --threads 1")
+    fine = f"{QUICK.replace('--model linear', '')} --pretrained pre"
+    line = call(f"train {sets[1]} {fine} --output no", status=1)
+    assert "without privacy on 1 of these 50 private records, which are private here; leave these records out" in line
+    assert not Path("no").exists()
+    call(f"dedup {sets[0]} {sets[1]} --output d")
+    call(f"train npz:d/private.npz {fine} --output run")
+    assert "1 of these" not in Path("run/statement.json").read_text() + Path("run/report.html").read_text()
+
+
 def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call, sets):
     call("pretrain digits --model wrn-10-1 --size 32 --channels 3 --steps 1 --batch-size 4 --output wrn --threads 1")
     found = json.loads(call(f"dedup {sets[0]} {sets[1]} --drop public --output d --json"))
@@ -68,7 +79,9 @@ def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call
     statement = json.loads(Path("pre/statement.json").read_text())
     assert statement["filtered"]
     assert "were filtered by looking at private data" in statement["not_covered"][-1]
-    call(f"pretrain {sets[0]} --public --pretrained pre --steps 2 --batch-size 10 --output again --threads 1")
+    images, labels = noise(40, 5), np.arange(40) % 2
+    np.savez("others.npz", x_train=images[:30], y_train=labels[:30], x_test=images[30:], y_test=labels[30:])
+    call("pretrain npz:others.npz --public --pretrained pre --steps 2 --batch-size 10 --output again --threads 1")
     assert json.loads(Path("again/statement.json").read_text())["origins"] == ["filtered data", "public run"]
     for weights in ("pre", "again"):
         call(f"train {sets[1]} {QUICK.replace('--model linear', '')} --pretrained {weights} --output {weights}-run")

@@ -250,6 +250,21 @@ def test_plan_finds_each_unknown(call, unknown):
     assert found["delta"] == 1e-4
 
 
+def test_runs_on_the_same_images_in_two_formats_are_counted_together(call, quick, capsys):
+    generator = np.random.default_rng(0)
+    images, labels = generator.integers(256, size=(80, 8, 8), dtype=np.uint8), np.arange(80) % 2
+    for part, some in (("train", slice(0, 70)), ("test", slice(70, 80))):
+        for place, (image, label) in enumerate(zip(images[some], labels[some], strict=True)):
+            Path(f"photos/{part}/{label}").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(f"photos/{part}/{label}/{place}.png")
+    x, y = (images[:70], images[70:]), (labels[:70], labels[70:])
+    np.savez("a.npz", x_train=x[0], y_train=y[0], x_test=x[1], y_test=y[1])
+    call(f"train folder:photos {quick} --seed 1 --output one")
+    call(f"train npz:a.npz {quick} --seed 2 --output two --json")
+    assert main(shlex.split(f"train npz:a.npz {quick} --seed 3 --output three --dry-run")) == 0
+    assert "note: 2 earlier runs of yours used these data" in capsys.readouterr().err
+
+
 def test_plan_prints_a_table_and_what_to_do_next(capsys):
     assert main(shlex.split("plan --examples 1000 --batch-size 1000 --steps 10 --noise-multiplier 4")) == 0
     printed = capsys.readouterr()

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import EMA, load, pretrain, train
+from sfumato import EMA, PrivacyPlan, load, open_source, owner_key, pretrain, train
 from sfumato._checks import SfumatoError
 from sfumato.randomness import DiceKey
 from sfumato.training import Settings, public, verify
 from sfumato.training.directory import RunDirectory
 from sfumato.training.prepare import origins_of
+from sfumato.training.progress import Silence
 from sfumato.training.run import recorded_key, recorded_performance
 
 SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
@@ -22,7 +23,13 @@ SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift
 @pytest.fixture(scope="module")
 def shown(spots):
     """Public data; the same pictures as the private ones, but nobody knows."""
-    return replace(spots, public=True, material="f" * 64)
+    train, test = (replace(part, codes=foreign(len(part))) for part in (spots.train, spots.test))
+    return replace(spots, public=True, material="f" * 64, pixels="e" * 64, train=train, test=test)
+
+
+def foreign(records: int) -> np.ndarray:
+    """Codes of records that nobody has seen."""
+    return np.random.default_rng(records).integers(256, size=(records, 32), dtype=np.uint8)
 
 
 @pytest.fixture
@@ -142,18 +149,72 @@ def test_private_fine_tuning_starts_from_its_averaged_weights(pretrained, spots,
     assert "from training without privacy" in run.statement.not_covered[0]
 
 
-def test_weights_that_have_seen_the_private_records_are_refused(shown, spots, plan, tmp_path):
+@pytest.fixture
+def keyed(arrays):
+    """The private records, with the owner's own codes."""
+    return open_source(arrays, owner_key=owner_key())
+
+
+def without_one(source):
+    """All records but the first of those to train on."""
+    rest = source.train.chosen(np.arange(len(source.train)) > 0)
+    return replace(source, train=rest, examples=len(rest), material="0" * 64, pixels="1" * 64)
+
+
+def test_weights_that_have_seen_the_private_records_are_refused(shown, keyed, plan, tmp_path):
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
-    same = replace(shown, material=spots.material)
+    same = replace(keyed, public=True)
     first = pretrain("cnn", same, directory=tmp_path / "a", **choices)
     second = pretrain("cnn", shown, directory=tmp_path / "b", pretrained=str(first.directory), **choices)
-    for weights in (first.directory, second.directory / "model.safetensors"):
-        with pytest.raises(SfumatoError, match="trained without privacy on these very records"):
-            train("cnn", spots, plan, directory=tmp_path / "c", pretrained=str(weights), learning_rate=0.1)
     train("cnn", same, plan, directory=tmp_path / "d", pretrained=str(first.directory), learning_rate=0.1, threads=1)
-    with pytest.raises(SfumatoError, match="trained without privacy on these very records"):
-        train("cnn", spots, plan, directory=tmp_path / "c", pretrained=str(tmp_path / "d"), learning_rate=0.1)
+    for weights in (first.directory, second.directory / "model.safetensors", tmp_path / "d"):
+        with pytest.raises(SfumatoError, match="without privacy on 200 of these 240 private records"):
+            train("cnn", keyed, plan, directory=tmp_path / "c", pretrained=str(weights), learning_rate=0.1)
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("seen", [1, 199])
+def test_a_single_record_that_the_weights_have_seen_is_enough(shown, keyed, tmp_path, seen):
+    """A set with one record more or less is another set, and its records are the same."""
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=2, noise_multiplier=4.0, delta=1e-3)
+    choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
+    codes = np.concatenate([keyed.train.codes[:seen], foreign(200 - seen)])
+    public_set = replace(shown, train=replace(shown.train, codes=codes))
+    weights = str(pretrain("cnn", public_set, directory=tmp_path / "a", **choices).directory)
+    fine = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
+    with pytest.raises(SfumatoError, match=f"without privacy on {seen} of these 240 private records") as refused:
+        train("cnn", keyed, plan, directory=tmp_path / "c", **fine)
+    assert "sfumato dedup" in refused.value.remedy
+    assert not (tmp_path / "c").exists()
+    tested = replace(keyed, train=replace(keyed.train, codes=foreign(200)), test=keyed.train)
+    with pytest.raises(SfumatoError, match=f"on {seen} of these 400 private records"):
+        train("cnn", tested, plan, directory=tmp_path / "d", **fine)
+    unseen = replace(keyed, train=replace(keyed.train, codes=foreign(200)))
+    run = train("cnn", unseen, plan, directory=tmp_path / "e", **fine)
+    assert run.statement.circumstances.origins == ("public run",)
+
+
+def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_where_it_is_not(keyed, home, tmp_path):
+    plan = PrivacyPlan.calibrate(examples=199, batch_size=50, steps=2, noise_multiplier=4.0, delta=1e-3)
+    choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
+    weights = str(pretrain("cnn", replace(keyed, public=True), directory=tmp_path / "a", **choices).directory)
+    fine = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
+    with pytest.raises(SfumatoError, match="on 199 of these 239 private records"):
+        train("cnn", without_one(keyed), plan, directory=tmp_path / "b", **fine)
+    (listed,) = (home / "trained-on").iterdir()
+    assert listed.stat().st_mode & 0o777 == 0o600
+    listed.write_bytes(b"")
+    with pytest.raises(SfumatoError, match="is damaged"):
+        train("cnn", without_one(keyed), plan, directory=tmp_path / "b", **fine)
+    listed.unlink()
+    said: list[str] = []
+
+    class Listener(Silence):
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    train("cnn", without_one(keyed), plan, directory=tmp_path / "b", progress=Listener(), **fine)
+    assert any("are not listed beside your key" in line for line in said)
 
 
 def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):

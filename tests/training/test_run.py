@@ -237,7 +237,7 @@ def test_runs_on_private_data_are_counted_and_on_public_data_not(spots, plan, op
     first = train("linear", spots, plan, directory=tmp_path / "a", **options)
     second = train("linear", spots, plan, directory=tmp_path / "b", **options)
     assert (first.uses, first.together) == (1, None)
-    assert second.uses == len(uses.plans(spots.material)) == 2
+    assert second.uses == len(uses.plans(spots.materials)) == 2
     assert second.together is not None
     assert plan.epsilon() < second.together[0] < 2 * plan.epsilon()
     public = replace(spots, public=True)

@@ -73,7 +73,7 @@ def test_the_list_of_uses_keeps_selections(tmp_path):
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
     selection = PrivateSelection(plan=plan, draws=Draws(mean=5), score_noise=None)
     home = tmp_path / "not" / "there"
-    uses.record("f" * 64, "a", plan, home)
-    uses.record("f" * 64, "b", selection, home)
-    assert uses.plans("f" * 64, home) == [plan, selection]
+    uses.record(["f" * 64], "a", plan, home)
+    uses.record(["f" * 64], "b", selection, home)
+    assert uses.plans(["f" * 64], home) == [plan, selection]
     assert "2 earlier runs" in uses.told([plan, selection], selection)

@@ -20,22 +20,33 @@ def plan(steps: int = 50, sigma: float = 2.0, batch_size: int = 100) -> PrivacyP
 
 
 def test_runs_on_one_data_set_are_found_and_others_are_not(tmp_path):
-    uses.record("a", "run1", plan(50), tmp_path)
-    uses.record("b", "run2", plan(60), tmp_path)
-    uses.record("a", "run3", plan(70), tmp_path)
-    uses.record("a", "run3", plan(70), tmp_path)
-    assert [found.steps for found in uses.plans("a", tmp_path)] == [50, 70]
-    assert uses.plans("c", tmp_path) == []
+    uses.record(["a"], "run1", plan(50), tmp_path)
+    uses.record(["b"], "run2", plan(60), tmp_path)
+    uses.record(["a"], "run3", plan(70), tmp_path)
+    uses.record(["a"], "run3", plan(70), tmp_path)
+    assert [found.steps for found in uses.plans(["a"], tmp_path)] == [50, 70]
+    assert uses.plans(["c"], tmp_path) == []
     assert (tmp_path / uses.FILE).stat().st_mode & 0o777 == 0o600
 
 
+def test_data_are_known_again_by_what_is_stored_or_by_their_pixels(tmp_path):
+    uses.record(["files", "pixels"], "run1", plan(50), tmp_path)
+    uses.record(["arrays", "pixels"], "run2", plan(60), tmp_path)
+    uses.record(["files"], "run3", plan(70), tmp_path)  # as earlier versions wrote it
+    steps = {
+        name: [found.steps for found in uses.plans([*name], tmp_path)]
+        for name in (("files", "pixels"), ("arrays", "pixels"), ("files",), ("pixels",), ("others", "elsewhere"))
+    }
+    assert list(steps.values()) == [[50, 60, 70], [50, 60], [50, 70], [50, 60], []]
+
+
 def test_a_line_cut_short_is_passed_over(tmp_path):
-    uses.record("a", "run1", plan(), tmp_path)
+    uses.record(["a"], "run1", plan(), tmp_path)
     whole = (tmp_path / uses.FILE).read_bytes().strip()
     for length in range(1, len(whole)):
         (tmp_path / uses.FILE).write_bytes(b"\n" + whole + b"\n\n" + whole[:length])
-        uses.record("a", "run2", plan(), tmp_path)
-        assert len(uses.plans("a", tmp_path)) == 2, whole[:length]
+        uses.record(["a"], "run2", plan(), tmp_path)
+        assert len(uses.plans(["a"], tmp_path)) == 2, whole[:length]
 
 
 @pytest.mark.parametrize(
@@ -51,13 +62,13 @@ def test_a_line_cut_short_is_passed_over(tmp_path):
 )
 def test_a_whole_line_that_cannot_be_read_is_refused(tmp_path, damage):
     """Passed over, it would make the epsilon of all runs together too small."""
-    uses.record("a", "run1", plan(50), tmp_path)
-    uses.record("a", "run2", plan(60), tmp_path)
+    uses.record(["a"], "run1", plan(50), tmp_path)
+    uses.record(["a"], "run2", plan(60), tmp_path)
     path = tmp_path / uses.FILE
     first, rest = path.read_bytes().strip().split(b"\n", 1)
     path.write_bytes(damage(first) + b"\n" + rest)
     with pytest.raises(SfumatoError, match=r"line 1 of the list of runs .* cannot be read"):
-        uses.plans("a", tmp_path)
+        uses.plans(["a"], tmp_path)
 
 
 def test_together_is_one_long_run_for_equal_plans():
@@ -101,4 +112,4 @@ def test_full_batch_plans_are_composed_exactly_however_many_they_are():
 def test_a_list_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "absent").write_text("a file where the owner's directory should be")
     with pytest.raises(SfumatoError, match="cannot be extended"):
-        uses.record("a", "run", plan(), tmp_path / "absent")
+        uses.record(["a"], "run", plan(), tmp_path / "absent")

@@ -80,7 +80,7 @@ class Dedup:
         with Bars() as progress:
             progress.begin("reading", 2)
             public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
-            if public.material == private.material:
+            if set(public.materials) & set(private.materials):
                 raise SfumatoError(
                     f"{self.public} and {self.private} hold the same pictures", "name the public set, then the private"
                 )

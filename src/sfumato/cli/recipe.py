@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sfumato.privacy import Search
 
 ABOUT = "about"
-SEARCH, MATERIAL = "search", "material"
+SEARCH, MATERIALS = "search", ("material", "pixels")
 NOT_OPTIONS = (ABOUT, "sweep", SEARCH)
 TEXTS = ("source", "model", "pretrained", "head", "loss", "optimizer", "schedule", "root", "output", "device")
 SWITCHES = ("flip", "public", "private", "download")
@@ -63,12 +63,13 @@ def search_behind(path: str, spec: str | None, source: Source) -> Search | None:
     if table is None or source.public:
         return None
     try:
-        behind = Search(**{name: value for name, value in table.items() if name != MATERIAL})
+        behind = Search(**{name: value for name, value in table.items() if name not in MATERIALS})
     except (AttributeError, TypeError):
         raise SfumatoError(
             f"the table [search] of the recipe {path} must hold runs, epsilon and delta", "restore it as sweep wrote it"
         ) from None
-    same = data.get("source") == spec or table.get(MATERIAL, source.material) == source.material
+    searched = {table[name] for name in MATERIALS if name in table}
+    same = data.get("source") == spec or not searched or bool(searched & set(source.materials))
     return behind if same else None
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 from sfumato.cli.choices import stem_of
@@ -53,8 +54,13 @@ def with_other_runs(run: Run, standing: int, epsilon: float) -> float:
     if run.statement.circumstances.data_public:
         return epsilon
     record = names.RunDirectory(run.directory).read_json(names.SETTINGS)
-    known = uses.plans(record["data"]["material"], place=record["request"]["source"]["spec"])
+    known = uses.plans(_materials(record["data"]), place=record["request"]["source"]["spec"])
     return max(epsilon, uses.together(known)[0]) if len(known) > standing else epsilon
+
+
+def _materials(data: Mapping[str, Any]) -> list[str]:
+    """`Source.materials` of a run's record."""
+    return [data[name] for name in ("material", "pixels") if data.get(name)]
 
 
 def carried_out(asked: Train, progress: Progress) -> Run:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato.cli import console, space
 from sfumato.cli.choices import NOT_IN_RECIPES, stem_of
 from sfumato.cli.private import PrivateChoices
+from sfumato.cli.recipe import MATERIALS
 from sfumato.cli.trials import carried_out, check_kind, opened, plan_for, setting_of, try_each
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
         "data": data.source.fingerprint,
     }
     begin(place, record, FILE)
-    material = data.source.material
+    materials = dict(zip(MATERIALS, data.source.materials, strict=False))
     scored = len(data.validation)
     del data  # each process reads its own
     width = len(str(len(changes)))
@@ -76,7 +77,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     }
     RunDirectory(place).write_json(FILE, {**record, **result}, private=True)
     write(place / PLOT, swept(ranked, list(rules)).encode(), private=True)
-    write(place / BEST, _recipe(asked, best, cost, material).encode(), private=True)
+    write(place / BEST, _recipe(asked, best, cost, materials).encode(), private=True)
     if asked.json:
         console.as_json({"search": mode, **result})
         return 0
@@ -202,10 +203,10 @@ def say_what_it_cost(mode: str, told: Search | None) -> None:
     console.result()
 
 
-def _recipe(asked: Sweep, best: Mapping[str, Any], cost: Search, material: str) -> str:
+def _recipe(asked: Sweep, best: Mapping[str, Any], cost: Search, materials: Mapping[str, str]) -> str:
     """The best settings as a recipe for the whole training part.
 
-    The statement of its run speaks of the search where the data are private: those with this keyed material.
+    The statement of its run speaks of the search where the data are private: those with these keyed materials.
     """
     left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
     known = [field.name for field in fields(PrivateChoices) if field.name not in left_out]
@@ -217,7 +218,7 @@ def _recipe(asked: Sweep, best: Mapping[str, Any], cost: Search, material: str) 
         "",
     ]
     lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in chosen.items()]
-    behind = asdict(cost) | {"material": material}
+    behind = asdict(cost) | dict(materials)
     lines += ["", "[search]", *(f"{name} = {_toml(value)}" for name, value in behind.items())]
     return "\n".join(lines) + "\n"
 

@@ -106,7 +106,7 @@ def _say_beforehand(setting: Setting, data: Opened, selection: PrivateSelection,
     from sfumato.training import uses
 
     spec = data.request["source"]["spec"]
-    earlier = [] if data.source.public else uses.plans(data.source.material, place=spec)
+    earlier = [] if data.source.public else uses.plans(data.source.materials, place=spec)
     if earlier:
         progress.say(uses.told(earlier, selection))
     expected = setting.validation / (1 - setting.validation) * data.source.examples
@@ -206,7 +206,7 @@ def _begun(place: Path, record: Mapping[str, Any], data: Opened) -> DiceKey:
     if not data.source.public:
         selection = PrivateSelection.from_dict(record["selection"])
         where = data.request["source"]["spec"]
-        uses.record(data.source.material, f"{key.seed('search', 0):x}", selection, place=where)
+        uses.record(data.source.materials, f"{key.seed('search', 0):x}", selection, place=where)
     run.write_json(FILE, dict(record), private=True)
     return key
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 VALIDATION = 0.1
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from sfumato.cli.private import PrivateChoices
     from sfumato.cli.sweep import Sweep
     from sfumato.data import Part, Source
@@ -76,7 +78,7 @@ def setting_of(asked: Sweep) -> Setting:
 def opened(setting: Setting) -> Opened:
     """Read the source, and put the validation part aside."""
     from sfumato._checks import SfumatoError
-    from sfumato.data import open_source, put_aside
+    from sfumato.data import known_again, open_source, put_aside
     from sfumato.randomness import owner_key
     from sfumato.training.progress import Silence
 
@@ -113,7 +115,7 @@ def opened(setting: Setting) -> Opened:
             f"--score-on {setting.scored_on} was filtered by looking at private data, so it is not public",
             "score on the set as it was before, or leave it out",
         )
-    if not source.public and _records_of(source) & _records_of(other):
+    if not source.public and bool(known_again(_codes_of(source), _codes_of(other)).any()):
         raise SfumatoError(
             f"--score-on {setting.scored_on} holds records of {setting.asked.source}, which are private",
             "score on other data, leave these records out of the private ones (sfumato dedup), or leave --score-on out",
@@ -127,12 +129,14 @@ def _features_of(source: Source) -> tuple[int, str | None] | None:
     return None if source.cache is None else (source.cache.contents.width, source.cache.contents.digest)
 
 
-def _records_of(source: Source) -> set[bytes]:
-    """The codes of all its records, whichever part they are in."""
+def _codes_of(source: Source) -> np.ndarray:
+    """Codes uint8 (N, 32) of all its records, whichever part they are in."""
+    import numpy as np
+
     from sfumato.data import own_codes
     from sfumato.randomness import owner_key
 
-    return {code.tobytes() for part in (source.train, source.test) for code in own_codes(part, owner_key())}
+    return np.concatenate([own_codes(part, owner_key()) for part in (source.train, source.test)])
 
 
 def data_for(setting: Setting, data: Opened, change: Mapping[str, Any]) -> Opened:
@@ -193,7 +197,8 @@ def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings) -> No
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
     from sfumato.randomness import DiceKey
     from sfumato.training.loop import check_choices
-    from sfumato.training.prepare import build, refuse_trained_on, trained_on
+    from sfumato.training.prepare import build, trained_on
+    from sfumato.training.public_records import refuse_trained_on
 
     source.shown(settings.view_rule)
     refuse_trained_on(source, trained_on(source, settings))

@@ -12,12 +12,13 @@ from numpy.lib import format
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
+from sfumato.data.codes import codes_of
 from sfumato.data.files import memory
 from sfumato.data.filtered import MARK
 from sfumato.data.images import check_size, larger, prepare_array
 from sfumato.data.levels import Levels, undeclared
 from sfumato.data.records import Declared, Loaded, Records
-from sfumato.data.split import codes_of, in_test
+from sfumato.data.split import in_test
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
@@ -45,9 +46,9 @@ def load(path: str, declared: Declared) -> Loaded:
 
     def part(images: np.ndarray, labels: np.ndarray) -> Records:
         labels = class_lists.renumbered(labels, names or classes, declared.classes, where)
-        codes = codes_of(declared.owner_key, images)  # of what is stored: the same under all levels
-        pixels = prepare_array(_in_eight_bits(images, declared.levels), size=size, channels=channels)
-        return Records(images=pixels, labels=labels, codes=codes)
+        shown = _in_eight_bits(images, declared.levels)
+        codes = codes_of(declared.owner_key, images, shown)  # the first of what is stored: the same under all levels
+        return Records(images=prepare_array(shown, size=size, channels=channels), labels=labels, codes=codes)
 
     parted = "x" not in arrays
     if not parted:

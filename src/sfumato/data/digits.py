@@ -7,9 +7,9 @@ import hashlib
 import numpy as np
 
 from sfumato.data.classes import renumbered
+from sfumato.data.codes import codes_of
 from sfumato.data.images import larger, prepare_array
 from sfumato.data.records import Declared, Loaded, Records
-from sfumato.data.split import codes_of
 
 SPLIT_SEED = b"sfumato digits split"
 """Part of every hash that orders the digits for the split. Public and fixed: figures on `digits` can be compared."""
@@ -32,7 +32,7 @@ def load(declared: Declared) -> Loaded:
     names = tuple(str(number) for number in range(10))
     test = in_public_test(labels)
     size, channels = declared.size or 8, declared.channels or 1
-    codes = codes_of(declared.owner_key, images)
+    codes = codes_of(declared.owner_key, images, images)
     prepared = prepare_array(images, size=size, channels=channels)
     labels = renumbered(labels, names, declared.classes, "digits")
 

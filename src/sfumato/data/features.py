@@ -2,7 +2,7 @@
 
 A cache is a folder. `features.json` says what it holds, and pieces `train-00000.safetensors`, ..., `test-00000...` hold
 `features` (n, K, D), or (n, K + 1, D) where the middle of each training image stands before its random windows,
-`labels` (n,) and `codes` (n, 16). A piece is written whole or not at all, so a cache is complete when all of its pieces
+`labels` (n,) and `codes` (n, 32). A piece is written whole or not at all, so a cache is complete when all of its pieces
 are there, and one that was cut goes on with the first that is missing.
 """
 
@@ -47,8 +47,10 @@ SOURCE_FACTS = frozenset(
         "parted",
     }
 )
+LATER_FACTS = frozenset({"pixels"})
+"""What caches of earlier versions do not say of their source."""
 PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # a network on a CPU takes seconds to minutes for so many images
-_FOLLOWING = ("fingerprint", "size", "enlarged", "digest", "weights", "rows")
+_FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
 """What follows from choices: named only where no choice differs."""
 _FORMAT = 4
 
@@ -96,7 +98,7 @@ class Contents:
         positive_integer("width", self.width)
         positive_integer("views", self.views)
         one_of("dtype", self.dtype, DTYPES)
-        if set(self.source) != SOURCE_FACTS:
+        if set(self.source) - LATER_FACTS != SOURCE_FACTS:
             raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
         if not self.rows:
             object.__setattr__(self, "rows", max(1, min(PIECE_ROWS, PIECE_BYTES // self.record_bytes)))
@@ -181,6 +183,8 @@ class Cache:
         """Lay down a new cache, or refuse to go on with one that is something else, naming the difference."""
         if self.exists:
             was, now = self.contents.to_dict(), json.loads(json.dumps(contents.to_dict()))
+            for name in LATER_FACTS - set(was["source"]):
+                now["source"].pop(name, None)
             odd = _differences(was, now)
             if odd:
                 raise SfumatoError(
@@ -217,7 +221,7 @@ class Cache:
             name: as `missing` gives it.
             features: (n, S, D); n and S, the versions of each record, are the piece's.
             labels: int64 (n,).
-            codes: uint8 (n, 16), each record's own (`split.code`).
+            codes: uint8 (n, 32), each record's own two (`codes`).
         """
         contents = self.contents
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
@@ -260,7 +264,7 @@ def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         (
             name,
             "its images or labels were others"
-            if name in ("fingerprint", "material")
+            if name in ("fingerprint", "material", "pixels")
             else f"{name} was {shortened(before)} and is {shortened(after)}",
         )
         for (*_, name), before, after in differing(was, now)

@@ -16,9 +16,10 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import images as pictures
+from sfumato.data.codes import as_array, pixel_code, stored_code
 from sfumato.data.levels import Levels
 from sfumato.data.records import Declared, Loaded, Progress, Records
-from sfumato.data.split import code, in_test
+from sfumato.data.split import in_test
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,7 +58,7 @@ class FileRecords:
     Args:
         files: array (N,) of paths.
         labels: int64 array (N,), positions in the source's class list.
-        codes: uint8 array (N, 16), each record's own (`split.code`).
+        codes: uint8 array (N, 32), each record's own two (`codes`).
         users: array (N,) of text that says whose picture each one is, where the source knows.
         size, channels: what every picture is brought to.
         levels: what was declared of pixels of 16 bits.
@@ -174,12 +175,11 @@ def _records(
         content = pictures.read_bytes(entry.path)
         is_test = _in_test(entry, content, declared)
         sides = (size, side) if side and not is_test else (size,)
-        found = [
-            pictures.decode(content, entry.path, size=each, channels=channels, levels=declared.levels)
-            for each in sides
-            if held
-        ]
-        return found, code(declared.owner_key, content), is_test
+        found, whole = pictures.decode_whole(
+            content, entry.path, sizes=sides if held else (), channels=channels, levels=declared.levels
+        )
+        own = stored_code(declared.owner_key, content)
+        return found, own + (own if whole is None else pixel_code(declared.owner_key, whole)), is_test
 
     images = np.empty((len(entries) if held else 0, size, size, channels), np.uint8)
     larger = np.empty((len(entries) if held and side else 0, side, side, channels), np.uint8)
@@ -219,11 +219,11 @@ class _Members:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.codes = bytearray()
+        self.codes: list[bytes] = []
 
     def add(self, entry: Entry, own: bytes) -> None:
         self.entries.append(entry)
-        self.codes += own
+        self.codes.append(own)
 
     def known(self, classes: tuple[str, ...]) -> dict[str, Any]:
         """Everything about them but their pictures."""
@@ -233,7 +233,7 @@ class _Members:
             "labels": np.array([numbers[entry.label] for entry in self.entries], dtype=np.int64),
             "users": np.array([entry.user for entry in self.entries], dtype=np.str_) if whose else None,
             "files": np.array([str(entry.path) for entry in self.entries], dtype=np.str_),
-            "codes": np.frombuffer(bytes(self.codes), np.uint8).reshape(-1, 16),
+            "codes": as_array(self.codes),
         }
 
 

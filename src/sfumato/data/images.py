@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,9 @@ LARGEST_PICTURE = 80_000_000
 
 LARGEST_FILE = 1 << 30
 """Bytes: more than the largest picture takes in any form; a file is read whole."""
+
+LARGEST_WHOLE = 1 << 20
+"""Pixels: a JPEG of more is not unpacked as a whole only to know it again in another format."""
 
 SIZE_CAP = 224
 """Pixels: the largest size that is chosen for image files when none is declared."""
@@ -90,6 +93,35 @@ def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Leve
         return prepare(image, size=size, channels=channels, levels=levels, name=name)
 
 
+def decode_whole(
+    content: bytes, path: Path, *, sizes: Sequence[int], channels: int, levels: Levels | None = None
+) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """The picture in a file's bytes at several sizes, as `decode` gives it, and with all of its own pixels.
+
+    Returns:
+        uint8 (size, size, channels) for each size, and uint8 (H, W, 1 or 3); None in place of the latter for a JPEG of
+        more than `LARGEST_WHOLE` pixels, which is unpacked at a fraction of its size.
+    """
+    found: list[np.ndarray] = []
+    whole = None
+    for size in (*sizes, None):
+        if size is None and whole is not None:
+            break
+        with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            name = f"image {str(path)!r}"
+            _check(image, levels, name)
+            full = image.size
+            if size is not None:
+                image.draft(None, (2 * size, 2 * size))
+            if whole is None and image.size == full and (size is not None or full[0] * full[1] <= LARGEST_WHOLE):
+                upright = _upright(image, levels, name)
+                whole = np.asarray(upright.convert("L" if upright.mode in ("1", "L") else "RGB"), dtype=np.uint8)
+                whole = whole.reshape(*whole.shape[:2], -1)
+            if size is not None:
+                found.append(prepare(image, size=size, channels=channels, levels=levels, name=name))
+    return found, whole
+
+
 def prepare(
     image: Image.Image, *, size: int, channels: int, levels: Levels | None = None, name: str = "image"
 ) -> np.ndarray:
@@ -113,14 +145,7 @@ def prepare(
     (8, 8, 1)
     """
     _check(image, levels, name)
-    if levels is not None and wide.is_grey(image):
-        image = wide.in_eight_bits(image, levels, name)
-    else:
-        image = ImageOps.exif_transpose(image)
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    image = image.convert("L" if channels == 1 else "RGB")
+    image = _upright(image, levels, name).convert("L" if channels == 1 else "RGB")
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
@@ -128,6 +153,18 @@ def prepare(
         box = (left, top, left + side, top + side)
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     return np.asarray(image, dtype=np.uint8).reshape(size, size, channels)
+
+
+def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Image:
+    """The picture in eight bits, turned as its EXIF orientation says, its transparent parts on white."""
+    if levels is not None and wide.is_grey(image):
+        image = wide.in_eight_bits(image, levels, name)
+    else:
+        image = ImageOps.exif_transpose(image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image
 
 
 def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
+from sfumato.data.codes import LENGTH, as_array
 
 _METADATA = "sfumato"
 _LONGEST_HEADER = 1 << 20
@@ -31,7 +32,7 @@ def write_piece(path: Path, features: Tensor, labels: np.ndarray, codes: np.ndar
     Args:
         features: (n, S, D), as they are to be stored.
         labels: int64 (n,).
-        codes: uint8 (n, 16), each record's own (`split.code`).
+        codes: uint8 (n, 32), each record's own two (`codes`).
         cache: the identity of the cache that it belongs to.
     """
     own = torch.from_numpy(np.array(codes))  # safetensors wants to own what it writes
@@ -52,7 +53,7 @@ class CachedRecords:
 
     Attributes:
         labels: int64 (N,), positions in the source's class list.
-        codes: uint8 (N, 16), each record's own (`split.code`).
+        codes: uint8 (N, 32), each record's own two (`codes`).
         users, files: None: a cache knows neither whose record each one is nor where it came from.
     """
 
@@ -60,7 +61,7 @@ class CachedRecords:
 
     def __init__(self, pieces: list[Piece], rows: int, which: np.ndarray | None = None):
         self._pieces, self._rows, self._which = pieces, rows, which
-        empty = np.zeros(0, np.int64), np.zeros((0, 16), np.uint8)
+        empty = np.zeros(0, np.int64), as_array(())
         known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
         labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
         self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
@@ -134,6 +135,7 @@ class Piece:
     features_at: int
     labels_at: int
     codes_at: int
+    coded: int
     sha256: str
 
     @property
@@ -157,8 +159,10 @@ class Piece:
                 size = file.seek(0, os.SEEK_END)
             places = {name: header[name]["data_offsets"] for name in ("features", "labels", "codes")}
             end = 8 + length + max(stop for _, stop in places.values())
-            shapes = {"features": list(shape), "labels": [shape[0]], "codes": [shape[0], 16]}
+            coded = header["codes"]["shape"][1]
+            shapes = {"features": list(shape), "labels": [shape[0]], "codes": [shape[0], coded]}
             fits = end == size and all(header[name]["shape"] == expected for name, expected in shapes.items())
+            fits = fits and coded in (LENGTH, 2 * LENGTH)
             own = parse_json(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))
         except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
@@ -175,6 +179,7 @@ class Piece:
             features_at=at["features"],
             labels_at=at["labels"],
             codes_at=at["codes"],
+            coded=coded,
             sha256=sha256,
         )
 
@@ -188,7 +193,7 @@ class Piece:
             self.fill(some, first)
             code.update(some.data)
         code.update(self.labels().data)
-        code.update(self.codes().data)
+        code.update(self._stored_codes().data)
         if code.hexdigest() != self.sha256:
             raise SfumatoError(
                 f"{self.path} holds other numbers than were written", "delete it and compute the features again"
@@ -201,8 +206,12 @@ class Piece:
         return labels
 
     def codes(self) -> np.ndarray:
-        """uint8 (n, 16)."""
-        codes = np.empty((self.shape[0], 16), np.uint8)
+        """uint8 (n, 32); where a file has but the first of each record's codes, that one twice."""
+        codes = self._stored_codes()
+        return np.tile(codes, (1, 2 * LENGTH // self.coded))
+
+    def _stored_codes(self) -> np.ndarray:
+        codes = np.empty((self.shape[0], self.coded), np.uint8)
         self._fill(codes.reshape(-1), self.codes_at)
         return codes
 

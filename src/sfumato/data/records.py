@@ -44,7 +44,7 @@ class Records:
         labels: int64 array (N,), positions in the source's class list.
         users: array (N,) of text that says whose picture each one is, where the source knows.
         files: array (N,) of the paths of the files that the pictures come from, likewise.
-        codes: uint8 array (N, 16), each record's own (`split.code`); None to make them of the pictures as they are.
+        codes: uint8 array (N, 32), each record's own two (`codes`); None to make them of the pictures as they are.
 
     >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
     >>> len(part), part.images.shape

@@ -17,7 +17,8 @@ from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import arrays, digits, folder, table, zoo
 from sfumato.data import classes as class_lists
-from sfumato.data.features import SOURCE_FACTS, Cache
+from sfumato.data.codes import LENGTH, codes_of
+from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, Cache
 from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
@@ -25,7 +26,6 @@ from sfumato.data.levels import Levels
 from sfumato.data.paths import expanded
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
-from sfumato.data.split import codes_of
 from sfumato.data.views import Views
 
 Part = Records | FileRecords | CachedRecords
@@ -85,8 +85,11 @@ class Source:
         cache: where the records are features; size and channels are then those of the images behind them.
         features: HMAC of all features and of how they came about, under the owner's key, where the records are such: of
             the same images there may be many.
-        material: HMAC of the codes of all records under the owner's key: the same for all sizes and features of the
-            same pictures, for both parts together, and for what is left of them where a validation part is put aside.
+        material: HMAC of the first codes of all records under the owner's key: the same for all sizes and features of
+            the same pictures, for both parts together, and for what is left of them where a validation part is put
+            aside.
+        pixels: the same of their second codes, and so of the same pictures in another format; empty where it is not
+            known.
         larger: the training records once more, with the larger pictures that views with zoom are cut out of; None
             where that was not asked for, or where the originals are arrays that are no larger than `size`.
     """
@@ -110,11 +113,17 @@ class Source:
     cache: Cache | None = None
     features: str | None = field(repr=False, default=None)
     material: str = field(repr=False, default="")
+    pixels: str = field(repr=False, default="")
     larger: Records | FileRecords | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
         if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
             raise TypeError("larger must hold the records of train, in the same order")
+
+    @property
+    def materials(self) -> tuple[str, ...]:
+        """By what the owner's list of runs knows the data again, in any of their forms."""
+        return tuple(filter(None, (self.material, self.pixels)))
 
     @property
     def published(self) -> bool:
@@ -239,6 +248,7 @@ def open_source(
     in_files = isinstance(loaded.train, FileRecords)
     seen = loaded.train if loaded.larger is None else loaded.larger
     _check_parts(loaded, spec)
+    material, pixels = _materials(owner_key, loaded.train, loaded.test)
     given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
     return Source(
         kind=name,
@@ -257,25 +267,34 @@ def open_source(
         filtered=loaded.filtered,
         parted=loaded.parted,
         test_fraction=declared.test_fraction,
-        material=_material(owner_key, loaded.train, loaded.test),
+        material=material,
+        pixels=pixels,
         larger=loaded.larger,
     )
 
 
 def own_codes(part: Part, owner_key: bytes) -> np.ndarray:
-    """Codes uint8 (N, 16) of a part's records."""
-    return codes_of(owner_key, part.take(slice(None))) if part.codes is None else part.codes
+    """Codes uint8 (N, 32) of a part's records."""
+    if part.codes is not None:
+        return part.codes
+    images = part.take(slice(None))
+    return codes_of(owner_key, images, images)
 
 
-def _material(owner_key: bytes, *parts: Part) -> str:
+def _materials(owner_key: bytes, *parts: Part) -> tuple[str, str]:
+    """`Source.material` and `Source.pixels`."""
     codes = np.concatenate([own_codes(part, owner_key) for part in parts])
-    together = b"".join(sorted(code.tobytes() for code in codes))
-    return hmac.new(owner_key, b"material" + together, hashlib.sha256).hexdigest()
+
+    def together(some: np.ndarray) -> str:
+        listed = b"".join(sorted(code.tobytes() for code in some))
+        return hmac.new(owner_key, b"material" + listed, hashlib.sha256).hexdigest()
+
+    return together(codes[:, :LENGTH]), together(codes[:, LENGTH:])
 
 
 def facts(source: Source) -> dict[str, Any]:
     """What a cache keeps of the source that it is made from, as plain data."""
-    known = {name: getattr(source, name) for name in sorted(SOURCE_FACTS)}
+    known = {name: getattr(source, name) for name in sorted(SOURCE_FACTS | LATER_FACTS)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hmac
 
-import numpy as np
-
 
 def position(owner_key: bytes, content: bytes) -> float:
     """A record's place in [0, 1): uniform over keys, the same for equal contents, unrelated for different ones.
@@ -27,20 +25,6 @@ def position(owner_key: bytes, content: bytes) -> float:
     """
     digest = hmac.digest(owner_key, b"split" + content, "sha256")
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
-
-
-def code(owner_key: bytes, content: bytes) -> bytes:
-    """What tells a record from others without saying anything of it to whoever lacks the key: 16 bytes.
-
-    It is made of the picture as it was stored, so it is the same for all sizes and all features of that picture.
-    """
-    return hmac.digest(owner_key, b"record" + content, "sha256")[:16]
-
-
-def codes_of(owner_key: bytes, images: np.ndarray) -> np.ndarray:
-    """Codes uint8 (N, 16) of pictures (N, ...) that are stored as they are."""
-    codes = b"".join(code(owner_key, image.tobytes()) for image in images)
-    return np.frombuffer(codes, np.uint8).reshape(-1, 16)
 
 
 def in_test(owner_key: bytes, content: bytes, test_fraction: float) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from sfumato._checks import SfumatoError, fraction
+from sfumato.data.codes import LENGTH
 from sfumato.data.source import Part, Source, own_codes
 from sfumato.data.split import in_test
 
@@ -29,7 +30,7 @@ def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, P
     fraction("validation", share, remedy="give the share of the training part to put aside, such as 0.1")
     train = source.train
     codes = own_codes(train, owner_key)
-    aside = np.array([in_test(owner_key, b"validation" + code.tobytes(), share) for code in codes], dtype=bool)
+    aside = np.array([in_test(owner_key, b"validation" + code[:LENGTH].tobytes(), share) for code in codes], dtype=bool)
     if aside.all() or not aside.any():
         raise SfumatoError(
             f"validation {share:g} of the training examples puts {'all' if aside.all() else 'none'} of them aside",

@@ -10,9 +10,9 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import renumbered
+from sfumato.data.codes import codes_of
 from sfumato.data.images import larger, prepare_array
 from sfumato.data.records import Declared, Loaded, Records
-from sfumato.data.split import codes_of
 
 NAMES = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 
@@ -45,7 +45,7 @@ def load(name: str, declared: Declared) -> Loaded:
         return Records(
             images=prepare_array(images, size=size, channels=channels),
             labels=renumbered(labels, names, declared.classes, f"torchvision:{name}"),
-            codes=codes_of(declared.owner_key, images),
+            codes=codes_of(declared.owner_key, images, images),
         )
 
     first = part(train)

@@ -109,6 +109,7 @@ class Job:
                 "kind": self.source.kind,
                 "fingerprint": self.source.fingerprint,
                 "material": self.source.material,
+                "pixels": self.source.pixels,
                 "classes": list(self.source.classes),
                 "channels": self.source.channels,
                 "size": self.source.size,
@@ -172,7 +173,7 @@ def begin(job: Job, run: RunDirectory) -> None:
         start = Checkpoint.of(0, job.module, _start_of_average(job), optimizer, run=identity, ledger=opening.hash)
         start.save(fresh / names.CHECKPOINT)
         if not (job.source.public or job.candidate):
-            uses.record(job.source.material, identity, job.plan, place=job.place)
+            uses.record(job.source.materials, identity, job.plan, place=job.place)
 
 
 def compare(job: Job, run: RunDirectory, *, going_on: bool = True) -> None:

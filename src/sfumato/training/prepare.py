@@ -22,6 +22,7 @@ from sfumato.training.checkpoint import stored_materials
 from sfumato.training.inputs import OnFeatures, features_of, kept_bytes
 from sfumato.training.loop import Job
 from sfumato.training.losses import LOSSES
+from sfumato.training.public_records import refuse_trained_on
 from sfumato.training.settings import Performance, Settings
 
 CPU_MEMORY = 512 << 20
@@ -190,15 +191,6 @@ def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
 def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
     """`Source.material` of what the initial weights, or those behind the features, were trained on without privacy."""
     return stored_materials(settings.pretrained) if source.cache is None else tuple(source.cache.contents.trained_on)
-
-
-def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
-    """Refuse private records that weights were trained on without privacy, when they had been called public."""
-    if source.material in materials and not source.public:
-        raise SfumatoError(
-            "the pre-trained weights were trained without privacy on these very records, which are private here",
-            "begin with other weights, or declare the data public (`public=True`) if they are",
-        )
 
 
 def _origins_of_file(weights: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from sfumato.privacy import NoPromise
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.report import Facts, page
 from sfumato.training import directory as names
-from sfumato.training import evaluate, finish, pins
+from sfumato.training import evaluate, finish, pins, public_records
 from sfumato.training.checkpoint import Checkpoint, to_bytes
 from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.inputs import viewed
@@ -184,6 +184,7 @@ def execute(job: PublicJob, directory: str | os.PathLike[str], *, progress: Prog
         compare(job, run)
         progress.say(f"resuming the unfinished run in {run.path}")
     else:
+        public_records.remember(job.source)
         with run.creating() as fresh:
             identity, optimizer = secrets.token_hex(32), optimizer_for(job.module, job.training.settings)
             fresh.write_json(names.SETTINGS, job.record(identity), private=True)

@@ -19,12 +19,12 @@ from sfumato.data import TEST_FRACTION, AsStored, Source, Transform, open_source
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.training import directory as names
-from sfumato.training import finish, loop, uses
+from sfumato.training import finish, loop, public_records, uses
 from sfumato.training.checkpoint import METADATA, read_safetensors
 from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.loop import Job
 from sfumato.training.losses import probabilities
-from sfumato.training.prepare import prepare
+from sfumato.training.prepare import prepare, trained_on
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.settings import Performance, Settings
 
@@ -235,6 +235,8 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
         earlier = earlier_plans(job)
         if earlier:
             progress.say(uses.told(earlier, job.plan))
+        for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
+            progress.say(note)
         loop.begin(job, run)
     with Ledger(run / names.LEDGER) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
@@ -249,7 +251,7 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
 
 def earlier_plans(job: Job) -> list[uses.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
-    return [] if job.source.public else uses.plans(job.source.material, place=job.place)
+    return [] if job.source.public else uses.plans(job.source.materials, place=job.place)
 
 
 def refuse_finished(run: RunDirectory) -> None:

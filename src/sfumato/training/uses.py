@@ -26,11 +26,18 @@ CONVOLVED = 8
 Use = PrivacyPlan | PrivateSelection
 
 
-def record(material: str, run: str, use: Use, directory: Path | None = None, *, place: str | None = None) -> None:
-    """Note that a run, or a private selection, on these data, read from this place, is about to take its first step."""
+def record(
+    materials: Sequence[str], run: str, use: Use, directory: Path | None = None, *, place: str | None = None
+) -> None:
+    """Note that a run, or a private selection, on these data, read from this place, is about to take its first step.
+
+    Args:
+        materials: `Source.materials`: of what is stored, and of the pixels where these are known.
+    """
     path = (directory or keys.home()) / FILE
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
-    entry = json.dumps({"data": material, "place": place, "run": run, kind: use.to_dict()})
+    data = dict(zip(("data", "pixels"), materials, strict=False))
+    entry = json.dumps({**data, "place": place, "run": run, kind: use.to_dict()})
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -45,12 +52,12 @@ def record(material: str, run: str, use: Use, directory: Path | None = None, *, 
         ) from None
 
 
-def plans(material: str, directory: Path | None = None, *, place: str | None = None) -> list[Use]:
+def plans(materials: Sequence[str], directory: Path | None = None, *, place: str | None = None) -> list[Use]:
     """The plans of all runs so far on these data, or on what was then at the same place, one for each run; and of each
     private selection.
 
-    The same pictures at another size, or their features, are the same material; pictures that were changed are known by
-    their place alone.
+    The same pictures at another size, in another format, or their features, have a material in common; pictures that
+    were changed are known by their place alone.
     """
     path = (directory or keys.home()) / FILE
     found: dict[str, Use] = {}
@@ -59,7 +66,8 @@ def plans(material: str, directory: Path | None = None, *, place: str | None = N
             continue
         try:
             entry = parse_json(line)
-            if entry["data"] == material or (place is not None and entry.get("place") == place):
+            known = {entry["data"], entry.get("pixels")} & set(materials)
+            if known or (place is not None and entry.get("place") == place):
                 selected = "selection" in entry
                 found[entry["run"]] = (
                     PrivateSelection.from_dict(entry["selection"]) if selected else PrivacyPlan.from_dict(entry["plan"])

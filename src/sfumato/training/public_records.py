@@ -1,0 +1,83 @@
+"""Which records training without privacy has seen, so that weights that know private records are refused.
+
+Beside the owner's key lie the codes of the records of every public training. They are keyed: they tell nothing to
+whoever lacks the key, and weights of another owner's training cannot be looked up.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato._files import write, writing
+from sfumato.data import Source, known_again, own_codes
+from sfumato.randomness import owner_key
+from sfumato.randomness.keys import home
+
+FOLDER = "trained-on"
+
+
+def remember(source: Source) -> None:
+    """Keep the codes of the records that a public training is about to see."""
+    path = _path(source.material)
+    if path.exists():
+        return
+    stored = io.BytesIO()
+    np.save(stored, own_codes(source.train, owner_key()))
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write(path, stored.getvalue(), private=True)
+
+
+def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
+    """Refuse weights that were trained without privacy on records that are private here, be it on a single one.
+
+    Args:
+        source: its records, those of its test part included: what weights know of them is in every model that
+            begins with them.
+        materials: `Source.material` of what the weights were trained on without privacy.
+
+    Errors: `SfumatoError` with the number of such records, which is the owner's to see and stands in no statement.
+    """
+    if source.public:
+        return
+    among = [codes for codes in map(_codes, materials) if codes is not None]
+    parts = [own_codes(part, owner_key()) for part in (source.train, source.test)] if among else []
+    seen = sum(int(known_again(part, np.concatenate(among)).sum()) for part in parts)
+    if seen or source.material in materials:
+        raise SfumatoError(
+            "the pre-trained weights were trained without privacy on "
+            + (f"{seen} of these {sum(map(len, parts))} private records" if seen else "these very records")
+            + ", which are private here",
+            "leave these records out (sfumato dedup PUBLIC PRIVATE), begin with other weights, or declare the data "
+            "public (`public=True`) if they are",
+        )
+
+
+def unlisted(source: Source, materials: Collection[str]) -> Iterator[str]:
+    """What to tell the owner where records of public training are not known."""
+    lost = sum(_codes(material) is None for material in materials)
+    if lost and not source.public:
+        yield (
+            "note: the records that the pre-trained weights were trained on without privacy are not listed beside your "
+            "key, so nobody has looked whether some of them are private here (sfumato dedup does)"
+        )
+
+
+def _codes(material: str) -> np.ndarray | None:
+    """Codes uint8 (N, 32) of a public training's records; None where they are not listed."""
+    path = _path(material)
+    try:
+        return np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError):
+        raise SfumatoError(f"the list of records {path} is damaged", "restore it from a copy") from None
+
+
+def _path(material: str) -> Path:
+    return home() / FOLDER / f"{material}.npy"
