@@ -7,8 +7,9 @@ plain computation (`oracle`) on made-up inputs before any private example is tou
 """
 
 from sfumato.gradients.alone import keeps_apart, outputs_alone, outputs_together, same_throughout
-from sfumato.gradients.clipped import ClippedGradient, ClippedSum
+from sfumato.gradients.clipped import ClippedGradient
 from sfumato.gradients.explain import Explanation
+from sfumato.gradients.sums import ClippedSum
 
 __all__ = [
     "ClippedGradient",
