@@ -9,14 +9,14 @@ from sfumato.gradients import ClippedGradient
 
 
 class Branching(nn.Module):
-    """Looks at a value of the example to decide where to go."""
+    """Reads a value out of the example to decide where to go."""
 
     def __init__(self, width=4):
         super().__init__()
         self.left, self.right = nn.Linear(width, 3), nn.Linear(width, 3)
 
     def forward(self, x):
-        return self.left(x) if x.sum() > 0 else self.right(x)
+        return self.left(x) if float(x.detach().sum()) > 0 else self.right(x)
 
 
 class Recurrent(nn.Module):

@@ -3,5 +3,5 @@ from .alone import outputs_alone as outputs_alone
 from .alone import outputs_together as outputs_together
 from .alone import same_throughout as same_throughout
 from .clipped import ClippedGradient as ClippedGradient
-from .clipped import ClippedSum as ClippedSum
 from .explain import Explanation as Explanation
+from .sums import ClippedSum as ClippedSum

@@ -56,7 +56,7 @@ def _vectorised(model: nn.Module, inputs: Tensor) -> Tensor:
 
     with torch.no_grad(), nothing_kept(model, None, own.items()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*performance drop.*")
-        return torch.vmap(one, randomness="error")(inputs)
+        return torch.vmap(one, randomness="error")(inputs.clone())
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def _one_by_one(model: nn.Module, example: Tensor) -> Tensor:
     devices = [example.device] if example.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), nothing_kept(model, None, own.items(), strict=True):
         torch.manual_seed(0)
-        return call(model, own, example.unsqueeze(0)).squeeze(0)
+        return call(model, own, example.clone().unsqueeze(0)).squeeze(0)
 
 
 def outputs_together(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def outputs_together(model: nn.Module, inputs: Tensor) -> Tensor:
         model, inputs: as for `outputs_alone`, of the shape and the number of examples that were tried.
     """
     with torch.no_grad(), nothing_kept(model, None):
-        return model(inputs)
+        return model(inputs.clone())
 
 
 def keeps_apart(model: nn.Module, made_up: Tensor) -> bool:

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import replace
+from functools import reduce
+from itertools import pairwise, starmap
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.gradients import clipping, isolation, memory, selfcheck, sequential
+from sfumato.gradients import isolation, memory, selfcheck, sequential, unseen
+from sfumato.gradients.conditions import Asked, Disagreement, agreeing
 from sfumato.gradients.derived import Forms
-from sfumato.gradients.discovery import Road, discover, run_expanding
-from sfumato.gradients.examples import Tree, batch_size, each, signature, synthetic, tensors
+from sfumato.gradients.discovery import discover, run_expanding
+from sfumato.gradients.examples import Tree, batch_size, each, signature, tensors
 from sfumato.gradients.expanded import trainable_parameters, zero_gradients
 from sfumato.gradients.explain import Explanation, explain
-from sfumato.gradients.sites.dropout import WORDS
+from sfumato.gradients.made_up import Examples, checked, fits, repeated
+from sfumato.gradients.sites.dropout import WORDS, fresh_keys
+from sfumato.gradients.sums import ClippedSum, clipped_sum
 from sfumato.gradients.tuner import Tuner
-from sfumato.gradients.vectorised import Memory, Run
+from sfumato.gradients.vectorised import Memory, Road
 
 # By how many bounds C the clipped sum moves in L2 when one example changes.
 _LEAST_NORM = 1e-12
 _BOUNDS = {"add-or-remove": 1, "zero-out": 1, "replace-one": 2}
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ClippedSum:
-    """The clipped sum of a batch. `norms` and `losses` are private: no noise protects them, so never log them.
-
-    Attributes:
-        gradients: by parameter name, of the parameter's shape, float32 at least: the sum over examples (not the mean).
-        norms: (B,) float64, the norm of each example's gradient before clipping; nan or inf where it was not finite,
-            and that example contributed zero.
-        losses: (B,), each example's mean loss over its views.
-    """
-
-    gradients: dict[str, Tensor]
-    norms: Tensor
-    losses: Tensor
 
 
 class ClippedGradient:
@@ -58,6 +47,10 @@ class ClippedGradient:
         max_norm: the bound ``C`` on the L2 norm of one example's gradient over all parameters together.
         views: K, the augmented copies of one example whose mean gradient is clipped.
         ways: another object's `ways`, so that nothing is measured anew.
+        template: (inputs, targets) as in a call, of made-up or public examples, never of private ones: how the model is
+            run is found out on these. Needed where it fails on random numbers, and on whole numbers that are all 0 and
+            all 1: for sequence lengths, special tokens, masks of a certain kind. Axes may have other lengths than in
+            the call. `self_check` gives one too.
 
     **Guarantee.** With one example added, removed or zeroed out, `ClippedSum.gradients` moves by at most `max_norm` in
     L2 norm over all parameters together; with one replaced by another, by at most twice that (`sensitivity`). Adding
@@ -82,6 +75,7 @@ class ClippedGradient:
         max_norm: float = 1.0,
         views: int = 1,
         ways: Mapping[str, str] | None = None,
+        template: Examples | None = None,
     ):
         if not isinstance(model, nn.Module):
             raise SfumatoError(f"model must be a torch.nn.Module, got {type(model).__name__}", "wrap it in a module")
@@ -95,13 +89,17 @@ class ClippedGradient:
                 "multiply the loss, and the bound, by the same number",
             )
         self._views = positive_integer("views", views)
+        self._template = None if template is None else checked(template, self._views)
+        self._given = template is not None
         self._memory = Memory(tuner=Tuner(ways), forms=Forms())
         self._roads: dict[tuple, Road] = {}
         self._pieces: dict[tuple, int] = {}
         self._latest: Road | None = None
+        unseen.refuse_scripted(model, loss)
         trainable_parameters(model)
-        isolation.refuse_mixing_layers(model)
         isolation.refuse_trainable_loss(loss)
+        isolation.refuse_mixing_layers(model)
+        unseen.refuse_backward_hooks(model, loss)
 
     @property
     def max_norm(self) -> float:
@@ -170,86 +168,86 @@ class ClippedGradient:
             nothing = torch.zeros(0, dtype=torch.float64, device=device)
             return ClippedSum(gradients=zero_gradients(self._model), norms=nothing, losses=nothing.float())
         with torch.enable_grad():
-            inputs, targets = each(Tensor.detach, inputs), each(Tensor.detach, targets)
-            key, road = self._road(inputs, targets)
-            if road.fast:
-                return self._in_pieces(inputs, targets, key, keys)
-            gradients, norms, losses, _ = sequential.clipped_sum(
-                self._model, self._loss, inputs, targets, max_norm=self._max_norm, views=self._views
-            )
-        return ClippedSum(gradients=gradients, norms=norms, losses=losses)
+            batch = each(_plain, (inputs, targets))
+            key, road = self._road(batch)
+            return self._in_pieces(batch, key, keys) if road.fast else self._one_at_a_time(batch)
 
-    def _road(self, inputs: Tree, targets: Tree) -> tuple[tuple, Road]:
+    def _road(self, batch: Examples) -> tuple[tuple, Road]:
         isolation.refuse_mixing_layers(self._model)
+        unseen.refuse_backward_hooks(self._model, self._loss)
         modes = tuple(module.training for module in self._model.modules())
         trained = tuple(parameter.requires_grad for parameter in self._model.parameters())
-        key = (signature(inputs), signature(targets), modes, trained)
+        key = (signature(batch), modes, trained)
         if key not in self._roads:
+            template = self._template if self._given or fits(self._template, batch) else None
             self._roads[key] = discover(
-                self._model, self._loss, inputs, targets, views=self._views, memory=self._memory
+                self._model, self._loss, batch, views=self._views, memory=self._memory, template=template
             )
         self._latest = self._roads[key]
         return key, self._latest
 
-    def _in_pieces(self, inputs: Tree, targets: Tree, key: tuple, keys: Tensor | None) -> ClippedSum:
+    def _in_pieces(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
         """The batch in pieces that stay near the processor, as large as makes no difference to the time."""
-        examples = tensors(inputs)[0].shape[0]
-        size = self._piece(inputs, targets, key, examples)
+        examples = len(tensors(batch)[0])
+        size = self._piece(batch, key)
         count = -(-examples // size)
         bounds = [round(index * examples / count) for index in range(count + 1)]
-        found: list[ClippedSum] = []
-        for start, stop in pairwise(bounds):
-            piece, wanted = (each(lambda tensor, a=start, b=stop: tensor[a:b], tree) for tree in (inputs, targets))
-            own = None if keys is None else keys[start:stop]
-            found.append(self._fast(piece, wanted, key, self._roads[key], own))
-            if len(found) == 2:
-                found = [_added(*found)]
-        return found[0]
+        return reduce(
+            ClippedSum.followed_by,
+            (
+                self._fast(each(itemgetter(piece), batch), key, None if keys is None else keys[piece])
+                for piece in starmap(slice, pairwise(bounds))
+            ),
+        )
 
-    def _piece(self, inputs: Tree, targets: Tree, key: tuple, examples: int) -> int:
+    def _piece(self, batch: Examples, key: tuple) -> int:
         """The most examples at once: on a CPU, by what one of them needs in memory."""
-        least = -(-memory.LEAST_IMAGES // self._views)
-        if examples <= least or tensors(inputs)[0].device.type != "cpu":
-            return examples
+        first, least = tensors(batch)[0], -(-memory.LEAST_IMAGES // self._views)
+        if len(first) <= least or first.device.type != "cpu":
+            return len(first)
         if key not in self._pieces:
-            generator = torch.Generator().manual_seed(0)
-            made_up, wanted = (synthetic(tree, 4, generator) for tree in (inputs, targets))
-            self._pieces[key] = max(least, memory.NEAR // self._bytes_each(made_up, wanted, self._roads[key]))
+            self._pieces[key] = max(least, memory.NEAR // self._bytes_each(self._roads[key]))
         return self._pieces[key]
 
-    def _fast(self, inputs: Tree, targets: Tree, key: tuple, road: Road, keys: Tensor | None) -> ClippedSum:
-        found, expanded = run_expanding(
-            self._model,
-            self._loss,
-            inputs,
-            targets,
-            views=self._views,
-            expanded=road.expanded,
-            memory=self._memory,
-            keys=keys,
-        )
-        used = road.used | found.used
-        self._roads[key] = self._latest = Road(fast=True, expanded=expanded, used=used, draws=road.draws or found.draws)
-        # Norms and sums are never taken in half precision, whatever the model runs in.
-        with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
-            return self._clipped(found)
+    def _fast(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
+        """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
+        examples, road = len(tensors(batch)[0]), self._roads[key]
+        if keys is None and road.conditional and road.draws:
+            keys = fresh_keys(examples)  # a run that was given up is to be repeated with the same masks
 
-    def _clipped(self, found: Run) -> ClippedSum:
-        trainable = trainable_parameters(self._model)
-        dtypes = {name: clipping.accumulation_dtype(parameter.dtype) for name, parameter in trainable.items()}
-        squares = found.squared_norms()
-        coarsest = max(dtypes.values(), key=lambda dtype: torch.finfo(dtype).eps)
-        factors = clipping.clip_factors(squares, found.losses, max_norm=self._max_norm, dtype=coarsest)
-        sums: dict[str, Tensor] = {}
-        while found.parts:  # one at a time, so that what a part holds is freed with it
-            sums |= found.parts.pop().weighted_sums(factors)
-        gradients = {
-            name: sums[name].detach().to(dtypes[name])
-            if name in sums
-            else torch.zeros_like(parameter.detach(), dtype=dtypes[name])
-            for name, parameter in trainable.items()
-        }
-        return ClippedSum(gradients=gradients, norms=squares.sqrt(), losses=found.losses)
+        def part(rows: Any) -> ClippedSum:
+            return self._at_once(each(itemgetter(rows), batch), key, None if keys is None else keys[rows])
+
+        parts = agreeing(part, examples)
+        places, total = next(parts)
+        for rows, found in parts:
+            places, total = torch.cat([places, rows]), total.followed_by(found)
+        return total.in_order(places)
+
+    def _at_once(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
+        known = self._roads[key]
+        # Which branches private examples take is not to be remembered, and the ways of the sites in there would tell.
+        kept = replace(self._memory, tuner=Tuner(self.ways)) if known.conditional else self._memory
+        try:
+            found, road = run_expanding(
+                self._model, self._loss, *batch, views=self._views, road=known, memory=kept, keys=keys
+            )
+        except Asked:
+            self._roads[key] = replace(known, conditional=True)
+            return self._at_once(batch, key, keys)
+        except (SfumatoError, Disagreement, torch.OutOfMemoryError):
+            raise
+        except Exception:
+            if not known.conditional:
+                raise
+            return self._one_at_a_time(batch)  # a branch that no made-up example took may not be for vmap
+        if not known.conditional:
+            road = replace(road, used=road.used | found.used, draws=road.draws or found.draws)
+            self._roads[key] = self._latest = road
+        return clipped_sum(found, trainable_parameters(self._model), self._max_norm)
+
+    def _one_at_a_time(self, batch: Examples) -> ClippedSum:
+        return sequential.clipped_sum(self._model, self._loss, *batch, max_norm=self._max_norm, views=self._views)
 
     def explain(self, inputs: Tree, targets: Tree | None = None) -> Explanation:
         """Where the time and the memory of a call go, site by site; print it to see a table.
@@ -258,20 +256,21 @@ class ClippedGradient:
             inputs: as in a call. Only shapes and types are looked at: made-up numbers are run.
             targets: as in a call; by default class 0 for all.
         """
+        examples = len(tensors(inputs)[0])
         if targets is None:
-            examples = tensors(inputs)[0].shape[0]
-            targets = torch.zeros(examples, dtype=torch.int64, device=tensors(inputs)[0].device)
+            classes = torch.zeros(examples, dtype=torch.int64, device=tensors(inputs)[0].device)
+            targets = classes if self._template is None else repeated(self._template[1], examples)
         batch_size(inputs, targets, self._views)
         with torch.enable_grad():
-            _, road = self._road(inputs, targets)
+            _, road = self._road(each(torch.detach, (inputs, targets)))
             if not road.fast:
                 raise SfumatoError(
                     "the model runs one example at a time, the slow way, so there are no sites to explain",
                     "see the warning of the first call for what stands in the way",
                 )
-            return explain(self._model, self._loss, inputs, targets, views=self._views, road=road, memory=self._memory)
+            return explain(self._model, self._loss, examples, views=self._views, road=road, memory=self._memory)
 
-    def self_check(self, example_shape: Any, *, targets: Tree | None = None) -> None:
+    def self_check(self, example_shape: Any = None, *, targets: Tree | None = None) -> None:
         """Compares this object's sums with the slow truth on made-up examples, and refuses if they differ.
 
         Ordinary examples and adversarial ones (a large offset, tiny and huge scales) are tried. Nothing private is
@@ -280,42 +279,46 @@ class ClippedGradient:
         Args:
             example_shape: the shape of one view of one example, such as ``(3, 32, 32)``; for several inputs a tuple or
                 dict of shapes; in place of a shape, a made-up tensor of one example where numbers of any size won't do.
-            targets: (M, ...) made-up targets, used in turn; by default the classes of the model's output.
+                By default it is the template's, and whole numbers are taken from there.
+            targets: (M, ...) made-up targets, used in turn; by default the template's if `example_shape` is, or else
+                the classes of the model's output.
         """
-        inputs, targets = selfcheck.made_up(self._model, example_shape, targets, self._views, examples=6)
-        self._road(inputs, targets)
+        made_up = self._made_up(example_shape, targets, examples=6)
+        self._road(made_up)
 
         def build(model: nn.Module) -> ClippedGradient:
             return ClippedGradient(
-                model, self._loss, max_norm=self._max_norm, views=self._views, ways=self._memory.tuner.ways
+                model,
+                self._loss,
+                max_norm=self._max_norm,
+                views=self._views,
+                ways=self.ways,
+                template=made_up,
             )
 
-        selfcheck.check(
-            self, build, self._model, self._loss, inputs, targets, max_norm=self._max_norm, views=self._views
-        )
+        selfcheck.check(self, build, self._model, self._loss, made_up, max_norm=self._max_norm, views=self._views)
 
-    def bytes_per_example(self, example_shape: Any, *, targets: Tree | None = None) -> int:
+    def bytes_per_example(self, example_shape: Any = None, *, targets: Tree | None = None) -> int:
         """An estimate of the memory, in bytes, that one more example in a batch costs, views included.
 
         Args:
             example_shape, targets: as in `self_check`.
         """
-        inputs, targets = selfcheck.made_up(self._model, example_shape, targets, self._views, examples=4)
         with torch.enable_grad():
-            _, road = self._road(inputs, targets)
-            return self._bytes_each(inputs, targets, road)
+            return self._bytes_each(self._road(self._made_up(example_shape, targets, examples=1))[1])
 
-    def _bytes_each(self, inputs: Tree, targets: Tree, road: Road) -> int:
-        return memory.bytes_per_example(
-            self._model, self._loss, inputs, targets, views=self._views, road=road, memory=self._memory
+    def _made_up(self, example_shape: Any, targets: Tree | None, *, examples: int) -> Examples:
+        found = selfcheck.made_up(
+            self._model, example_shape, targets, self._views, examples=examples, template=self._template
         )
+        if not self._given:
+            self._template = found
+        return found
+
+    def _bytes_each(self, road: Road) -> int:
+        return memory.bytes_per_example(self._model, self._loss, views=self._views, road=road, memory=self._memory)
 
 
-def _added(first: ClippedSum, second: ClippedSum) -> ClippedSum:
-    for name, value in first.gradients.items():
-        value += second.gradients[name]
-    return ClippedSum(
-        gradients=first.gradients,
-        norms=torch.cat([first.norms, second.norms]),
-        losses=torch.cat([first.losses, second.losses]),
-    )
+def _plain(tensor: Tensor) -> Tensor:
+    """Without a graph, and with a count of what is written to it."""
+    return tensor.clone() if tensor.is_inference() else tensor.detach()

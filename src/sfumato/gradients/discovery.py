@@ -6,32 +6,20 @@ import random
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import sequential, vectorised
-from sfumato.gradients.examples import Tree, synthetic
-
-
-@dataclass(frozen=True, kw_only=True)
-class Road:
-    """How to run a model on inputs of one kind.
-
-    Attributes:
-        fast: all examples at once, or else one after the other.
-        expanded: names of the parameters that get a copy per example.
-        used: names of the trainable parameters that have a gradient.
-        draws: whether the model throws dice that are keyed by example.
-    """
-
-    fast: bool
-    expanded: frozenset[str]
-    used: frozenset[str]
-    draws: bool = False
+from sfumato.gradients import sequential
+from sfumato.gradients.conditions import Asked, agreeing
+from sfumato.gradients.examples import Tree, each, tensors
+from sfumato.gradients.made_up import Examples, candidates
+from sfumato.gradients.sites.dropout import WORDS
+from sfumato.gradients.vectorised import Memory, Road, Run, run
 
 
 @contextmanager
@@ -53,27 +41,19 @@ def run_expanding(
     targets: Tree,
     *,
     views: int,
-    expanded: frozenset[str],
-    memory: vectorised.Memory,
+    road: Road,
+    memory: Memory,
     keys: Tensor | None = None,
     own_copies: bool = False,
-) -> tuple[vectorised.Run, frozenset[str]]:
-    """A run in which no gradient path was missed, and the parameters that had to be expanded for it."""
+) -> tuple[Run, Road]:
+    """A run in which no gradient path was missed, and the road with what had to be known for it."""
     for _ in range(sum(1 for _ in model.parameters()) + 1):
-        found = vectorised.run(
-            model,
-            loss,
-            inputs,
-            targets,
-            views=views,
-            expanded=expanded,
-            memory=memory,
-            keys=keys,
-            own_copies=own_copies,
+        found = run(
+            model, loss, inputs, targets, views=views, road=road, memory=memory, keys=keys, own_copies=own_copies
         )
         if not found.missed:
-            return found, expanded
-        expanded |= found.missed
+            return found, road
+        road = replace(road, expanded=road.expanded | found.missed)
     raise SfumatoError(
         "the model uses its parameters in another way at every run, so no way to clip it was found",
         "make its forward pass use the same parameters each time",
@@ -83,54 +63,85 @@ def run_expanding(
 def discover(
     model: nn.Module,
     loss: Callable[[Any, Tree], Tensor],
-    inputs: Tree,
-    targets: Tree,
+    batch: Examples,
     *,
     views: int,
-    memory: vectorised.Memory,
+    memory: Memory,
+    template: Examples | None,
 ) -> Road:
-    """The road for inputs of this shape: only shapes and types of the arguments are looked at.
+    """The road for a batch of this shape: only structure, shapes and types of its tensors are looked at.
 
-    The fast road is tried first, on two made-up examples; if torch cannot vectorise the model, the slow one, with a
-    warning; if that fails too, the model's own error is reported.
+    The fast road is tried first, on a few made-up examples; if torch cannot vectorise the model, the slow one, with a
+    warning; if that fails too, other made-up examples, and at last the model's own error is reported.
     """
-    generator = torch.Generator().manual_seed(0)
-    inputs = synthetic(inputs, 2, generator)
-    targets = synthetic(targets, 2, generator)
+    failure: Exception | None = None
     with undisturbed_random():
-        try:
-            found, expanded = run_expanding(
-                model, loss, inputs, targets, views=views, expanded=frozenset(), memory=memory, own_copies=True
-            )
-            road = Road(fast=True, expanded=expanded, used=found.used, draws=found.draws)
-        except SfumatoError:
-            raise
-        except Exception as reason:
-            road = _slow(model, loss, inputs, targets, views, reason)
+        for made_up in candidates(batch, template):
+            try:
+                road = _found(model, loss, made_up, views, memory)
+                break
+            except SfumatoError:
+                raise
+            except Exception as error:
+                failure = failure or error
+        else:
+            raise SfumatoError(
+                f"the model or loss fails on one example: {first_line(failure)}",  # type: ignore[arg-type]
+                "make it run on a batch of one made-up example of the same shape; where it takes only certain values "
+                "(not random ones, not whole numbers that are all 0 or all 1), give template=(inputs, targets) of "
+                "made-up examples",
+            ) from failure
     if not road.used:
         raise SfumatoError(
             "loss does not depend on any trainable parameter of the model",
             "check the loss function, and that the forward pass is not detached or under torch.no_grad()",
         )
-    return road
+    return replace(road, made_up=each(lambda tensor: tensor[:1], made_up))
 
 
-def _slow(model, loss, inputs: Tree, targets: Tree, views: int, reason: Exception) -> Road:
+def _found(model, loss, made_up: Examples, views: int, memory: Memory) -> Road:
+    """The road that these examples can go; the model's own error if there is none."""
     try:
-        *_, used = sequential.clipped_sum(model, loss, inputs, targets, max_norm=1.0, views=views)
+        return _fast(model, loss, made_up, views, memory)
     except SfumatoError:
         raise
     except Exception as error:
-        raise SfumatoError(
-            f"the model or loss fails on one example: {first_line(error)}",
-            "make it run on a batch of one made-up example of the same shape",
-        ) from error
+        reason = first_line(error)
+    used: set[str] = set()
+    sequential.clipped_sum(model, loss, *made_up, max_norm=1.0, views=views, used=used)
     warnings.warn(
-        f"this model cannot be vectorised over examples, so they run one at a time, slowly: {first_line(reason)}",
+        f"this model cannot be vectorised over examples, so they run one at a time, slowly: {reason}",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
-    return Road(fast=False, expanded=frozenset(), used=used)
+    return Road(fast=False, used=frozenset(used))
+
+
+def _fast(model, loss, made_up: Examples, views: int, memory: Memory) -> Road:
+    road, examples = Road(fast=True), len(tensors(made_up)[0])
+    keys = torch.zeros(examples, WORDS, dtype=torch.int64)
+
+    def explore(rows: Any) -> None:
+        nonlocal road
+        part = each(itemgetter(rows), made_up)
+        try:
+            found, road = run_expanding(
+                model, loss, *part, views=views, road=road, memory=memory, keys=keys[rows], own_copies=True
+            )
+        except Asked:
+            road = replace(road, conditional=True)
+            return explore(rows)
+        road = replace(
+            road,
+            used=road.used | found.used,
+            draws=road.draws or found.draws,
+            writes=road.writes or found.writes,
+        )
+        return None
+
+    for _ in agreeing(explore, examples):
+        pass
+    return road
 
 
 def first_line(error: Exception) -> str:

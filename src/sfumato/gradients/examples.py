@@ -32,6 +32,13 @@ def each(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     )
 
 
+def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Real numbers in this type, complex ones in that of such pairs, any others as they are."""
+    if tensor.is_complex():
+        return tensor.to(dtype.to_complex())
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
 def tensors(tree: Tree) -> list[Tensor]:
     """All tensors of a structure, in order."""
     found: list[Tensor] = []
@@ -118,7 +125,7 @@ def loss_of_one(
     """
     if views == 1:
         inputs = each(lambda tensor: tensor.unsqueeze(0), inputs)
-    targets = each(lambda tensor: tensor.unsqueeze(0).expand(views, *tensor.shape), targets)
+    targets = each(lambda tensor: torch.stack([tensor] * views) if views > 1 else tensor.unsqueeze(0), targets)
     value = loss(call(model, tensors_by_name, inputs), targets)
     if not isinstance(value, Tensor) or value.dim() != 0 or not value.is_floating_point():
         shape = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -127,18 +134,3 @@ def loss_of_one(
             "use a loss with reduction='mean'",
         )
     return value
-
-
-def synthetic(tree: Tree, examples: int, generator: torch.Generator) -> Tree:
-    """Made-up tensors like these, for questions that must not be asked of private examples.
-
-    Normal numbers for floating types, zeros (a valid class and a valid token) for all others.
-    """
-
-    def like(tensor: Tensor) -> Tensor:
-        shape = (examples, *tensor.shape[1:])
-        if not tensor.is_floating_point():
-            return tensor.new_zeros(shape)
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(tensor)
-
-    return each(like, tree)

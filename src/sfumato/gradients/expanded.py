@@ -34,7 +34,10 @@ def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
         if not parameter.is_floating_point():
             raise SfumatoError(
                 f"parameter {name!r} has the type {parameter.dtype}, which has no clipped gradient",
-                "use real floating-point parameters, or freeze it with requires_grad_(False)",
+                "hold real and imaginary parts in a real parameter (..., 2) and use torch.view_as_complex of it in the "
+                "forward pass, or freeze it with requires_grad_(False)"
+                if parameter.is_complex()
+                else "use real floating-point parameters, or freeze it with requires_grad_(False)",
             )
     if not found:
         raise SfumatoError(

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.gradients import clipping
-from sfumato.gradients.discovery import Road, undisturbed_random
-from sfumato.gradients.examples import Tree, synthetic, tensors
+from sfumato.gradients.discovery import undisturbed_random
+from sfumato.gradients.examples import Tree
+from sfumato.gradients.made_up import repeated
+from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.tuner import wait_for
-from sfumato.gradients.vectorised import Memory, run
+from sfumato.gradients.vectorised import Memory, Road, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,21 +103,18 @@ def _named(parameters: tuple[str, ...]) -> str:
 def explain(
     model: nn.Module,
     loss: Callable[[Any, Tree], Tensor],
-    inputs: Tree,
-    targets: Tree,
+    examples: int,
     *,
     views: int,
     road: Road,
     memory: Memory,
 ) -> Explanation:
-    """Runs one batch of made-up examples twice, and times the second run."""
-    generator = torch.Generator().manual_seed(0)
-    examples = tensors(inputs)[0].shape[0]
-    inputs, targets = synthetic(inputs, examples, generator), synthetic(targets, examples, generator)
+    """Runs a batch of so many copies of the road's made-up example twice, and times the second run."""
+    made_up, keys = repeated(road.made_up, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
     with undisturbed_random():
         for _ in range(2):
             began = time.perf_counter()
-            found = run(model, loss, inputs, targets, views=views, expanded=road.expanded, memory=memory)
+            found = run(model, loss, *made_up, views=views, road=road, memory=memory, keys=keys)
             sums: list[tuple[tuple[str, ...], float, int]] = []
             with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
                 factors = clipping.clip_factors(found.squared_norms(), found.losses, max_norm=1.0, dtype=torch.float32)

@@ -183,27 +183,30 @@ def nothing_kept(model: nn.Module, loss: Any, own: Iterable[tuple[str, Tensor]] 
 
     Args:
         own: further named tensors that must not be written to, such as copies that stand in for buffers.
-        strict: also compare numbers and strings; needed where the model sees plain values (under vmap it cannot turn
-            an example's value into a number).
+        strict: also compare numbers, strings and what tensors hold; needed where the model sees plain values (under
+            vmap it cannot turn an example's value into a number unless it is given an answer, see `conditions`).
     """
     modules = list(model.named_modules())
     if isinstance(loss, nn.Module):
         modules += [(f"loss.{name}".rstrip("."), module) for name, module in loss.named_modules()]
     kept = _Kept(modules, own, strict)
-    failure: Exception | None = None
     try:
         yield
     except Exception as error:
-        failure = error
+        _refuse_change(kept, error)
+        raise
+    _refuse_change(kept, None)
+
+
+def _refuse_change(kept: _Kept, failure: Exception | None) -> None:
     kept.restore_aliases()
     path = kept.change()
-    if path is not None:
-        kept.restore()
-        place = ".".join(part for part in path if part != "_buffers").lstrip(".")
-        raise SfumatoError(
-            f"the forward pass leaves a new or changed value in {place!r}, which the next example would meet",
-            "compute it anew in every forward pass, or freeze the module that keeps it with .eval(); in place of the "
-            "hooks of torch.nn.utils.weight_norm and spectral_norm take those of torch.nn.utils.parametrizations",
-        ) from failure
-    if failure is not None:
-        raise failure
+    if path is None:
+        return
+    kept.restore()
+    place = ".".join(part for part in path if part != "_buffers").lstrip(".")
+    raise SfumatoError(
+        f"the forward pass leaves a new or changed value in {place!r}, which the next example would meet",
+        "compute it anew in every forward pass, or freeze the module that keeps it with .eval(); in place of the "
+        "hooks of torch.nn.utils.weight_norm and spectral_norm take those of torch.nn.utils.parametrizations",
+    ) from failure

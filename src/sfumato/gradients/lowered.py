@@ -25,6 +25,14 @@ def hides_examples(value: object) -> bool:
     return isinstance(value, Tensor) and _functorch.is_batchedtensor(value)
 
 
+def values_of(tensor: Tensor) -> tuple[Tensor, int] | None:
+    """What a tensor that `is_batched` holds for all examples, and the axis of the examples; None if it is not."""
+    if not is_batched(tensor):
+        return None
+    value, axis = _functorch._unwrap_batched(tensor, retrieve_current_functorch_interpreter().level())
+    return None if axis is None else (value, axis)
+
+
 def lowered(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """``function`` of the tensors as (B, ...), its result (B, ...) as one example's again.
 

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfumato.gradients.discovery import Road, undisturbed_random
-from sfumato.gradients.examples import Tree, each, tensors
-from sfumato.gradients.vectorised import Memory, run
+from sfumato.gradients.discovery import undisturbed_random
+from sfumato.gradients.examples import Tree, tensors
+from sfumato.gradients.made_up import repeated
+from sfumato.gradients.sites.dropout import WORDS
+from sfumato.gradients.vectorised import Memory, Road, run
 
 # Tensors of a layer's size that live for a moment: its output gradient, its input gradient, a kernel's workspace.
 _TEMPORARIES = 3
@@ -23,8 +25,6 @@ NEAR, LEAST_IMAGES = 384 << 20, 8
 def bytes_per_example(
     model: nn.Module,
     loss: Callable[[Any, Tree], Tensor],
-    inputs: Tree,
-    targets: Tree,
     *,
     views: int,
     road: Road,
@@ -32,11 +32,9 @@ def bytes_per_example(
 ) -> int:
     """Bytes per example: activations that autograd saves, per-example gradients, and a few tensors of passing use.
 
-    Args:
-        inputs: four made-up examples; the difference between four and two is what two examples cost.
-        targets: theirs.
+    The difference between four copies of the road's made-up example and two is what two examples cost.
     """
-    own = sum(tensor[:1].numel() * tensor.element_size() for tensor in tensors(inputs))
+    own = sum(tensor.numel() * tensor.element_size() for tensor in tensors(road.made_up[0]))
     if not road.fast:
         return own
 
@@ -47,9 +45,9 @@ def bytes_per_example(
             saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
             return tensor
 
-        few, fewer = (each(lambda tensor: tensor[:examples], tree) for tree in (inputs, targets))
+        made_up, keys = repeated(road.made_up, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
         with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            found = run(model, loss, few, fewer, views=views, expanded=road.expanded, memory=memory, own_copies=True)
+            found = run(model, loss, *made_up, views=views, road=road, memory=memory, keys=keys, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
         saved.clear()  # a graph holds the hook, and thus all that is saved, as long as it lives: for ever
         return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(part.bytes() for part in found.parts)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfumato.gradients.examples import Tree, call, each, tensors
+from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
 from sfumato.gradients.frozen import FrozenNorms
 
 
@@ -39,7 +39,7 @@ def clipped_sum(
     """
 
     def converted(tensor: Tensor) -> Tensor:
-        return tensor.detach().to(dtype) if dtype is not None and tensor.is_floating_point() else tensor.detach()
+        return tensor.detach() if dtype is None else in_precision(tensor.detach(), dtype)
 
     trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     total = {name: torch.zeros_like(model.get_parameter(name), dtype=torch.float64) for name in trainable}
@@ -49,7 +49,7 @@ def clipped_sum(
         state |= {name: converted(buffer).clone() for name, buffer in model.named_buffers()}
         for name in trainable:
             state[name].requires_grad_()
-        example = each(lambda tensor, row=index: converted(tensor[row]), inputs)
+        example = each(lambda tensor, row=index: converted(tensor[row]).clone(), inputs)
         target = each(lambda tensor, row=index: converted(tensor[row]), targets)
         value = _mean_loss(model, loss, state, example, target, views)
         gradients = _gradients(value, {name: state[name] for name in trainable})

@@ -8,6 +8,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato.gradients import oracle
 from sfumato.gradients.discovery import first_line, undisturbed_random
-from sfumato.gradients.examples import Tree, call, each, tensors
+from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
 from sfumato.gradients.isolation import nothing_kept
+from sfumato.gradients.made_up import Examples
 from sfumato.gradients.randomless import WithoutRandomness
 
 if TYPE_CHECKING:
-    from sfumato.gradients.clipped import ClippedSum
+    from sfumato.gradients.sums import ClippedSum
 
 Gradient = Callable[[Tree, Tree], "ClippedSum"]
 
@@ -42,13 +44,19 @@ _REMEDY = (
 
 
 def made_up(
-    model: nn.Module, example_shape: Any, targets: Tree | None, views: int, *, examples: int
-) -> tuple[Tree, Tree]:
+    model: nn.Module,
+    example_shape: Any,
+    targets: Tree | None,
+    views: int,
+    *,
+    examples: int,
+    template: Examples | None,
+) -> Examples:
     """Made-up inputs (E, ...) or (E, K, ...) and targets (E, ...), on the model's device, in its type.
 
     Args:
-        example_shape: as in `ClippedGradient.self_check`.
-        targets: (M, ...) to be used in turn, or None for the classes of the model's output.
+        example_shape: as in `ClippedGradient.self_check`; None for that of the template.
+        targets: (M, ...) to be used in turn, or None for the template's, or for the classes of the model's output.
     """
     like = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
     generator = torch.Generator().manual_seed(1)
@@ -65,6 +73,8 @@ def made_up(
         if isinstance(spec, Tensor):
             if spec.is_floating_point():
                 return draw(tuple(spec.shape)).to(spec.dtype)
+            if spec.is_complex():
+                return torch.view_as_complex(draw((*spec.shape, 2))).to(spec.dtype)
             return torch.stack([spec if views == 1 else torch.stack([spec] * views)] * examples).to(like.device)
         if isinstance(spec, dict):
             return {key: build(value) for key, value in spec.items()}
@@ -77,17 +87,26 @@ def made_up(
             f"example_shape must be a shape such as (3, 32, 32), got {spec!r}", "give one example's shape"
         )
 
-    inputs = build(example_shape)
-    if targets is None:
-        targets = torch.arange(examples, device=like.device) % _classes(model, inputs, views)
+    def in_turn(tensor: Tensor) -> Tensor:
+        return tensor[torch.arange(examples, device=tensor.device) % len(tensor)]
+
+    def drawn_anew(tensor: Tensor) -> Tensor:
+        real = tensor.is_floating_point()
+        return (draw(tuple(tensor.shape[1 if views == 1 else 2 :])) if real else in_turn(tensor)).to(tensor)
+
+    if example_shape is not None:
+        inputs = build(example_shape)
+    elif template is not None:
+        inputs, targets = each(drawn_anew, template[0]), template[1] if targets is None else targets
     else:
-        order = torch.arange(examples) % tensors(targets)[0].shape[0]
-        targets = each(lambda tensor: tensor[order.to(tensor.device)], targets)
-    return inputs, targets
+        raise SfumatoError("example_shape is missing", "give one example's shape, or build the object with template=")
+    if targets is None:
+        return inputs, torch.arange(examples, device=like.device) % _classes(model, inputs, views)
+    return inputs, each(in_turn, targets)
 
 
 def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
-    batch = each(lambda tensor: tensor[:2] if views == 1 else tensor[0], inputs)
+    batch = each(lambda tensor: (tensor[:2] if views == 1 else tensor[0]).clone(), inputs)
     state = {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
     with torch.no_grad(), undisturbed_random(), nothing_kept(model, None):
         try:
@@ -106,8 +125,7 @@ def check(
     build: Callable[[nn.Module], Gradient],
     model: nn.Module,
     loss: Callable[[Any, Tree], Tensor],
-    inputs: Tree,
-    targets: Tree,
+    made_up: Examples,
     *,
     max_norm: float,
     views: int,
@@ -123,11 +141,10 @@ def check(
         gradient: what is checked.
         build: makes the like of it for a copy of the model.
     """
-    count = tensors(inputs)[0].shape[0]
-    everything = list(range(count))
+    everything = list(range(len(tensors(made_up)[0])))
 
     def truth(index: int, dtype: torch.dtype | None) -> _Answer:
-        one = [each(lambda tensor: tensor[index : index + 1], tree) for tree in (inputs, targets)]
+        one = each(itemgetter(slice(index, index + 1)), made_up)
         gradients, norms, _ = oracle.clipped_sum(model, loss, *one, max_norm=max_norm, views=views, dtype=dtype)
         return _Answer(gradients, norms)
 
@@ -140,19 +157,19 @@ def check(
             )
         exact = plain
         with contextlib.suppress(Exception):  # a model with a type written into it has no float64 form
-            doubled = copy.deepcopy(model).double()
+            doubled = copy.deepcopy(model)._apply(_double)
             exact = [truth(index, torch.float64) for index in everything]
         if exact is not plain:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="this model cannot be vectorised")
-                sharp = _Answers(build(doubled), each(_double, inputs), each(_double, targets))
+                sharp = _Answers(build(doubled), each(_double, made_up))
                 for chosen in ([0], everything):
                     _compare(sharp, chosen, exact, exact, relative=_SHARP)
-        _compare(_Answers(gradient, inputs, targets), everything, plain, exact, relative=_LOOSE)
+        _compare(_Answers(gradient, made_up), everything, plain, exact, relative=_LOOSE)
 
 
 def _double(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
+    return in_precision(tensor, torch.float64)
 
 
 class _Answer(NamedTuple):
@@ -177,11 +194,10 @@ class _Answers(NamedTuple):
     """What is checked, with the examples it is checked on."""
 
     gradient: Gradient
-    inputs: Tree
-    targets: Tree
+    made_up: Examples
 
     def of(self, chosen: list[int]) -> _Answer:
-        total = self.gradient(*(each(lambda tensor: tensor[chosen], tree) for tree in (self.inputs, self.targets)))
+        total = self.gradient(*each(itemgetter(chosen), self.made_up))
         return _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
 
 

@@ -13,6 +13,7 @@ from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.gradients.expanded import Leaves, make_leaves, zero_gradients
 from sfumato.gradients.frozen import FrozenNorms
 from sfumato.gradients.isolation import nothing_kept
+from sfumato.gradients.sums import ClippedSum
 
 
 def clipped_sum(
@@ -23,23 +24,24 @@ def clipped_sum(
     *,
     max_norm: float,
     views: int,
-) -> tuple[dict[str, Tensor], Tensor, Tensor, frozenset[str]]:
+    used: set[str] | None = None,
+) -> ClippedSum:
     """Sum over examples of the clipped gradient, adding one example at a time.
 
     Each example meets copies of parameters and buffers of its own, so that nothing written to these, in whatever way,
-    reaches the next one.
+    reaches the next one, and is a copy itself, so that nothing written to it reaches the caller.
 
-    Returns:
-        gradients by parameter name, norms (B,) float64, losses (B,), names of the parameters that had a gradient.
+    Args:
+        used: if given, names of the parameters that have a gradient are added to it.
     """
     total = zero_gradients(model)
     coarsest = max((value.dtype for value in total.values()), key=lambda dtype: torch.finfo(dtype).eps)
-    norms, losses, used = [], [], set()
+    norms, losses = [], []
     for index in range(tensors(inputs)[0].shape[0]):
         leaves = make_leaves(model, 1, (), own_copies=True)
         own = {**leaves.fixed, **leaves.shared}
         with nothing_kept(model, loss, own.items(), strict=True), FrozenNorms():
-            example, target = (each(lambda tensor, row=index: tensor[row], tree) for tree in (inputs, targets))
+            example, target = (each(lambda tensor, row=index: tensor[row].clone(), tree) for tree in (inputs, targets))
             value = loss_of_one(model, loss, own, example, target, views)
             found = _gradients(value, leaves)
         squares = value.detach().new_zeros(1).double()
@@ -50,8 +52,9 @@ def clipped_sum(
             total[name] += clipping.weighted_sum(gradient.unsqueeze(0).to(total[name].dtype), factor)
         norms.append(squares.sqrt())
         losses.append(value.detach())
-        used |= found.keys()
-    return total, torch.cat(norms), torch.stack(losses), frozenset(used)
+        if used is not None:
+            used.update(found)
+    return ClippedSum(gradients=total, norms=torch.cat(norms), losses=torch.stack(losses))
 
 
 def _gradients(value: Tensor, leaves: Leaves) -> dict[str, Tensor]:

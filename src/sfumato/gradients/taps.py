@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sfumato.gradients import conditions, unseen
 from sfumato.gradients.frozen import FrozenNorms
 from sfumato.gradients.lowered import hides_examples, is_batched, lowered
 from sfumato.gradients.sites import (
@@ -50,12 +51,20 @@ class Tape:
         operands: what each tensor that a site uses is to the model's parameters.
         tuner: how each site's way is chosen.
         draws: the random numbers of dropout, or None where there shall be none.
+        conditions: what the model asks about its example.
     """
 
-    def __init__(self, device: torch.device, operands: Operands, tuner: Tuner, draws: Draws | None):
+    def __init__(
+        self,
+        device: torch.device,
+        operands: Operands,
+        tuner: Tuner,
+        draws: Draws | None,
+        conditions: conditions.Conditions,
+    ):
         self.sites: list[Site] = []
         self.anchor = torch.zeros((), device=device, requires_grad=True)
-        self.operands, self.tuner, self.draws = operands, tuner, draws
+        self.operands, self.tuner, self.draws, self.conditions = operands, tuner, draws, conditions
 
     def note(self, site: Site, examples: int, views: int) -> None:
         """A site's call begins."""
@@ -113,10 +122,13 @@ class Taps(FrozenNorms):
 
         Inputs of no more than `axes` axes, those of a single image, have none for views, and get one for the call.
 
-        It can where the inputs depend on the example, the operands do not, and one of them is trained.
+        It can where the inputs depend on the example, the operands do not, and one of them is trained. Complex ones
+        are left to autograd, which knows where to conjugate.
         """
         operands = site.operands.values()
         if not is_batched(inputs) or any(hides_examples(operand) for operand in operands):
+            return NotImplemented
+        if any(tensor.is_complex() for tensor in (inputs, *operands)):
             return NotImplemented
         if not any(operand.requires_grad for operand in operands):
             return NotImplemented
@@ -162,4 +174,6 @@ HANDLERS: dict[Callable, Callable] = {
     **recurrent.HANDLERS,
     **composites.HANDLERS,
     **dropout.HANDLERS,
+    **conditions.HANDLERS,
+    **unseen.HANDLERS,
 }

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sfumato._checks import SfumatoError
+from sfumato.gradients.conditions import Conditions
 from sfumato.gradients.contributions import Contribution, contributions
 from sfumato.gradients.derived import Forms, Operands
-from sfumato.gradients.examples import Tree, loss_of_one, tensors
+from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.gradients.expanded import make_leaves
 from sfumato.gradients.isolation import nothing_kept
 from sfumato.gradients.randomless import WithoutRandomness
@@ -20,6 +22,29 @@ from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.dropout import Draws
 from sfumato.gradients.taps import Tape, Taps
 from sfumato.gradients.tuner import Tuner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Road:
+    """How to run a model on inputs of one kind.
+
+    Attributes:
+        fast: all examples at once, or else one after the other.
+        expanded: names of the parameters that get a copy per example.
+        used: names of the trainable parameters that have a gradient.
+        draws: whether the model throws dice that are keyed by example.
+        conditional: whether the model asks about its example (`conditions`).
+        writes: whether model or loss write to the inputs or targets that they are given.
+        made_up: one example's inputs and targets, (1, ...), on which all this was found out.
+    """
+
+    fast: bool
+    expanded: frozenset[str] = frozenset()
+    used: frozenset[str] = frozenset()
+    draws: bool = False
+    conditional: bool = False
+    writes: bool = False
+    made_up: tuple[Tree, Tree] = field(default=((), ()), repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -40,6 +65,8 @@ class Run:
         missed: names of parameters that were shared but must be expanded; if any, `parts` is empty.
         sites: the tapped calls, in the order of the forward pass.
         draws: whether the examples' keys were needed.
+        conditional: whether the model asked about its example.
+        writes: whether inputs or targets were written to.
     """
 
     losses: Tensor
@@ -47,6 +74,8 @@ class Run:
     missed: frozenset[str]
     sites: list[Site]
     draws: bool
+    conditional: bool
+    writes: bool
 
     @property
     def used(self) -> frozenset[str]:
@@ -68,7 +97,7 @@ def run(
     targets: Tree,
     *,
     views: int,
-    expanded: Collection[str],
+    road: Road,
     memory: Memory,
     keys: Tensor | None = None,
     own_copies: bool = False,
@@ -78,29 +107,53 @@ def run(
     Args:
         inputs: tensors (B, ...) or (B, K, ...) if views is K > 1.
         targets: tensors (B, ...).
-        expanded: names of the parameters to expand.
+        road: what is known of the model; of it `expanded`, `conditional` and `writes` count.
         memory: what earlier runs found out about the model.
-        keys: (B, 4) int64 for dropout; by default drawn from torch's global generator, if any are needed.
-        own_copies: let the model work on copies of its parameters and buffers.
+        keys: (B, 4) int64, for dropout; by default drawn from torch's global generator, if any are needed.
+        own_copies: let the model work on copies of its parameters and buffers, and of inputs and targets.
+
+    Raises:
+        Asked: the model asks about its example, and the road does not say so.
+        Disagreement: it does, and the examples differ.
     """
-    first = tensors(inputs)[0]
-    leaves = make_leaves(model, first.shape[0], expanded, own_copies=own_copies)
+    own_copies = own_copies or road.conditional
+    if own_copies or road.writes:
+        inputs, targets = (each(torch.clone, tree) for tree in (inputs, targets))
+    given = [*tensors(inputs), *tensors(targets)]
+    versions = [tensor._version for tensor in given]
+    device, examples = given[0].device, given[0].shape[0]
+    leaves = make_leaves(model, examples, road.expanded, own_copies=own_copies)
     operands = Operands(leaves.shared, leaves.originals, memory.forms)
-    draws = None if WithoutRandomness.active else Draws(first.shape[0], keys)
-    tape = Tape(first.device, operands, memory.tuner, draws)
+    draws = None if WithoutRandomness.active else Draws(examples, keys)
+    conditions = Conditions(answered=road.conditional, device=device)
+    tape = Tape(device, operands, memory.tuner, draws, conditions)
 
     def one(own: dict[str, Tensor], example: Tree, target: Tree) -> Tensor:
         with Taps(tape):
             return loss_of_one(model, loss, {**leaves.fixed, **leaves.shared, **own}, example, target, views)
 
-    with nothing_kept(model, loss, {**leaves.fixed, **leaves.shared}.items()), warnings.catch_warnings():
+    own = {**leaves.fixed, **leaves.shared}.items()
+    with nothing_kept(model, loss, own, strict=road.conditional), conditions, warnings.catch_warnings():
         # Functions without a batching rule run one example at a time inside vmap: slower, and as exact.
         warnings.filterwarnings("ignore", message=".*performance drop.*")
         losses = torch.vmap(one, randomness="different")(leaves.expanded, inputs, targets)
         mains, missed = leaves.gradient_of_mains(losses.sum(), [tape.anchor])
-    drew = draws is not None and draws.count > 0
-    if missed:
-        return Run(losses=losses.detach(), parts=[], missed=frozenset(missed), sites=tape.sites, draws=drew)
-    found = [pair for site in tape.sites for pair in site.hand_over()]
-    parts = contributions(found, mains, operands)
-    return Run(losses=losses.detach(), parts=parts, missed=frozenset(), sites=tape.sites, draws=drew)
+    writes = versions != [tensor._version for tensor in given]
+    if writes and not (own_copies or road.writes):
+        raise SfumatoError(
+            "the forward pass has written to the inputs or targets of the call, and did not do so on made-up examples",
+            "let it work on a clone of them",
+        )
+    parts: list[Contribution] = []
+    if not missed:
+        found = [pair for site in tape.sites for pair in site.hand_over()]
+        parts = contributions(found, mains, operands)
+    return Run(
+        losses=losses.detach(),
+        parts=parts,
+        missed=frozenset(missed),
+        sites=tape.sites,
+        draws=draws is not None and draws.count > 0,
+        conditional=conditions.asked,
+        writes=writes,
+    )

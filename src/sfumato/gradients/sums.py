@@ -1,0 +1,67 @@
+"""The clipped sum of a batch, and how those of its parts add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sfumato.gradients import clipping
+from sfumato.gradients.vectorised import Run
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClippedSum:
+    """The clipped sum of a batch. `norms` and `losses` are private: no noise protects them, so never log them.
+
+    Attributes:
+        gradients: by parameter name, of the parameter's shape, float32 at least: the sum over examples (not the mean).
+        norms: (B,) float64, the norm of each example's gradient before clipping; nan or inf where it was not finite,
+            and that example contributed zero.
+        losses: (B,), each example's mean loss over its views.
+    """
+
+    gradients: dict[str, Tensor]
+    norms: Tensor
+    losses: Tensor
+
+    def followed_by(self, other: ClippedSum) -> ClippedSum:
+        """That of this batch and another one; this one's gradients are added to in place."""
+        for name, value in self.gradients.items():
+            value += other.gradients[name]
+        return ClippedSum(
+            gradients=self.gradients,
+            norms=torch.cat([self.norms, other.norms]),
+            losses=torch.cat([self.losses, other.losses]),
+        )
+
+    def in_order(self, rows: Tensor) -> ClippedSum:
+        """The same of a batch whose examples stood at these places, (B,) int64."""
+        order = rows.argsort().to(self.norms.device)
+        return ClippedSum(gradients=self.gradients, norms=self.norms[order], losses=self.losses[order])
+
+
+def clipped_sum(found: Run, trainable: dict[str, Tensor], max_norm: float) -> ClippedSum:
+    """The clipped sum of the examples of a run, whose parts are taken from it; never in half precision, whatever the
+    model ran in.
+
+    Args:
+        trainable: the parameters, by name.
+        max_norm: the bound ``C``.
+    """
+    dtypes = {name: clipping.accumulation_dtype(parameter.dtype) for name, parameter in trainable.items()}
+    coarsest = max(dtypes.values(), key=lambda dtype: torch.finfo(dtype).eps)
+    sums: dict[str, Tensor] = {}
+    with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
+        squares = found.squared_norms()
+        factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, dtype=coarsest)
+        while found.parts:  # one at a time, so that what a part holds is freed with it
+            sums |= found.parts.pop().weighted_sums(factors)
+        gradients = {
+            name: sums[name].detach().to(dtypes[name])
+            if name in sums
+            else torch.zeros_like(parameter.detach(), dtype=dtypes[name])
+            for name, parameter in trainable.items()
+        }
+    return ClippedSum(gradients=gradients, norms=squares.sqrt(), losses=found.losses)
