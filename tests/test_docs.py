@@ -15,7 +15,7 @@ import tyro
 import sfumato
 from sfumato import cli, models, optim
 from sfumato.cli.verbs import VERBS, load
-from sfumato.data.source import KINDS
+from sfumato.data.kinds import KINDS
 from sfumato.data.zoo import NAMES as DATA_SETS
 from sfumato.training import directory
 

@@ -35,6 +35,27 @@ def test_help_imports_nothing_heavy(verb):
     assert loaded & (HEAVY if verb else HEAVY | {"tyro", "rich"}) == set()
 
 
+ABSENT = (
+    "train folder:missing",
+    "train missing.toml",
+    "pretrain npz:missing --public",
+    "features csv:missing --backbone timm:resnet10t",
+    "sweep features:missing --vary ema=0,1",
+    "dedup digits folder:missing",
+    "evaluate run folder:missing",
+)
+
+
+@pytest.mark.parametrize("given", ABSENT)
+def test_what_is_not_there_is_refused_before_torch_is_imported(given):
+    code = (
+        "import sys; from sfumato.cli import main; status = main(sys.argv[1:]); print('torch' in sys.modules, status)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, *given.split()], capture_output=True, text=True, check=True)
+    assert ended.stdout == "False 1\n"
+    assert "does not exist" in ended.stderr
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_overview_says_what_a_verb_says_of_itself(verb):
     assert load(verb).__doc__.replace("\n    ", " ").startswith(VERBS[verb].rstrip("."))

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from sfumato.data import FACTS, KINDS, open_source
-from sfumato.data.source import parse
+from sfumato.data.kinds import parse
 
 
 def test_facts_are_read_unless_declared(class_folder, key):

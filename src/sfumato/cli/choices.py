@@ -166,6 +166,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
     def with_recipe(self, what: str) -> Self:
         """These options over those of the recipe, where `what` is one."""
         from sfumato._checks import SfumatoError
+        from sfumato.data import refuse_absent
 
         if not what.endswith(".toml"):
             if self.source is not None:
@@ -173,6 +174,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
                     f"--source {self.source} and the source {what} are both given",
                     "leave out --source, which is for recipes",
                 )
+            refuse_absent(what)
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
         options = recipe.read(what, known, verb=type(self).__name__.lower())
@@ -188,6 +190,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         merged = replace(self, **{**options, **given})
         if merged.source is None:
             raise SfumatoError(f"the recipe {what} names no source", 'give --source, or add source = "digits" to it')
+        refuse_absent(merged.source)
         return merged
 
     def as_pretrained(self) -> tuple[Self, list[str]]:

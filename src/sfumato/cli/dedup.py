@@ -57,13 +57,17 @@ class Dedup:
         import json
         from pathlib import Path as FilePath
 
+        from sfumato.data import refuse_absent
+
+        for spec in (self.public, self.private):
+            refuse_absent(spec)
         import numpy as np
         import torch
 
         from sfumato._checks import SfumatoError, one_of, positive_integer
         from sfumato._files import write, writing
         from sfumato.cli.choices import stem_of
-        from sfumato.data import find_duplicates, refuse_absent
+        from sfumato.data import find_duplicates
         from sfumato.data.duplicates import LIMIT, SIDE
         from sfumato.report import page_of_pairs
         from sfumato.training.prepare import default_threads
@@ -71,8 +75,6 @@ class Dedup:
 
         one_of("drop", self.drop, DROPS)
         torch.set_num_threads(positive_integer("threads", default_threads() if self.threads is None else self.threads))
-        for spec in (self.public, self.private):
-            refuse_absent(spec)
         # Not into the same place as the other way round.
         place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):

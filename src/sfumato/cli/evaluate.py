@@ -47,12 +47,15 @@ class Evaluate:
 
     def run(self) -> int:
         """Measure and print."""
+        from sfumato.data import refuse_absent
+
+        refuse_absent(self.source)
         import numpy as np
         import torch
 
         from sfumato._checks import one_of
         from sfumato.data import AsStored, open_source
-        from sfumato.data.source import parse
+        from sfumato.data.kinds import parse
         from sfumato.randomness import owner_key
         from sfumato.training import evaluate, label_sets, load
         from sfumato.training.prepare import choose_device

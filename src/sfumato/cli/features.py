@@ -62,11 +62,14 @@ class Features(SourceChoices):
         """Compute what is missing."""
         import time
 
+        from sfumato.data import refuse_absent
+
+        refuse_absent(self.what)
         import torch
 
         from sfumato import models
         from sfumato._checks import SfumatoError, positive_integer
-        from sfumato.data import Cache, refuse_absent
+        from sfumato.data import Cache
         from sfumato.randomness import owner_key
         from sfumato.training import caching
         from sfumato.training.checkpoint import stored_materials
@@ -84,7 +87,6 @@ class Features(SourceChoices):
         device = choose_device(self.device)
         torch.set_num_threads(self.threads or default_threads())
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
-        refuse_absent(self.what)
         with Bars() as progress:
             backbone, expects = models.load_backbone(
                 self.backbone, weights=self.weights, resolution=self.resolution, model=self.model

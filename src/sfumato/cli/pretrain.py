@@ -37,6 +37,8 @@ class Pretrain(Choices):
 
     def run(self) -> int:
         """Train, and say how well the model does."""
+        if not self.resumes(self.what):
+            self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
         from sfumato.training import public
         from sfumato.training.progress import Bars
 

@@ -58,10 +58,10 @@ class Sweep(PrivateChoices):
 
     def run(self) -> int:
         """Search, and show what was found."""
+        asked = self.with_recipe(self.what)
         from sfumato.cli import factors, search_open, search_private
         from sfumato.training.progress import Bars
 
-        asked = self.with_recipe(self.what)
         varied = (*VARIED, "source") if self.one_at_a_time else VARIED
         rules = space.read(self.vary or (), self.what, varied, trust_code=self.trust_code)
         mode = asked.mode(rules)

@@ -41,6 +41,9 @@ class Train(PrivateChoices):
 
     def run(self) -> int:
         """Train, or say what training would be."""
+        resumed = self.resumes(self.what)
+        if not resumed:
+            self.chosen()
         from sfumato.cli import recorded
         from sfumato.training import uses
         from sfumato.training.progress import Bars
@@ -50,7 +53,7 @@ class Train(PrivateChoices):
             return budgets(self, self.budget)
         if self.seeds is not None:
             return repeat(self)
-        finished = recorded.ended(self.what) if self.resumes(self.what) else None
+        finished = recorded.ended(self.what) if resumed else None
         if finished is not None:
             show(finished, json=self.json)
             return 0
@@ -67,6 +70,19 @@ class Train(PrivateChoices):
         show(finished, json=self.json)
         return 0
 
+    def chosen(self) -> Train:
+        """These options over the recipe's. What cannot be read is refused, before anything heavy is imported."""
+        from sfumato._checks import SfumatoError
+
+        if FilePath(self.what).is_dir() and ":" not in self.what:
+            from sfumato.data import Cache
+
+            raise SfumatoError(
+                f"{self.what} is a folder, but neither a run nor the name of a source",
+                f"write {'features' if Cache(self.what).exists else 'folder'}:{self.what}",
+            )
+        return self.with_recipe(self.what)
+
     @property
     def budget(self) -> float | tuple[float, ...] | None:
         """The budget asked for here, or else by the recipe."""
@@ -78,7 +94,6 @@ class Train(PrivateChoices):
 
     def job(self, progress: Any) -> tuple[Job, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
-        from sfumato._checks import SfumatoError
         from sfumato.cli import recipe, recorded
         from sfumato.privacy import Search
         from sfumato.training.prepare import prepare
@@ -86,14 +101,7 @@ class Train(PrivateChoices):
 
         if self.resumes(self.what):
             return recorded.job(self.what, trust_code=self.trust_code)
-        if FilePath(self.what).is_dir() and ":" not in self.what:
-            from sfumato.data import Cache
-
-            raise SfumatoError(
-                f"{self.what} is a folder, but neither a run nor the name of a source",
-                f"write {'features' if Cache(self.what).exists else 'folder'}:{self.what}",
-            )
-        asked = self.with_recipe(self.what)
+        asked = self.chosen()
         if asked.output is not None:
             asked.directory(progress)  # refuses a place that is taken before anything is read
         asked, taken = asked.as_pretrained()

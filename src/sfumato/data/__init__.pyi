@@ -9,6 +9,9 @@ from .features import Cache as Cache
 from .features import Contents as Contents
 from .files import FileRecords as FileRecords
 from .filtered import write_without as write_without
+from .kinds import KINDS as KINDS
+from .kinds import is_public as is_public
+from .kinds import refuse_absent as refuse_absent
 from .normalise import AsStored as AsStored
 from .normalise import Transform as Transform
 from .normalise import preparation as preparation
@@ -16,14 +19,11 @@ from .pieces import CachedRecords as CachedRecords
 from .records import TEST_FRACTION as TEST_FRACTION
 from .records import Records as Records
 from .source import FACTS as FACTS
-from .source import KINDS as KINDS
 from .source import Part as Part
 from .source import Source as Source
 from .source import facts as facts
-from .source import is_public as is_public
 from .source import open_source as open_source
 from .source import own_codes as own_codes
-from .source import refuse_absent as refuse_absent
 from .validation import put_aside as put_aside
 from .views import Draws as Draws
 from .views import Views as Views

@@ -18,7 +18,7 @@ TEST_FRACTION = 0.2
 """Share of each class that the split puts in the test part."""
 
 
-def load(declared: Declared) -> Loaded:
+def load(_: str, declared: Declared) -> Loaded:
     """Read the test part of UCI's "Optical recognition of handwritten digits" (Alpaydin and Kaynak 1998), 8 x 8 grey.
 
     The data is published, so its split need not protect anybody: it is the same for everyone, with a fifth of each

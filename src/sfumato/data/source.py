@@ -5,25 +5,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
-from sfumato.data import arrays, digits, folder, table, zoo
 from sfumato.data import classes as class_lists
 from sfumato.data.codes import LENGTH, codes_of
 from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, Cache
 from sfumato.data.files import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
+from sfumato.data.kinds import KINDS, parse
 from sfumato.data.levels import Levels
-from sfumato.data.paths import expanded
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
 from sfumato.data.views import Views
@@ -32,31 +29,6 @@ Part = Records | FileRecords | CachedRecords
 
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """One kind of source.
-
-    Args:
-        load: reads it, given what follows the colon and what the owner declared; None for a cache, which is opened.
-        argument: what follows the colon, or None for a name that stands alone.
-        published: whether the data is published, so that nothing about it is secret.
-    """
-
-    load: Callable[[str, Declared], Loaded] | None
-    argument: str | None
-    published: bool = False
-
-
-KINDS = {
-    "digits": Kind(load=lambda _, declared: digits.load(declared), argument=None, published=True),
-    "folder": Kind(load=folder.load, argument="PATH"),
-    "npz": Kind(load=arrays.load, argument="PATH"),
-    "csv": Kind(load=table.load, argument="PATH"),
-    "torchvision": Kind(load=zoo.load, argument="NAME", published=True),
-    "features": Kind(load=None, argument="PATH"),
-}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -222,7 +194,7 @@ def open_source(
     kind = KINDS[name]
     if not isinstance(owner_key, bytes) or len(owner_key) < 32:
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
-    if kind.load is None:
+    if kind.reader is None:
         before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
         before |= {"bit_depth": bit_depth, "window": window}
         _refuse_declared(argument, [key for key, value in before.items() if value is not None])
@@ -334,48 +306,6 @@ def _of_cache(
         cache=cache,
         features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),
     )
-
-
-def refuse_absent(spec: str) -> None:
-    """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
-    name, argument = parse(spec)
-    if KINDS[name].argument == "PATH" and not os.path.exists(expanded(argument)):
-        raise SfumatoError(f"source {spec!r} does not exist", f"correct the path after {name}:")
-
-
-def is_public(spec: str) -> bool:
-    """Whether the source is public without being declared so: a published collection, or features of public data."""
-    name, argument = parse(spec)
-    return KINDS[name].published if KINDS[name].load else bool(Cache(argument).contents.source["public"])
-
-
-def parse(spec: str) -> tuple[str, str]:
-    """Kind and argument of a source's spelling.
-
-    >>> parse("folder:pictures"), parse("digits")
-    (('folder', 'pictures'), ('digits', ''))
-    """
-    class_lists.refuse_unwritable(spec, "source", longest=None)
-    name, colon, argument = spec.partition(":")
-    kind = KINDS.get(name)
-    spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
-    if kind is None:
-        remedy = f"write one of {spellings}"
-        named = [known for known in zoo.NAMES if known.lower() == spec.lower()]
-        if named:
-            remedy = f"write torchvision:{named[0]}"
-        elif Cache(spec).exists:
-            remedy = f"write features:{spec} for this cache"
-        elif os.path.isdir(expanded(spec)):
-            remedy = f"write folder:{spec} for a folder of images"
-        elif Path(spec).suffix in (".npz", ".csv"):
-            remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
-        raise SfumatoError(f"source {spec!r} is of no known kind", remedy)
-    if kind.argument is None and colon:
-        raise SfumatoError(f"source {spec!r} takes nothing after its name", f"write {name}")
-    if kind.argument is not None and not argument:
-        raise SfumatoError(f"source {spec!r} lacks its {kind.argument}", f"write {name}:{kind.argument}")
-    return name, argument
 
 
 def _check_parts(loaded: Loaded, spec: str) -> None:

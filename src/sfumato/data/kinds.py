@@ -1,0 +1,104 @@
+"""The kinds of sources, how they are spelt, and whether there is anything at all: found out before anything is read."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sfumato._checks import SfumatoError
+from sfumato.data.classes import refuse_unwritable
+from sfumato.data.paths import expanded
+
+if TYPE_CHECKING:
+    from sfumato.data.records import Declared, Loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of source.
+
+    Args:
+        reader: the file of this room whose function `load` reads it, given what follows the colon and what the owner
+            declared; None for a cache, which is opened.
+        argument: what follows the colon, or None for a name that stands alone.
+        called: what it is in a refusal.
+        published: whether the data is published, so that nothing about it is secret.
+    """
+
+    reader: str | None
+    argument: str | None
+    called: str = "source"
+    published: bool = False
+
+    def load(self, argument: str, declared: Declared) -> Loaded:
+        """What the reader makes of it."""
+        return importlib.import_module(f"sfumato.data.{self.reader}").load(argument, declared)
+
+
+KINDS: MappingProxyType[str, Kind] = MappingProxyType(
+    {
+        "digits": Kind(reader="digits", argument=None, published=True),
+        "folder": Kind(reader="folder", argument="PATH", called="folder"),
+        "npz": Kind(reader="arrays", argument="PATH", called="archive"),
+        "csv": Kind(reader="table", argument="PATH", called="table"),
+        "torchvision": Kind(reader="zoo", argument="NAME", published=True),
+        "features": Kind(reader=None, argument="PATH", called="cache"),
+    }
+)
+
+
+def refuse_absent(spec: str) -> None:
+    """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
+    name, argument = parse(spec)
+    kind = KINDS[name]
+    if kind.argument == "PATH" and not os.path.exists(expanded(argument)):
+        made = "" if kind.reader else ", or make it with sfumato features SOURCE --output PATH"
+        raise SfumatoError(
+            f"{kind.called} {str(expanded(argument))!r} does not exist", f"correct the path after {name}:{made}"
+        )
+
+
+def is_public(spec: str) -> bool:
+    """Whether the source is public without being declared so: a published collection, or features of public data."""
+    name, argument = parse(spec)
+    if KINDS[name].reader is not None:
+        return KINDS[name].published
+    from sfumato.data.features import Cache
+
+    return bool(Cache(argument).contents.source["public"])
+
+
+def parse(spec: str) -> tuple[str, str]:
+    """Kind and argument of a source's spelling.
+
+    >>> parse("folder:pictures"), parse("digits")
+    (('folder', 'pictures'), ('digits', ''))
+    """
+    refuse_unwritable(spec, "source", longest=None)
+    name, colon, argument = spec.partition(":")
+    kind = KINDS.get(name)
+    spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
+    if kind is None:
+        from sfumato.data import zoo
+        from sfumato.data.features import Cache
+
+        remedy = f"write one of {spellings}"
+        named = [known for known in zoo.NAMES if known.lower() == spec.lower()]
+        if named:
+            remedy = f"write torchvision:{named[0]}"
+        elif Cache(spec).exists:
+            remedy = f"write features:{spec} for this cache"
+        elif os.path.isdir(expanded(spec)):
+            remedy = f"write folder:{spec} for a folder of images"
+        elif Path(spec).suffix in (".npz", ".csv"):
+            remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
+        raise SfumatoError(f"source {spec!r} is of no known kind", remedy)
+    if kind.argument is None and colon:
+        raise SfumatoError(f"source {spec!r} takes nothing after its name", f"write {name}")
+    if kind.argument is not None and not argument:
+        raise SfumatoError(f"source {spec!r} lacks its {kind.argument}", f"write {name}:{kind.argument}")
+    return name, argument
