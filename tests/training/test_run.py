@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
@@ -70,6 +72,47 @@ def test_the_model_is_read_back_and_predicts(one_run, spots):
     assert loaded.classes == spots.classes
     assert loaded.statement["epsilon"] == one_run.statement.to_dict()["epsilon"]
     assert not loaded.module.training
+
+
+def test_an_image_may_come_in_any_form(one_run, tmp_path, recwarn):
+    loaded, generator = one_run.load(), np.random.default_rng(0)
+    array = generator.integers(256, size=(8, 8), dtype=np.uint8)
+    image = Image.fromarray(array)
+    path = tmp_path / "a.png"
+    image.save(path)
+    expected = loaded.predict([path])
+    assert expected.shape == (1, 4)
+    frozen = np.asarray(image)
+    assert not frozen.flags.writeable
+    with path.open("rb") as opened:
+        forms = [str(path), path, path.read_bytes(), opened, io.BytesIO(path.read_bytes()), image, array, frozen]
+        forms += [array[..., None], np.stack([array] * 3, axis=-1)]
+        for form in forms:
+            assert torch.equal(loaded.predict(form), expected), type(form)
+    assert torch.equal(loaded.predict([image, array]), expected.expand(2, -1))
+    assert torch.equal(loaded.predict(np.stack([array, array])[..., None]), expected.expand(2, -1))
+    assert torch.equal(loaded.predict(form for form in (path, image)), expected.expand(2, -1))
+    assert loaded.predict([]).shape == (0, 4)
+    loaded.transform(np.asarray(frozen)[None, ..., None])
+    assert not recwarn.list, "an array that may not be written to is nobody's mistake"
+
+
+WRONG_IMAGES = {
+    "a float array": (np.zeros((8, 8)), "image is an array of float64; give uint8 from 0"),
+    "an array of another shape": (np.zeros((8, 8, 2), np.uint8), r"shape \(8, 8, 2\); it must be \(H, W\)"),
+    "text that was opened": (io.StringIO("a"), "image is a file that was opened as text; give a path, bytes"),
+    "a number": (3, "image is a int; give a path, bytes, an open binary file"),
+    "bytes that are no image": (b"no image", "'of 8 bytes' is not an image that can be read"),
+    "a path that leads nowhere": ("missing.png", "image 'missing.png' does not exist"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_IMAGES)
+def test_what_is_no_image_is_refused(one_run, name):
+    image, words = WRONG_IMAGES[name]
+    for given in (image, [image]):
+        with pytest.raises(SfumatoError, match=words):
+            one_run.load().predict(given)
 
 
 def test_a_model_file_alone_is_enough(one_run, tmp_path):

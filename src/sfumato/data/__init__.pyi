@@ -13,6 +13,7 @@ from .kinds import KINDS as KINDS
 from .kinds import is_public as is_public
 from .kinds import refuse_absent as refuse_absent
 from .normalise import AsStored as AsStored
+from .normalise import Picture as Picture
 from .normalise import Transform as Transform
 from .normalise import preparation as preparation
 from .pieces import CachedRecords as CachedRecords

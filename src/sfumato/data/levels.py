@@ -87,7 +87,7 @@ class Levels:
             if not low <= value <= high:
                 raise SfumatoError(
                     f"{name} holds the value {value}, and {self.bit_depth} bits hold {low} to {high}",
-                    "declare as large a --bit-depth as the data need, or --window LOW,HIGH, which cuts them off",
+                    "declare as large a `bit_depth` as the data need, or a `window`, which cuts them off",
                 )
 
     def applied(self, values: np.ndarray, name: str) -> np.ndarray:
@@ -112,5 +112,5 @@ def undeclared(name: str) -> SfumatoError:
     """The refusal of an image or an array that has 16 bits without a declaration, whatever its values are."""
     return SfumatoError(
         f"{name} has pixels of 16 bits, and which of their values are black and white was not declared",
-        "give --bit-depth BITS (12 if 4095 is white) or --window LOW,HIGH, for a model in its training, or save 8 bits",
+        "declare `bit_depth` (12 if 4095 is white) or `window` (black and white), for a model in its training, or save 8 bits",
     )

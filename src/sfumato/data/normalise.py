@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -20,6 +21,10 @@ from sfumato.data.paths import expanded
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 _CUTTING, _LEVELS = ("resolution", "enlarged", "interpolation"), ("bit_depth", "window")
+
+
+Picture = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | np.ndarray
+"""What one picture may be given as."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +95,8 @@ class Transform:
 
         R is the resolution, or the size where there is none.
         """
-        tensor = torch.from_numpy(images) if isinstance(images, np.ndarray) else images
+        # torch warns of arrays that may not be written to, though nothing is written here.
+        tensor = torch.from_numpy(np.require(images, requirements="W")) if isinstance(images, np.ndarray) else images
         shape = (self.size, self.size, self.channels)
         if tensor.dtype != torch.uint8 or tuple(tensor.shape[1:]) != shape:
             raise SfumatoError(
@@ -115,8 +121,12 @@ class Transform:
         """Pixels 0 to 255 (n, channels, H, W), changed in place, by the constants."""
         return pixels.div_(255).sub_(self._constants("mean", pixels)).div_(self._constants("std", pixels))
 
-    def read(self, image: str | Path | Image.Image) -> torch.Tensor:
-        """One picture, from a file or from Pillow, as float32 (channels, size, size), by the rule of the sources.
+    def read(self, image: Picture) -> torch.Tensor:
+        """One picture as float32 (channels, size, size), by the rule of the sources.
+
+        Args:
+            image: a path, a file's bytes, an open binary file, an image of Pillow, or an array (H, W) or (H, W, 1 or 3)
+                of uint8 (or of 16 bits, where the model was trained on such).
 
         >>> Transform(size=8, channels=3).read(Image.new("L", (20, 10))).shape
         torch.Size([3, 8, 8])
@@ -125,10 +135,29 @@ class Transform:
         with pictures.quiet_decoder():
             if isinstance(image, Image.Image):
                 pixels = pictures.prepare(image, **form)
-            else:
+            elif isinstance(image, np.ndarray):
+                pixels = pictures.prepare_array(self._in_eight_bits(image), size=self.size, channels=self.channels)[0]
+            elif isinstance(image, (str, os.PathLike)):
                 path = expanded(image)
                 pixels = pictures.decode(pictures.read_bytes(path), path, **form)
+            else:
+                content, name = _content(image)
+                pixels = pictures.decode(content, Path(name), **form)
         return self(pixels[np.newaxis].copy())[0]
+
+    def _in_eight_bits(self, image: np.ndarray) -> np.ndarray:
+        """One picture (H, W) or (H, W, C) as uint8 (1, H, W, C)."""
+        shaped = image[..., np.newaxis] if image.ndim == 2 else image
+        if shaped.ndim != 3 or shaped.shape[2] not in (1, 3) or not shaped.size:
+            raise SfumatoError(
+                f"image is an array of shape {image.shape}; it must be (H, W), (H, W, 1) or (H, W, 3)",
+                "move the channels to the end with numpy.moveaxis(image, 0, -1)",
+            )
+        if self.levels is not None and shaped.dtype in (np.uint16, np.int16):
+            shaped = self.levels.applied(shaped, "image")
+        if shaped.dtype != np.uint8:
+            raise SfumatoError(f"image is an array of {image.dtype}", "give uint8 from 0 (black) to 255 (white)")
+        return shaped[np.newaxis]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
@@ -152,6 +181,19 @@ class Transform:
 
     def _constants(self, name: str, like: torch.Tensor) -> torch.Tensor:
         return torch.tensor(getattr(self, name), dtype=torch.float32, device=like.device).reshape(1, -1, 1, 1)
+
+
+def _content(image: bytes | IO[bytes]) -> tuple[bytes, str]:
+    """The bytes of a picture, and what to call it."""
+    if isinstance(image, bytes):
+        return image, f"of {len(image)} bytes"
+    content = image.read() if hasattr(image, "read") else None
+    if not isinstance(content, bytes):
+        kind = "a file that was opened as text" if isinstance(content, str) else f"a {type(image).__name__}"
+        raise SfumatoError(
+            f"image is {kind}", "give a path, bytes, an open binary file, an image of Pillow, or an array of uint8"
+        )
+    return content, str(getattr(image, "name", "of an open file"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +221,7 @@ class AsStored:
             )
         return tensor[:, 0].float()
 
-    def read(self, image: str | Path | Image.Image) -> torch.Tensor:
+    def read(self, image: Picture) -> torch.Tensor:
         """Refused: without its backbone a head knows nothing of images."""
         raise SfumatoError(
             "this model takes features, and does not know the backbone that made them",

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.averaging import EMA
-from sfumato.data import TEST_FRACTION, AsStored, Source, Transform, open_source, preparation
+from sfumato.data import TEST_FRACTION, AsStored, Picture, Source, Transform, open_source, preparation
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.training import directory as names
@@ -75,14 +76,29 @@ class Loaded:
             return self.module.on_features(), AsStored(width=contents.width)
         return self.module, AsStored(width=contents.width)
 
-    def predict(self, images: Sequence[str | Path], *, batch: int = 64) -> torch.Tensor:
-        """Probabilities (N, classes) for image files."""
+    def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
+        """Probabilities (N, classes), on the CPU, of one image or of several.
+
+        Args:
+            images: paths, bytes, open binary files, images of Pillow, or arrays: whatever `transform.read` takes; or
+                one array (N, H, W, C).
+            batch: so many at a time.
+        """
+        listed: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
+        device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
         parts = []
         with torch.inference_mode():
-            for start in range(0, len(images), batch):
-                inputs = torch.stack([self.transform.read(path) for path in images[start : start + batch]])
-                parts.append(probabilities(self.module(inputs), self.loss))
+            for start in range(0, len(listed), batch):
+                inputs = torch.stack([self.transform.read(image) for image in listed[start : start + batch]])
+                parts.append(probabilities(self.module(inputs.to(device)), self.loss).cpu())
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+
+
+def _is_one(images: Picture | Sequence[Picture]) -> bool:
+    """Whether this is a single image, and no list of them."""
+    if isinstance(images, np.ndarray):
+        return images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (1, 3))
+    return isinstance(images, (str, os.PathLike, bytes)) or not isinstance(images, Iterable) or hasattr(images, "read")
 
 
 @dataclass(frozen=True, kw_only=True)
