@@ -103,6 +103,8 @@ def test_features_know_it_too(call, xrays, quick):
     call(f"train features:cache {quick} --output head")
     losses = [json.loads(call(f"evaluate head {source} --json"))["loss"] for source in (xrays, "features:cache")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    told = call("evaluate head features:cache --window 0,4095", status=1)
+    assert "window of features:cache were decided when it was made" in told
     assert len(scores(call("predict head xrays --json"))) == 120
 
 

@@ -570,6 +570,12 @@ def array_that_is_shorter_than_its_header_says(path):
 
 
 @refused("archive 'PATH/a.npz' is broken; write it again with numpy.savez")
+def array_that_is_longer_than_its_header_says(path):
+    text = "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 8, 8)}\n"
+    return member(path, "x_train", header(text) + bytes(5 * 8 * 8)), {}
+
+
+@refused("archive 'PATH/a.npz' is broken; write it again with numpy.savez")
 def damaged_lzma(path):
     memory = io.BytesIO()
     np.save(memory, np.zeros((4, 8, 8), np.uint8))
@@ -1051,6 +1057,15 @@ def test_arrays_are_refused_by_their_sizes_before_any_is_unpacked(tmp_path, key,
     monkeypatch.setattr(arrays, "_array", unpacked)
     with pytest.raises(SfumatoError, match=r"unpacks to more than this machine's memory, x_train alone to 0\.0 GB"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
+
+
+def test_an_archive_that_the_free_memory_cannot_hold_is_not_called_broken(tmp_path, key, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(arrays, "_array", full)
+    with pytest.raises(SfumatoError, match=r"a\.npz' unpacks to more than the memory that is free; free some"):
+        open_source(archive(tmp_path, **four()), owner_key=key)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])

@@ -135,10 +135,13 @@ def test_values_with_a_sign_have_a_window():
         decoded(tiff([HOUNSFIELD], "<i2"), TWELVE)
 
 
-@pytest.mark.parametrize("form", ["<u2", ">u2", "<i2"])
-def test_they_are_turned_as_their_orientation_says(form):
-    found = decoded(tiff([XRAY], form, orientation=6), TWELVE)[..., 0]
-    assert np.array_equal(found, np.rot90(np.rint(XRAY * 255 / 4095), -1))
+def test_they_are_turned_as_their_orientation_says():
+    exif, stream = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # to be turned a quarter clockwise
+    Image.fromarray(XRAY.astype(np.uint16)).save(stream, "PNG", exif=exif)
+    for content in (stream.getvalue(), *(tiff([XRAY], form, orientation=6) for form in ("<u2", ">u2", "<i2"))):
+        found = decoded(content, TWELVE)[..., 0]
+        assert np.array_equal(found, np.rot90(np.rint(XRAY * 255 / 4095), -1))
 
 
 def test_a_transparent_grey_is_white():
@@ -167,7 +170,7 @@ def test_colours_of_16_bits_are_right_where_all_bits_are_declared(make, bits):
     with pytest.raises(SfumatoError) as raised:
         decoded(content, None)
     assert str(raised.value) == UNDECLARED
-    for levels in (Levels(bit_depth=11), WINDOW):
+    for levels in (Levels(bit_depth=11), WINDOW, Levels(window=(1000, 2**bits - 1))):
         with pytest.raises(
             SfumatoError, match=r"has colours of up to .*, of which no more than eight bits can be read"
         ):
@@ -286,6 +289,8 @@ def test_arrays_of_16_bits_are_read_by_what_is_declared(form, tmp_path, key):
     window = open_source(spec, owner_key=key, window=(1000, 1001))
     assert np.array_equal(window.train.labels, source.train.labels)  # the split is by what is stored
     assert window.material == source.material
+    np.savez(tmp_path / "native.npz", x=values.astype(form[1:]), y=np.arange(60) % 2)
+    assert open_source(f"npz:{tmp_path}/native.npz", owner_key=key, bit_depth=12).material == source.material
     assert set(np.unique(window.train.images)) == {0, 255}
     zoomed = open_source(spec, owner_key=key, window=(0, 4095), size=4, zoom=1.5)
     assert zoomed.larger is not None

@@ -88,8 +88,7 @@ def opened(setting: Setting) -> Opened:
         source, validation = put_aside(source, owner_key(), setting.validation)
         request = {"source": request, "validation": setting.validation}
         return Opened(source=source, validation=validation, request=request, examples=examples)
-    alike = ("classes", "size", "channels", "bit_depth", "window")
-    declared: dict[str, Any] = {name: getattr(source, name) for name in alike}
+    declared: dict[str, Any] = {"classes": source.classes, "size": source.size, "channels": source.channels}
     cached = setting.scored_on.startswith("features:")
     other = None
     if cached == (source.cache is not None):

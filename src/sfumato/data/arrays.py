@@ -103,9 +103,7 @@ def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.n
         raise SfumatoError(f"{where} is a folder", "give the .npz file, or use folder:") from None
     except MemoryError:
         raise SfumatoError(f"{where} unpacks to more than the memory that is free", "free some, or save less") from None
-    except (
-        Exception
-    ):  # a broken archive fails in zipfile, in one of its decoders, or in what reads the header as Python
+    except Exception:  # zipfile, its decoders and the reading of headers raise a dozen types for broken archives
         raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
     listed = arrays.pop("classes", None)
     for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):

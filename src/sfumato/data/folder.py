@@ -88,7 +88,6 @@ def _files(folder: Path, found: dict[Hashable, Path]) -> list[Path]:
                 f"{str(item)!r} is not an image file by its name",
                 f"take it out, or give it one of the endings {' '.join(EXTENSIONS)}",
             )
-        paths.refuse_special(known, f"image {str(item)!r}")
         first = found.setdefault(paths.identity(item, known), item)
         if first != item:
             raise SfumatoError(
