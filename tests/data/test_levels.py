@@ -65,6 +65,6 @@ def test_what_cannot_be_meant_is_refused(declared, message):
 
 
 def test_the_refusal_without_a_declaration_names_both_options():
-    assert "--bit-depth" in undeclared("image").remedy
-    assert "--window" in undeclared("image").remedy
+    assert "`bit_depth`" in undeclared("image").remedy
+    assert "`window`" in undeclared("image").remedy
     assert Levels.declared(None, None) is None

@@ -112,5 +112,6 @@ def undeclared(name: str) -> SfumatoError:
     """The refusal of an image or an array that has 16 bits without a declaration, whatever its values are."""
     return SfumatoError(
         f"{name} has pixels of 16 bits, and which of their values are black and white was not declared",
-        "declare `bit_depth` (12 if 4095 is white) or `window` (black and white), for a model in its training, or save 8 bits",
+        "declare `bit_depth` (12 if 4095 is white) or `window` (black and white), for a model in its training, or save "
+        "8 bits",
     )
