@@ -321,8 +321,8 @@ BUGS = (
     Bug(
         "the public page shows private figures",
         "report/document.py",
-        "facts = replace(facts, metrics=(), evaluation=None)",
-        "facts = replace(facts, metrics=())",
+        "withheld = public and not facts.public_test",
+        "withheld = False",
         ("report",),
     ),
     Bug(

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
+
+_SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def refuse_special(known: os.stat_result, name: str) -> None:
+    """Refuse a pipe, a socket or a device, reading from which might never end; `IsADirectoryError` for a folder.
+
+    Args:
+        known: its status.
+        name: what to call it.
+    """
+    kind = stat.S_IFMT(known.st_mode)
+    if kind in _SPECIAL:
+        raise SfumatoError(f"{name} is {_SPECIAL[kind]}", "name an ordinary file, or take it out")
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+
+
+def ordinary(path: str | os.PathLike[str]) -> Path:
+    """The path of an ordinary file, to be opened.
+
+    Errors: `OSError` where none can be seen there, and `SfumatoError` for a pipe, a socket or a device.
+    """
+    refuse_special(os.stat(path), str(path))
+    return Path(path)
 
 
 @contextmanager

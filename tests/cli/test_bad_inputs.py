@@ -401,6 +401,30 @@ def test_a_directory_that_cannot_be_written(workplace, quick, capsys):
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        "train pipe.toml",
+        "train digits QUICK --pretrained pipe",
+        "evaluate run digits --label-sets pipe",
+        "train features:of-pipes QUICK",
+        "verify of-pipes",
+        "predict pipe a.png",
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_refused_and_never_read(command, run, quick, capsys, workplace):
+    """Reading from it would wait for ever for somebody to write."""
+    Path("of-pipes").mkdir()
+    for name in ("pipe.toml", "pipe", "of-pipes/features.json", "of-pipes/ledger.jsonl", "of-pipes/plan.json"):
+        os.mkfifo(name)
+    if command.startswith("verify"):
+        assert main(["verify", "of-pipes"]) == 1
+        assert "is a pipe" in capsys.readouterr().out
+        return
+    assert main(shlex.split(command.replace("QUICK", quick))) == 1
+    assert "is a pipe; name an ordinary file" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
     ("name", "old", "new", "found"),
     [
         ("plan.json", '"steps": 3', '"steps": 2', "it began with another plan than plan.json"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
+from sfumato._files import ordinary
 
 if TYPE_CHECKING:
     from sfumato.data import Source
@@ -75,7 +76,7 @@ def search_behind(path: str, spec: str | None, source: Source) -> Search | None:
 
 def _data(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text("utf-8"))
+        return tomllib.loads(ordinary(path).read_text("utf-8"))
     except FileNotFoundError:
         raise SfumatoError(f"the recipe {path} does not exist", "check the path") from None
     except OSError as error:

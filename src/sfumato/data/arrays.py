@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib import format
 
 from sfumato._checks import SfumatoError
+from sfumato._files import refuse_special
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
 from sfumato.data.codes import codes_of
@@ -75,7 +76,7 @@ def load(path: str, declared: Declared) -> Loaded:
 
 def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
     try:
-        paths.refuse_special(paths.status(file), where)
+        refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
             if not zipfile.is_zipfile(stream):
                 raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")

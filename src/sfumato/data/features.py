@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, differing, one_of, parse_json, positive_integer, shortened
-from sfumato._files import write
+from sfumato._files import ordinary, write
 from sfumato.data.paths import expanded
 from sfumato.data.pieces import CachedRecords, Piece, write_piece
 from sfumato.data.records import TEST_FRACTION, Progress
@@ -161,7 +161,7 @@ class Cache:
     def contents(self) -> Contents:
         """What the cache holds, or is to hold."""
         try:
-            told = parse_json((self.path / INDEX).read_text("utf-8"))
+            told = parse_json(ordinary(self.path / INDEX).read_text("utf-8"))
             if told["format"] != _FORMAT:
                 raise SfumatoError(
                     f"cache {str(self.path)!r} was made by another version of sfumato", "compute it anew, elsewhere"

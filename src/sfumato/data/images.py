@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError
+from sfumato._files import refuse_special
 from sfumato.data import paths, wide
 from sfumato.data.levels import Levels
 from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records, zoomed
@@ -60,7 +61,7 @@ def read_bytes(path: Path) -> bytes:
     name = f"image {str(path)!r}"
     try:
         known = paths.status(path)
-        paths.refuse_special(known, name)
+        refuse_special(known, name)
         if known.st_size > LARGEST_FILE:
             raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or take it out")
         content = path.read_bytes()

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Hashable
 from pathlib import Path
-
-from sfumato._checks import SfumatoError
-
-_SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
@@ -28,20 +23,6 @@ def status(path: Path) -> os.stat_result:
         return os.stat(path)
     except ValueError:  # a path with a zero byte in it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
-
-
-def refuse_special(known: os.stat_result, name: str) -> None:
-    """Refuse a pipe, a socket or a device; `IsADirectoryError` for a folder.
-
-    Args:
-        known: its status.
-        name: what to call it.
-    """
-    kind = stat.S_IFMT(known.st_mode)
-    if kind in _SPECIAL:
-        raise SfumatoError(f"{name} is {_SPECIAL[kind]}", "name an ordinary file, or take it out")
-    if kind == stat.S_IFDIR:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
 
 def identity(path: Path, known: os.stat_result) -> Hashable:

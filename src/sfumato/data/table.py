@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from sfumato._checks import SfumatoError
+from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.files import Entry, load_files
 from sfumato.data.filtered import MARK
@@ -52,7 +53,7 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and fields by column, of one line after the other."""
     where = f"table {str(table)!r}"
     try:
-        paths.refuse_special(paths.status(table), where)
+        refuse_special(paths.status(table), where)
         with table.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(_lines(stream), strict=True)
             _check_columns(list(reader.fieldnames or []), where)
@@ -104,7 +105,7 @@ def _identity(file: Path, where: str) -> Hashable:
     """What tells a file that is listed there from others; refused where no ordinary file lies at the path."""
     try:
         known = paths.status(file)
-        paths.refuse_special(known, f"image {str(file)!r}, which {where} lists,")
+        refuse_special(known, f"image {str(file)!r}, which {where} lists,")
     except (FileNotFoundError, NotADirectoryError):
         raise SfumatoError(
             f"{where} lists the image {str(file)!r}, which does not exist",

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, parse_json
+from sfumato._files import ordinary
 
 _SHOWN = 4
 
@@ -77,9 +78,11 @@ def file_of(path: str | Path) -> Path:
 def stored_about(path: Path) -> dict[str, Any] | None:
     """What a model file of ours says of itself; None for other files of weights."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(ordinary(path), framework="pt") as file:
             about = parse_json((file.metadata() or {})[METADATA])
         return about if "statement" in about else None
+    except SfumatoError:
+        raise
     except (KeyError, ValueError, TypeError, OSError, SafetensorError):
         return None
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import ordinary
 
 try:
     import fcntl
@@ -73,7 +74,7 @@ def read(path: str | os.PathLike[str]) -> list[Entry]:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return ordinary(path).read_bytes()
     except FileNotFoundError:
         raise SfumatoError(f"there is no ledger at {path}", "name a run directory that holds ledger.jsonl") from None
     except OSError as error:

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import write
+from sfumato._files import ordinary, write
 from sfumato.data import BACKBONE, Cache
 from sfumato.models import METADATA, file_of, stored_about
 from sfumato.training import pins
@@ -119,7 +119,7 @@ def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors (on the CPU) and the metadata of a safetensors file."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(ordinary(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:
         raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import sync_directory, write, writing
+from sfumato._files import ordinary, sync_directory, write, writing
 from sfumato.privacy import ledger
 
 PLAN = "plan.json"
@@ -149,11 +149,13 @@ class RunDirectory:
         """A JSON file of the run, or a refusal that names it."""
         path = self / name
         try:
-            return parse_json(path.read_text("utf-8"))
+            return parse_json(ordinary(path).read_text("utf-8"))
         except FileNotFoundError:
             raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
         except OSError as error:
             raise SfumatoError(f"{path} cannot be read ({error.strerror})", "check its permissions") from None
+        except SfumatoError:
+            raise
         except ValueError:
             raise SfumatoError(f"{path} is not valid JSON", "restore it from a copy, or start another run") from None
 
@@ -168,7 +170,7 @@ class RunDirectory:
         if not path.exists():
             return []
         rows = []
-        for position, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        for position, line in enumerate(ordinary(path).read_bytes().split(b"\n")[:-1], start=1):
             try:
                 rows.append(parse_json(line))
             except ValueError:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import ordinary
 from sfumato.data import Part
 
 _IMAGENET = 1000
@@ -35,9 +36,11 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
         SfumatoError: a file that is something else, or does not fit the records.
     """
     try:
-        data = parse_json(Path(path).read_text("utf-8"))
+        data = parse_json(ordinary(path).read_text("utf-8"))
     except OSError as error:
         raise SfumatoError(f"label sets {path} cannot be read ({error.strerror})", "check the path") from None
+    except SfumatoError:
+        raise
     except ValueError:
         raise SfumatoError(f"label sets {path} are not valid JSON", "write a list of lists, or an object") from None
     count = sum(map(len, parts))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import ordinary
 from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
 from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.theorems import Releases, merge_full_batch
@@ -61,7 +62,7 @@ def plans(materials: Sequence[str], directory: Path | None = None, *, place: str
     """
     path = (directory or keys.home()) / FILE
     found: dict[str, Use] = {}
-    for number, line in enumerate(path.read_bytes().split(b"\n") if path.exists() else (), start=1):
+    for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
         if not line or _torn(line):
             continue
         try:
