@@ -36,7 +36,7 @@ def main(steps: int = 150, ledger_path: str | Path = "own-loop.jsonl") -> tuple[
     transform = sfumato.Transform(size=source.size, channels=source.channels)
     images, labels = transform(source.train.images), torch.from_numpy(source.train.labels)
 
-    plan = sfumato.PrivacyPlan.calibrate(examples=source.examples, batch_size=512, steps=steps, epsilon=3.0, delta=1e-4)
+    plan = sfumato.PrivacyPlan.calibrate(examples=source.examples, batch_size=512, steps=steps, epsilon=3.0, delta=1e-5)
     model = Columns()
     gradient = sfumato.ClippedGradient(model, functional.cross_entropy, max_norm=plan.max_norm)
     gradient.self_check((source.channels, source.size, source.size))
