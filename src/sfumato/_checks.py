@@ -99,7 +99,10 @@ def parse_json(text: str | bytes) -> Any:
     Traceback (most recent call last):
     ValueError: the name 'steps' stands twice
     """
-    return json.loads(text, object_pairs_hook=_distinct)
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

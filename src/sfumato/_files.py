@@ -12,6 +12,11 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -67,6 +72,12 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
             beside.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
+
+
+def held_alone(descriptor: int) -> None:
+    """Wait until no other process holds the open file, and hold it until it is closed, where the system can."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def sync_directory(path: Path) -> None:

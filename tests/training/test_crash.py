@@ -507,6 +507,15 @@ def test_a_checkpoint_beside_another_ledger_is_refused(unfinished, capsys, verb)
     assert f"after step 2 that one stood at {'0' * 16}, and this one at {head[:16]}" in line
 
 
+def test_a_copy_with_another_rate_is_refused(unfinished, capsys):
+    """Both copies would be released with the same noise, and their difference would have none."""
+    record = json.loads((unfinished / "settings.json").read_text())
+    record["settings"]["learning_rate"] *= 2
+    (unfinished / "settings.json").write_text(json.dumps(record))
+    line = refusal(capsys, ["train", str(unfinished)])
+    assert f"the ledger {unfinished}/ledger.jsonl began otherwise than this run, in: settings commitment" in line
+
+
 def test_a_run_that_began_without_a_check_value_goes_no_further(unfinished, capsys):
     entries = ledger.read(unfinished / "ledger.jsonl")
     (unfinished / "ledger.jsonl").unlink()

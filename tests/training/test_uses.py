@@ -49,6 +49,25 @@ def test_a_line_cut_short_is_passed_over(tmp_path):
         assert len(uses.plans(["a"], tmp_path)) == 2, whole[:length]
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_line_that_was_whole_and_is_cut_or_lost_is_missed(tmp_path, place):
+    for number in range(3):
+        uses.record(["a"], f"run{number}", plan(50 + number), tmp_path)
+    path = tmp_path / uses.FILE
+    lines = path.read_bytes().strip().split(b"\n\n")
+    for changed in (lines[place][:-1], b""):
+        path.write_bytes(b"\n".join([*lines[:place], changed, *lines[place + 1 :]]) + b"\n")
+        with pytest.raises(SfumatoError, match="does not follow the line before it"):
+            uses.plans(["a"], tmp_path)
+
+
+def test_one_run_has_one_plan(tmp_path):
+    uses.record(["a"], "run1", plan(50), tmp_path)
+    uses.record(["b"], "run1", plan(1), tmp_path)
+    with pytest.raises(SfumatoError, match="its run has another plan above"):
+        uses.plans(["a"], tmp_path)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -57,7 +76,11 @@ def test_a_line_cut_short_is_passed_over(tmp_path):
         lambda line: line.replace(b'"data": "a", ', b""),
         lambda line: line.replace(b'"run"', b"run"),
         lambda line: line.replace(b"run1", b"\xffrun1"),
+        lambda line: line.replace(b'"plan"', b'"selection": {}, "plan"'),
+        lambda line: line.replace(b'"steps": 50', b'"steps": 1' + b"0" * 400),
+        lambda line: line.replace(b'"noise_multiplier": 2.0', b'"noise_multiplier": 1e300'),
         lambda line: b"[]",
+        lambda line: b"[" * 100_000,
     ],
 )
 def test_a_whole_line_that_cannot_be_read_is_refused(tmp_path, damage):

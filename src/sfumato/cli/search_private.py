@@ -38,6 +38,7 @@ MEAN, SHAPE = 10, 1.0
 MUCH_NOISE = 0.05
 """Score noise above this share of the expected validation records is worth a note."""
 KEY, FILE, CHOSEN = "search.key", "search.json", "chosen.json"
+_CHECK = "search"
 FREE = ("output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
 """Options that may change when a search goes on; a candidate that has begun keeps to its own device and threads."""
 
@@ -183,6 +184,7 @@ def _record(asked: Sweep, rules: Mapping[str, Dimension], setting: Setting, data
 
 def _begun(place: Path, record: Mapping[str, Any], data: Opened) -> DiceKey:
     """The search's key: kept from the first moment on, so that a search that was cut has the same dice."""
+    from sfumato._checks import SfumatoError
     from sfumato._files import writing
     from sfumato.privacy import PrivateSelection
     from sfumato.randomness import DiceKey
@@ -193,10 +195,16 @@ def _begun(place: Path, record: Mapping[str, Any], data: Opened) -> DiceKey:
     if (place / FILE).exists():
         remedy = "give the options that the search began with"
         before = run.read_json(FILE)
-        options = before.pop("options", {})
+        options, check = before.pop("options", {}), before.pop("key_check", None)
         pins.compare("search", before, {name: record[name] for name in record if name != "options"}, remedy=remedy)
         pins.compare("options", options, record["options"], remedy=remedy)
-        return DiceKey.load(place / KEY)
+        key = DiceKey.load(place / KEY)
+        if key.check_value(_CHECK) != check:
+            raise SfumatoError(
+                f"the key of the search in {place} is not the one that the search began with",
+                "restore search.key from a copy; by another key another number of candidates would be drawn",
+            )
+        return key
     shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
     with writing(place):
         place.mkdir(parents=True, mode=0o700)
@@ -207,7 +215,7 @@ def _begun(place: Path, record: Mapping[str, Any], data: Opened) -> DiceKey:
         selection = PrivateSelection.from_dict(record["selection"])
         where = data.request["source"]["spec"]
         uses.record(data.source.materials, f"{key.seed('search', 0):x}", selection, place=where)
-    run.write_json(FILE, dict(record), private=True)
+    run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key
 
 

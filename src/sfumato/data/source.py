@@ -64,6 +64,7 @@ class Source:
             known.
         larger: the training records once more, with the larger pictures that views with zoom are cut out of; None
             where that was not asked for, or where the originals are arrays that are no larger than `size`.
+        aside: the records that were put aside of the training part, to score on.
     """
 
     kind: str
@@ -87,6 +88,7 @@ class Source:
     material: str = field(repr=False, default="")
     pixels: str = field(repr=False, default="")
     larger: Records | FileRecords | None = field(repr=False, default=None)
+    aside: Part | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
         if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):

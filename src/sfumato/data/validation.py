@@ -40,6 +40,7 @@ def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, P
     smaller = replace(
         source,
         train=rest,
+        aside=validation,
         larger=None if source.larger is None else source.larger.chosen(~aside),
         examples=max(1, round(source.examples * (1 - share))),
         fingerprint=hmac.new(owner_key, f"{source.fingerprint} {share!r}".encode(), hashlib.sha256).hexdigest(),

@@ -1,3 +1,6 @@
+from .about import METADATA as METADATA
+from .about import about_of as about_of
+from .backbone import TORCHVISION as TORCHVISION
 from .backbone import Architecture as Architecture
 from .backbone import Backbone as Backbone
 from .backbone import Expects as Expects
@@ -11,7 +14,6 @@ from .head import Head as Head
 from .head import OnBackbone as OnBackbone
 from .head import create_head as create_head
 from .pretrained import HEADS as HEADS
-from .pretrained import METADATA as METADATA
 from .pretrained import begin_classifier as begin_classifier
 from .pretrained import classifier_names as classifier_names
 from .pretrained import file_of as file_of

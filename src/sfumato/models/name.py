@@ -30,6 +30,6 @@ def parse(spelling: str) -> tuple[str, dict[str, Any]]:
             raise SfumatoError(f"model {spelling!r}: the option {key} is given twice", "give it once")
         try:
             options[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             options[key] = value
     return name, options

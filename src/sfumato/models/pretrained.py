@@ -10,15 +10,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, one_of, parse_json
+from sfumato._checks import SfumatoError, one_of
 from sfumato._files import ordinary
+from sfumato.models.about import about_of
 
 _SHOWN = 4
 
 
 HEADS = ("new", "pretrained")
-METADATA = "sfumato"
-"""The key under which a model file of ours says what it is."""
 
 
 def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
@@ -79,11 +78,8 @@ def stored_about(path: Path) -> dict[str, Any] | None:
     """What a model file of ours says of itself; None for other files of weights."""
     try:
         with safe_open(ordinary(path), framework="pt") as file:
-            about = parse_json((file.metadata() or {})[METADATA])
-        return about if "statement" in about else None
-    except SfumatoError:
-        raise
-    except (KeyError, ValueError, TypeError, OSError, SafetensorError):
+            return about_of(file.metadata(), path)
+    except (OSError, SafetensorError):
         return None
 
 

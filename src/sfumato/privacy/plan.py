@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
 from sfumato.privacy import theorems
 from sfumato.privacy.mechanism import Gaussian, Mechanism
 from sfumato.privacy.sampling import FullBatch, Poisson, SamplingRule, rule_for
@@ -53,11 +53,13 @@ class PrivacyPlan:
 
     def __post_init__(self) -> None:
         positive_integer("steps", self.steps, remedy="give the number of training steps")
+        if self.steps > MAX_STEPS:
+            raise SfumatoError(f"steps must be at most {MAX_STEPS}, got {shortened(self.steps)}", "give fewer steps")
         fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
         positive("max_norm", self.max_norm, remedy="give the clipping norm, 1.0 where nothing speaks against it")
         one_of("unit", self.unit, UNITS)
         one_of("adjacency", self.adjacency, ADJACENCIES)
-        theorems.theorem_for(self.adjacency, self.sampling, self.mechanism)
+        theorems.within_bounds(self.releases)
 
     @classmethod
     def calibrate(
@@ -98,10 +100,6 @@ class PrivacyPlan:
         fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
         if epsilon is not None:
             positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
-        if steps is not None:
-            positive_integer("steps", steps, remedy="give the number of training steps")
-        if steps is not None and steps > MAX_STEPS:
-            raise SfumatoError(f"steps must be at most {MAX_STEPS}, got {steps}", "give fewer steps")
 
         def build(batch: Any = batch_size, count: Any = steps, sigma: Any = noise_multiplier) -> PrivacyPlan:
             return cls(

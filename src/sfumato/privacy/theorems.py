@@ -147,7 +147,7 @@ def compose(many: Sequence[Releases], delta: float, *, accountant: str = "pld", 
     if not many:
         raise SfumatoError("there is nothing to compose: no releases given", "give at least one")
     for item in many:
-        _within_bounds(item)
+        within_bounds(item)
     return _composed(tuple(many), delta, accountant, grid)
 
 
@@ -187,11 +187,11 @@ def best_of(releases: Releases, draws: Draws, delta: float) -> float:
     sees to: below, log E[K] would promise a divergence under zero.
     """
     fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-    _within_bounds(releases)
+    within_bounds(releases)
     return _best_of(releases, draws, delta)
 
 
-def _within_bounds(releases: Releases) -> None:
+def within_bounds(releases: Releases) -> None:
     """Beyond these the accountants' arithmetic ends: they would answer 0."""
     sigma = releases.mechanism.noise_multiplier
     if not LEAST_NOISE <= sigma <= MOST_NOISE:

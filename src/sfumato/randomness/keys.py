@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sfumato._checks import SfumatoError
+from sfumato._files import ordinary
 
 KEY_BYTES = 32
 HOME_VARIABLE = "SFUMATO_HOME"
@@ -89,7 +90,7 @@ class DiceKey:
     def load(cls, path: Path) -> DiceKey:
         """Read a key back; a missing or damaged one ends the run."""
         try:
-            return cls(bytes.fromhex(path.read_text("ascii").strip()))
+            return cls(bytes.fromhex(ordinary(path).read_text("ascii").strip()))
         except (OSError, ValueError) as error:
             if isinstance(error, PermissionError):
                 raise SfumatoError(f"the dice key {path} cannot be read", "run as the user who began the run") from None
@@ -125,7 +126,7 @@ def owner_key(directory: Path | None = None) -> bytes:
                 f"point {HOME_VARIABLE} to a private directory that can be written",
             ) from None
     try:
-        key = bytes.fromhex(path.read_text("ascii").strip())
+        key = bytes.fromhex(ordinary(path).read_text("ascii").strip())
         if len(key) != KEY_BYTES:
             raise ValueError
     except (OSError, ValueError):

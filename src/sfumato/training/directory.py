@@ -196,5 +196,5 @@ def sweep(directory: Path) -> None:
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
+    with open(ordinary(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

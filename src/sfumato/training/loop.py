@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import hmac
+import json
 import math
 import secrets
 import time
@@ -59,7 +60,8 @@ class Job:
         circumstances: what the statement must say besides the plan.
         key: the dice key; replaced by the recorded one when a run is resumed.
         input_shape: of one view of one example, as `gradient` takes it.
-        model_digest: of the function that the model computes, so that a run is resumed with that one only.
+        functions: digests of what the model computes, in evaluation and in training, so that a run is resumed with that
+            model only.
         request: what the user asked for, as plain data (source and its options).
         candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
             owner's list of uses counts the search instead of it.
@@ -75,7 +77,7 @@ class Job:
     circumstances: Circumstances
     key: DiceKey
     input_shape: tuple[int, ...]
-    model_digest: str
+    functions: Mapping[str, str]
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
     candidate: bool = False
@@ -117,7 +119,7 @@ class Job:
                 "backbone": self.source.backbone,
             },
             "transform": self.transform.to_dict(),
-            "model": {"function": self.model_digest},
+            "model": dict(self.functions),
         }
 
 
@@ -412,7 +414,22 @@ def _weights(module: nn.Module, average: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def _opening(job: Job, identity: str) -> dict[str, Any]:
-    """The ledger's first entry. The ledger may be published, so it binds the data by a commitment under the run's own
-    secret identity: equal fingerprints in two ledgers would show that two runs had the same data."""
-    commitment = hmac.new(bytes.fromhex(identity), job.source.fingerprint.encode(), hashlib.sha256).hexdigest()
-    return {"plan": job.plan.to_dict(), "plan_fingerprint": job.plan.fingerprint, "data_commitment": commitment}
+    """The ledger's first entry: all that the run's sums depend on.
+
+    The ledger may be published, so it binds data and settings by commitments under the run's own secret identity: equal
+    fingerprints in two ledgers would show that two runs had the same data.
+
+    **Guarantee.** A copy of an unfinished run goes on as what the run was, or not at all: with another rate, model or
+    transform both would be released with the same noise, and their difference would have none.
+    """
+
+    def commitment(to: str) -> str:
+        return hmac.new(bytes.fromhex(identity), to.encode(), hashlib.sha256).hexdigest()
+
+    decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
+    return {
+        "plan": job.plan.to_dict(),
+        "plan_fingerprint": job.plan.fingerprint,
+        "data_commitment": commitment(job.source.fingerprint),
+        "settings_commitment": commitment(json.dumps(decided, sort_keys=True)),
+    }

@@ -81,9 +81,12 @@ def prepare(
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
     module = build(model, source, settings, key)
-    digest = pins.model_digest(module, source.shape)
+    functions = {
+        "function": pins.model_digest(module, source.shape),
+        "in training": pins.model_digest(module, source.shape, training=True),
+    }
     if seeded:
-        key = _seeded(module, digest, source, plan, settings, candidate)
+        key = _seeded(module, functions, source, plan, settings, candidate)
     module.to(device)
     shape = source.shape
     trunk = _trunk(module, source, settings)
@@ -117,7 +120,7 @@ def prepare(
         key=key,
         input_shape=shape,
         trunk=trunk,
-        model_digest=digest,
+        functions=functions,
         request=request or {},
         candidate=candidate is not None,
     )
@@ -126,7 +129,12 @@ def prepare(
 
 
 def _seeded(
-    module: nn.Module, digest: str, source: Source, plan: PrivacyPlan, settings: Settings, candidate: int | None
+    module: nn.Module,
+    functions: Mapping[str, str],
+    source: Source,
+    plan: PrivacyPlan,
+    settings: Settings,
+    candidate: int | None,
 ) -> DiceKey:
     """The dice key of a run with a seed.
 
@@ -134,10 +142,10 @@ def _seeded(
     noise that two releases share is gone from their difference, and their epsilons would not add up. What the model
     computes is known by trying it, in evaluation and in training.
     """
-    trained = pins.model_digest(module, source.shape, training=True)
+    weights = pins.weights_digest(module.state_dict())
     parts = (
-        *(plan.fingerprint, source.fingerprint, source.features, digest, pins.weights_digest(module.state_dict())),
-        *(settings.to_dict(), candidate, trained),
+        *(plan.fingerprint, source.fingerprint, source.features, functions["function"], weights),
+        *(settings.to_dict(), candidate, functions["in training"]),
     )
     return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
 

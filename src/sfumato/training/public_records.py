@@ -13,21 +13,25 @@ from pathlib import Path
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import write, writing
+from sfumato._files import ordinary, write, writing
 from sfumato.data import Source, known_again, own_codes
 from sfumato.randomness import owner_key
 from sfumato.randomness.keys import home
 
 FOLDER = "trained-on"
+CODE_BYTES = 32
 
 
 def remember(source: Source) -> None:
     """Keep the codes of the records that a public training is about to see."""
     path = _path(source.material)
-    if path.exists():
+    # The material is that of both parts together: an earlier training may have seen a smaller part of them.
+    before, now = _codes(source.material), own_codes(source.train, owner_key())
+    known = now if before is None else np.unique(np.concatenate([before, now]), axis=0)
+    if before is not None and len(known) == len(before):
         return
     stored = io.BytesIO()
-    np.save(stored, own_codes(source.train, owner_key()))
+    np.save(stored, known)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write(path, stored.getvalue(), private=True)
@@ -37,8 +41,8 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     """Refuse weights that were trained without privacy on records that are private here, be it on a single one.
 
     Args:
-        source: its records, those of its test part included: what weights know of them is in every model that
-            begins with them.
+        source: its records, those of its test part and those put aside to score on included: what weights know of them
+            is in every model that begins with them.
         materials: `Source.material` of what the weights were trained on without privacy.
 
     Errors: `SfumatoError` with the number of such records, which is the owner's to see and stands in no statement.
@@ -46,7 +50,8 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     if source.public:
         return
     among = [codes for codes in map(_codes, materials) if codes is not None]
-    parts = [own_codes(part, owner_key()) for part in (source.train, source.test)] if among else []
+    held = [part for part in (source.train, source.test, source.aside) if part is not None]
+    parts = [own_codes(part, owner_key()) for part in held] if among else []
     seen = sum(int(known_again(part, np.concatenate(among)).sum()) for part in parts)
     if seen or source.material in materials:
         raise SfumatoError(
@@ -72,11 +77,17 @@ def _codes(material: str) -> np.ndarray | None:
     """Codes uint8 (N, 32) of a public training's records; None where they are not listed."""
     path = _path(material)
     try:
-        return np.load(path, allow_pickle=False)
+        with open(ordinary(path), "rb") as file:
+            codes = np.load(file, allow_pickle=False)
+        if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != CODE_BYTES:
+            raise ValueError
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, EOFError):
+    except SfumatoError:
+        raise
+    except (OSError, ValueError, EOFError, AttributeError):
         raise SfumatoError(f"the list of records {path} is damaged", "restore it from a copy") from None
+    return codes
 
 
 def _path(material: str) -> Path:

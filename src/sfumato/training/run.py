@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from sfumato import models
-from sfumato._checks import SfumatoError, parse_json
+from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import TEST_FRACTION, AsStored, Picture, Source, Transform, open_source, preparation
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.training import directory as names
 from sfumato.training import finish, loop, public_records, uses
-from sfumato.training.checkpoint import METADATA, read_safetensors
+from sfumato.training.checkpoint import read_safetensors
 from sfumato.training.directory import RunDirectory, sweep
 from sfumato.training.loop import Job
 from sfumato.training.losses import probabilities
@@ -350,25 +350,28 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             raise SfumatoError(
                 f"{path} was trained from a module that only its own code can build", "pass it: load(run, model=module)"
             )
-        if not isinstance(model, nn.Module):
-            with torch.random.fork_rng(devices=[]):
-                model = _built(about, named, path)
-        return _filled(model, weights, about, path)
+        try:
+            if not isinstance(model, nn.Module):
+                with torch.random.fork_rng(devices=[]):
+                    model = _built(about, named, path)
+            return _filled(model, weights, about, path)
+        except SfumatoError:
+            raise
+        except (RuntimeError, MemoryError, TypeError, ValueError, KeyError) as error:
+            if named is not None:
+                raise  # it may be the user's own function that failed
+            raise SfumatoError(
+                f"no model can be built by what {path} says ({type(error).__name__}: {error})", "restore it from a copy"
+            ) from error
 
 
 def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """What a model file says of itself."""
-    try:
-        about = parse_json(metadata[METADATA])
-        if about["format"] != finish.FORMAT:
-            raise SfumatoError(f"{path} was written by another version of sfumato", "train it again with this one")
-    except SfumatoError:
-        raise
-    except (KeyError, ValueError, TypeError):
-        about = {}
-    missing = {"model", "classes", "channels", "size", "transform", "statement", "test_fraction"} - set(about)
-    if missing:
+    about = models.about_of(metadata, path)
+    if about is None:
         raise SfumatoError(f"{path} is no model of sfumato", "name a run directory or its model file")
+    if about.get("format") != finish.FORMAT:
+        raise SfumatoError(f"{path} was written by another version of sfumato", "train it again with this one")
     return about
 
 
@@ -409,7 +412,7 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
         spelling = named if named and about["model"] == "module" else trusted(about["model"])
         return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
     known = features["backbone"]
-    if known is not None:
+    if known is not None and not known["name"].startswith(models.TORCHVISION):
         trusted(known["name"])
     backbone = None if known is None else models.build_backbone(models.Architecture(**known))
     return models.create_head(about["model"], classes=classes, width=features["width"], backbone=backbone)

@@ -6,21 +6,25 @@ owner and for nobody else.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import ordinary
+from sfumato._files import held_alone, ordinary
 from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
 from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.theorems import Releases, merge_full_batch
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
+AFTER = "after"
+"""The field with the code of the line before: one that is lost or was cut is missed."""
 CONVOLVED = 8
 """So many different plans are composed by convolution."""
 
@@ -38,13 +42,15 @@ def record(
     path = (directory or keys.home()) / FILE
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
     data = dict(zip(("data", "pixels"), materials, strict=False))
-    entry = json.dumps({**data, "place": place, "run": run, kind: use.to_dict()})
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with open(descriptor, "r+b") as file:
+            held_alone(file.fileno())
+            whole = [line for line in file.read().split(b"\n") if line and not _torn(line)]
+            entry = {**data, "place": place, "run": run, kind: use.to_dict(), AFTER: _code(whole[-1:])}
             # The line break comes first as well: a line that was cut short must not swallow this one.
-            file.write(f"\n{entry}\n")
+            file.write(f"\n{json.dumps(entry)}\n".encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -59,20 +65,28 @@ def plans(materials: Sequence[str], directory: Path | None = None, *, place: str
 
     The same pictures at another size, in another format, or their features, have a material in common; pictures that
     were changed are known by their place alone.
+
+    Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
+    the runs cost together is not known.
     """
     path = (directory or keys.home()) / FILE
+    all_runs: dict[str, Use] = {}
     found: dict[str, Use] = {}
+    before: list[bytes] = []
     for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
         if not line or _torn(line):
             continue
         try:
             entry = parse_json(line)
+            if entry.get(AFTER, _code(before)) != _code(before):
+                raise ValueError("it does not follow the line before it")
+            before = [line]
+            use = _use_of(entry)
+            if all_runs.setdefault(entry["run"], use) != use:
+                raise ValueError("its run has another plan above")
             known = {entry["data"], entry.get("pixels")} & set(materials)
             if known or (place is not None and entry.get("place") == place):
-                selected = "selection" in entry
-                found[entry["run"]] = (
-                    PrivateSelection.from_dict(entry["selection"]) if selected else PrivacyPlan.from_dict(entry["plan"])
-                )
+                found[entry["run"]] = use
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SfumatoError(
                 f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "
@@ -82,13 +96,27 @@ def plans(materials: Sequence[str], directory: Path | None = None, *, place: str
     return list(found.values())
 
 
+def _use_of(entry: dict[str, Any]) -> Use:
+    """The plan of a line, or its selection."""
+    if "selection" in entry and "plan" in entry:
+        raise ValueError("it has both a plan and a selection")
+    if "selection" in entry:
+        return PrivateSelection.from_dict(entry["selection"])
+    return PrivacyPlan.from_dict(entry["plan"])
+
+
+def _code(line: Sequence[bytes]) -> str:
+    """Of the line before, if there is one."""
+    return hashlib.sha256(b"".join(line)).hexdigest()[:16]
+
+
 def _torn(line: bytes) -> bool:
     """Whether a kill or a full disk cut the line short, so that its run had not begun: it breaks off at its end."""
     try:
         json.loads(line)
     except json.JSONDecodeError as error:
         return error.msg.startswith("Unterminated string") or error.pos >= len(line) - len("null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return False
 

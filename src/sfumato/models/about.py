@@ -1,0 +1,79 @@
+"""What a model file of ours says of itself: how to build and feed the model, and its statement. It may come from
+anybody, so it is looked through before anything is built by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError, parse_json, shortened
+
+METADATA = "sfumato"
+"""The key under which a model file of ours says what it is."""
+LONGEST_SPELLING = 1000
+LARGEST_SIDE = 16_384
+MOST_CHANNELS = 1024
+REQUIRED = ("model", "classes", "channels", "size", "transform", "statement", "test_fraction")
+
+
+def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, Any] | None:
+    """What the metadata of a safetensors file say of a model of ours; None for any other file.
+
+    Raises:
+        SfumatoError: it is one of ours, and what it says cannot be.
+    """
+    try:
+        about = parse_json((metadata or {})[METADATA])
+    except (KeyError, ValueError):
+        return None
+    if not isinstance(about, dict) or "statement" not in about:
+        return None
+    for name, right in _RIGHT.items():
+        if (name in about or name in REQUIRED) and not right(about.get(name)):
+            raise SfumatoError(
+                f"{path} says of its model that {name} is {shortened(about.get(name))!r}, which cannot be",
+                "restore it from a copy, or train it again",
+            )
+    return about
+
+
+def _whole(most: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _statement(value: Any) -> bool:
+    facts = value.get("circumstances", value) if isinstance(value, dict) else None
+    return isinstance(facts, dict) and "epsilon" in value and _texts(facts.get("origins", []))
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, (int, float)) for one in value)
+
+
+def _transform(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return "mean" not in value or (_numbers(value["mean"]) and _numbers(value.get("std")))
+
+
+def _spelling(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_SPELLING
+
+
+_RIGHT = {
+    "model": _spelling,
+    "classes": lambda value: _texts(value) and len(value) > 0,
+    "channels": _whole(MOST_CHANNELS),
+    "size": _whole(LARGEST_SIDE),
+    "transform": _transform,
+    "statement": _statement,
+    "test_fraction": lambda value: value is None or (isinstance(value, (int, float)) and 0 <= value <= 1),
+    "features": lambda value: value is None or isinstance(value, dict),
+    "trained_on": _texts,
+    "loss": lambda value: isinstance(value, str),
+}
