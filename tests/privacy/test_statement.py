@@ -50,8 +50,10 @@ def test_the_sentence_can_be_checked_from_its_own_words():
 
 
 def test_a_delta_above_1_over_n_is_named_beside_the_epsilon():
-    assert "Delta is above 1/N" in statement(loose_delta=True).sentence
-    assert "Delta is above 1/N" not in statement().sentence
+    for delta, named in ((1.1e-3, True), (1e-3, False)):
+        plan = replace(PLAN, delta=delta)
+        sentence = Statement(plan=plan, circumstances=Circumstances()).sentence
+        assert ("Delta is above 1/N" in sentence) == named
 
 
 def test_published_data_were_declared_public_by_nobody():
@@ -62,8 +64,8 @@ def test_published_data_were_declared_public_by_nobody():
 
 
 def test_facts_that_came_later_leave_earlier_statements_as_they_are():
-    assert not {"published", "loose_delta"} & set(Circumstances().to_dict())
-    for facts in (Circumstances(), Circumstances(published=True, loose_delta=True)):
+    assert "published" not in Circumstances().to_dict()
+    for facts in (Circumstances(), Circumstances(published=True)):
         assert Circumstances.from_dict(facts.to_dict()) == facts
 
 

@@ -82,7 +82,6 @@ class Circumstances:
         search: the search that the run's settings came from, where it is not covered: in no private selection, and not
             on public data.
         published: the training data are a published collection, which nobody had to declare public.
-        loose_delta: delta is above 1/N.
     """
 
     read: tuple[str, ...] = ()
@@ -96,7 +95,6 @@ class Circumstances:
     steps_taken: int | None = None
     search: Search | None = None
     published: bool = False
-    loose_delta: bool = False
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -108,7 +106,7 @@ class Circumstances:
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
         data = asdict(self) | {"read": list(self.read), "origins": list(self.origins)}
-        return {name: value for name, value in data.items() if value or name not in ("published", "loose_delta")}
+        return {name: value for name, value in data.items() if value or name != "published"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
@@ -176,7 +174,7 @@ class Statement:
             told, included = _best_of(self.selection, told), ", its selection included"
             fingerprint += f", selection {self.selection.fingerprint[:16]}"
         exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
-        if self.circumstances.loose_delta:
+        if plan.delta > 1 / plan.examples:
             exception = f" Delta is above 1/N: with that chance some examples may be published as they are.{exception}"
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, CachedRecords, Part, Transform
 from sfumato.report import Evaluation, png
 from sfumato.training.losses import LOSSES, probabilities
@@ -152,8 +153,15 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Evaluation:
     """The evaluation that `to_dict` wrote."""
-    samples = [(base64.b64decode(png), truth, chosen, _known(value)) for png, truth, chosen, value in data["samples"]]
-    return Evaluation(**{**data, "loss": _known(data["loss"]), "samples": samples})
+    try:
+        samples = [
+            (base64.b64decode(png), truth, chosen, _known(value)) for png, truth, chosen, value in data["samples"]
+        ]
+        return Evaluation(**{**data, "loss": _known(data["loss"]), "samples": samples})
+    except (KeyError, TypeError, ValueError) as error:
+        raise SfumatoError(
+            f"evaluation.json holds other things than were measured ({error!r})", "restore it from a copy"
+        ) from None
 
 
 def finite(value: float) -> float | None:

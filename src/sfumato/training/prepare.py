@@ -170,7 +170,6 @@ def circumstances(
         filtered=source.filtered,
         search=search,
         published=source.published and source.public,
-        loose_delta=plan.delta > 1 / plan.examples,
     )
 
 

@@ -118,6 +118,24 @@ def test_a_mask_that_is_a_parameter(compare):
     compare(model.double(), torch.randn(3, 2, 5, 4).double(), torch.arange(3), views=2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float64])
+def test_a_query_whose_every_key_is_masked_gets_zeros_as_torch_s(compare, dtype):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            tokens, mask = self.tokens(x), (x[..., 0] <= 0.9)[:, None]
+            mask = mask if dtype == torch.bool else torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -torch.inf)
+            return self.last(F.scaled_dot_product_attention(tokens, tokens, tokens, attn_mask=mask).sum(1))
+
+    inputs = torch.randn(3, 5, 4).double()
+    inputs[1, :, 0] = 1
+    gradient = compare(Masked().double(), inputs, torch.arange(3))
+    assert gradient._latest.fast
+
+
 class Encoder(nn.Module):
     def __init__(self, encoder, batch_first=True):
         super().__init__()

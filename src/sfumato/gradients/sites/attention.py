@@ -11,10 +11,12 @@ from sfumato.gradients.sites import dropout
 
 
 def _written_out(query, key, value, mask, drop, scale):
-    """For masks that are learned or depend on the data, and for dropout."""
+    """For masks that are learned or depend on the data, and for dropout. A query without keys gets zeros."""
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        alone = (scores == -torch.inf).all(-1, keepdim=True)
+        return drop(scores.masked_fill(alone, 0).softmax(dim=-1).masked_fill(alone, 0)) @ value
     return drop(scores.softmax(dim=-1)) @ value
 
 
