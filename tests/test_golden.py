@@ -1,0 +1,326 @@
+"""What seeded draws, codes, fingerprints and runs came to when tests/fixtures/golden.json was written.
+
+    python tests/test_golden.py --write
+
+writes it anew. That is right only after a change that means to alter them: a run that was begun before such a change
+cannot go on after it, and of two runs by one seed only one is what it was. `values` are the same on every machine;
+`bytes` are compared on the platform that they were written on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import os
+import platform
+import secrets
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import sfumato
+from sfumato import DiceKey, FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, Sampler, open_source
+from sfumato.cli import main
+from sfumato.data import Records, Views, codes, dice_of, fingerprint, own_codes, put_aside, split
+from sfumato.privacy import Draws, Entry, PrivateSelection
+from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
+from sfumato.training import checkpoint, pins
+
+GOLDEN = Path(__file__).parent / "fixtures" / "golden.json"
+SECRET = bytes(range(32))
+KEY = DiceKey(SECRET)
+EIGHT_PIXELS = np.arange(3 * 8 * 8 * 1, dtype=np.uint8).reshape(3, 8, 8, 1)
+
+COMMON = "--threads 1 --device cpu --micro-batch 16 --seed 3"
+PRIVATE = f"train digits --private --steps 3 --noise-multiplier 4 --delta 1e-5 {COMMON}"
+RUNS = {
+    "Poisson": f"{PRIVATE} --batch-size 32 --learning-rate 0.5 --model cnn --views 2 --shift 1 --ema 0.9",
+    "full batch": f"{PRIVATE} --batch-size 1438 --learning-rate 1 --model linear --ema 0 --optimizer adam",
+    "public": "pretrain digits --steps 3 --batch-size 32 --learning-rate 0.1 --model scattering --ema 0.9 --shift 1 "
+    "--threads 1 --device cpu --seed 3",
+    "features": "features digits --backbone public --device cpu --threads 1",
+    "head": f"train features:features {COMMON} --steps 3 --noise-multiplier 4 --delta 1e-5 --batch-size 64 "
+    "--learning-rate 0.5 --model head,norm=10",
+    "selection": f"{PRIVATE.replace('train', 'sweep', 1)} --batch-size 32 --model linear --search private "
+    "--candidates 3 --shape 1 --score-noise 3 --vary learning-rate=log:0.1..2 ema=0,0.9",
+}
+
+
+def hashed(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+# -- values that no machine may change --------------------------------------------------------------------------------
+
+
+def keys() -> dict[str, Any]:
+    """What is derived from a key."""
+    return {
+        "generator": KEY.generator("noise", 3, "weight").integers(0, 2**63, 4).tolist(),
+        "no name": KEY.generator("sampling", 0).integers(0, 2**63, 2).tolist(),
+        "words": KEY.words("dropout", 3, "7").tolist(),
+        "seed": KEY.seed("initial weights", 0),
+        "check value": KEY.check_value("ab" * 32),
+        "of a seed": DiceKey.from_seed(5).check_value(""),
+        "of a seed and a context": DiceKey.from_seed(5, "context").check_value(""),
+    }
+
+
+def draws() -> dict[str, Any]:
+    """Participants, noise, views, windows, and the dice of a search."""
+    total = {"weight": torch.zeros(2, 3), "bias": torch.zeros(())}
+    noisy = Noise(Gaussian(noise_multiplier=1.5), sensitivity=2.0, key=KEY).add(total, step=4)
+    shown = Views(count=3, shift=2, flip=True).draw(KEY.generator("views", 0), 2, size=8)
+    space = {"a": Choice(values=(1, 4, 16)), "b": Uniform(low=0, high=1), "c": LogUniform(low=0.1, high=10)}
+    laws = (Draws(mean=10), Draws(mean=10, shape=1), Draws(mean=3, shape=-0.5), Draws(mean=10, shape=math.inf))
+    return {
+        "Poisson": [
+            Sampler(Poisson(examples=40, batch_size=8), KEY, records=40).draw(step).tolist() for step in range(4)
+        ],
+        "full batch": Sampler(FullBatch(examples=5), KEY, records=5).draw(2).tolist(),
+        "noise": {name: value.tolist() for name, value in noisy.items()},
+        "views": [shown.down.tolist(), shown.right.tolist(), shown.mirrored.tolist()],
+        "window": dice_of(SECRET, EIGHT_PIXELS[0]).random(2).tolist(),
+        "number of candidates": [number_of_candidates(law, KEY) for law in laws],
+        "settings": [
+            {name: float(f"{value:.12g}") for name, value in settings_of(number, space, KEY).items()}
+            for number in range(3)
+        ],
+        "scores": [noisy_score(50, 3.0, number, KEY) for number in range(4)],
+    }
+
+
+def records() -> dict[str, Any]:
+    """Codes, splits and fingerprints under an owner's key."""
+    contents = [f"record {number}".encode() for number in range(30)]
+    part = Records(images=EIGHT_PIXELS, labels=np.array([0, 1, 1]))
+    source = open_source("digits", owner_key=SECRET, public=False)
+    smaller, validation = put_aside(source, SECRET, 0.1)
+    return {
+        "positions": [split.position(SECRET, content) for content in contents[:4]],
+        "test part": [number for number, content in enumerate(contents) if split.in_test(SECRET, content, 0.2)],
+        "code of what is stored": codes.stored_code(SECRET, contents[0]).hex(),
+        "code of the pixels": codes.pixel_code(SECRET, EIGHT_PIXELS[0]).hex(),
+        "grey in three channels": codes.pixel_code(SECRET, EIGHT_PIXELS[0].repeat(3, axis=2)).hex(),
+        "own codes": hashed(own_codes(part, SECRET).tobytes()),
+        "fingerprint": fingerprint.fingerprint(SECRET, part, part, ("a", "b")),
+        "digits": {name: getattr(source, name) for name in ("fingerprint", "material", "pixels")},
+        "digits' labels": hashed(source.train.labels.astype("<i8").tobytes()),
+        "put aside": [len(validation), hashed(validation.labels.astype("<i8").tobytes()), smaller.fingerprint],
+        "weights": pins.weights_digest({"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.float16)}),
+    }
+
+
+def promises() -> dict[str, Any]:
+    """Plans, selections and ledgers: what they are called, and how they are written."""
+    plan = PrivacyPlan(
+        sampling=Poisson(examples=50_000, batch_size=4096),
+        mechanism=Gaussian(noise_multiplier=10.0),
+        steps=875,
+        delta=1e-5,
+    )
+    plans = [
+        plan,
+        replace(plan, steps=1),
+        replace(plan, delta=1e-6),
+        replace(plan, max_norm=0.1),
+        replace(plan, mechanism=Gaussian(noise_multiplier=0.5)),
+        replace(plan, mechanism=Gaussian(noise_multiplier=4)),
+        replace(plan, sampling=Poisson(examples=50_000, batch_size=1)),
+        replace(plan, sampling=FullBatch(examples=1)),
+        replace(plan, sampling=FullBatch(examples=1438), steps=60),
+        replace(plan, sampling=FullBatch(examples=60_000), max_norm=2),
+    ]
+    selections = [
+        PrivateSelection(plan=plan, draws=law, score_noise=noise)
+        for law, noise in ((Draws(mean=10), None), (Draws(mean=5, shape=1), 3), (Draws(mean=10, shape=math.inf), 2.5))
+    ]
+    entries = [Entry.after(None, "begin", {"plan": plan.to_dict(), "é": [1, 2.5, None, True]})]
+    for step in range(2):
+        entries.append(Entry.after(entries[-1], "release", {"step": step, "plan": plan.fingerprint}))
+    return {
+        "plans": [[one.to_dict(), one.fingerprint] for one in plans],
+        "selections": [[one.to_dict(), one.fingerprint] for one in selections],
+        "ledger": [entry.line().decode() for entry in entries],
+    }
+
+
+def streams() -> dict[str, Any]:
+    """Which draws a run asks its key for, and what it writes into its ledger before its end.
+
+    Key and identity are given: they decide who takes part, and so how many draws of dropout there are.
+    """
+    pictures = np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8)
+    arrays = {
+        "x_train": pictures[:32],
+        "y_train": np.arange(32) % 2,
+        "x_test": pictures[32:],
+        "y_test": np.arange(8) % 2,
+    }
+    np.savez("pictures.npz", **arrays)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 2))
+    options = {"learning_rate": 0.5, "threads": 1, "device": "cpu", "views": 2, "shift": 1, "seed": 3}
+    plan = PrivacyPlan.calibrate(examples=32, batch_size=8, steps=2, noise_multiplier=4.0, delta=1e-3)
+    found: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        drawn: list[tuple[str, int, str]] = []
+        for method in ("generator", "words", "seed"):
+            patch.setattr(DiceKey, method, noting(drawn, getattr(DiceKey, method)))
+        patch.setattr(DiceKey, "from_seed", classmethod(lambda cls, seed, context="": cls(SECRET)))
+        patch.setattr(secrets, "token_hex", lambda count: "5a" * count)
+        private = open_source("npz:pictures.npz", owner_key=SECRET, public=False)
+        sfumato.train(model, private, plan, directory="private", micro_batch=4, **options)
+        found["private"], drawn[:] = summed(drawn), []
+        public = open_source("npz:pictures.npz", owner_key=SECRET, public=True)
+        sfumato.train("linear", public, plan, directory="named", head_deviation=0.1, **options)
+        found["named"], drawn[:] = summed(drawn), []
+        sfumato.pretrain("linear", public, directory="public", steps=3, batch_size=16, **options)
+        found["public"], drawn[:] = summed(drawn), []
+    found["ledger"] = Path("private/ledger.jsonl").read_text("utf-8").splitlines()[:-1]
+    return found
+
+
+def noting(drawn: list[tuple[str, int, str]], method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a key, with a note of each draw."""
+
+    def noted(self: DiceKey, stream: str, step: int, name: str = "") -> Any:
+        drawn.append((stream, step, name))
+        return method(self, stream, step, name)
+
+    return noted
+
+
+def summed(drawn: list[tuple[str, int, str]]) -> dict[str, list[str]]:
+    """{stream: its draws, each once}: how often one is asked for is no concern of anybody's."""
+    return {
+        stream: [f"{step} {name}".strip() for one, step, name in sorted(set(drawn)) if one == stream]
+        for stream in sorted({stream for stream, _, _ in drawn})
+    }
+
+
+VALUES: dict[str, Callable[[], dict[str, Any]]] = {
+    "keys": keys,
+    "draws": draws,
+    "records": records,
+    "promises": promises,
+    "streams": streams,
+}
+
+
+# -- bytes that a platform gives --------------------------------------------------------------------------------------
+
+
+def here() -> dict[str, str]:
+    """What the bytes of a run may depend on."""
+    processor = platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        told = dict(reversed([[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]))
+        processor = ", ".join(told.get(name, "") for name in ("model name", "cpu family", "model"))
+    versions = {name: value for name, value in pins.environment().items() if name != "version of sfumato"}
+    return versions | {"processor's model": processor}
+
+
+def trained() -> dict[str, Any]:
+    """What comes of the commands, each by a seed, on one thread."""
+    found: dict[str, Any] = {}
+    before = torch.get_num_threads()
+    try:
+        for name, line in RUNS.items():
+            told = io.StringIO()
+            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
+                assert main([*shlex.split(line), "--output", name, "--json"]) == 0, line
+            found[name] = of_run(Path(name))
+            if name == "selection":
+                found[name] |= {part: json.loads(told.getvalue())[part] for part in ("settings", "score")}
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def of_run(place: Path) -> dict[str, Any]:
+    """The bytes of its tensors, and what was measured."""
+    tensors = {
+        f"{path.name} {name}": value
+        for path in sorted(place.glob("*.safetensors"))
+        for name, value in checkpoint.read_safetensors(path)[0].items()
+    }
+    weights = (
+        f"{name} {tuple(value.shape)}".encode() + value.numpy().tobytes() for name, value in sorted(tensors.items())
+    )
+    found: dict[str, Any] = {"tensors": hashed(*weights)}
+    if (place / "metrics.jsonl").exists():
+        found["metrics"] = [json.loads(line) for line in (place / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return found
+
+
+@contextlib.contextmanager
+def workplace(place: Path) -> Iterator[None]:
+    """An empty directory to work in, with an owner's key in it."""
+    (place / "home").mkdir()
+    (place / "home" / "owner.key").write_text(SECRET.hex() + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(place / "home"))
+        patch.chdir(place)
+        yield
+
+
+def golden() -> dict[str, Any]:
+    return json.loads(GOLDEN.read_text("utf-8"))
+
+
+def plain(found: Any) -> Any:
+    return json.loads(json.dumps(found))
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_values_are_what_they_were(what, tmp_path):
+    with workplace(tmp_path):
+        assert plain(VALUES[what]()) == golden()["values"][what]
+
+
+def test_seeded_runs_give_the_bytes_that_they_gave(tmp_path):
+    known = golden()
+    odd = [
+        f"{name}: {value}, here {here().get(name)}"
+        for name, value in known["platform"].items()
+        if here().get(name) != value
+    ]
+    if odd:
+        pytest.skip(f"written on another platform ({'; '.join(odd)})")
+    with workplace(tmp_path):
+        assert plain(trained()) == known["bytes"]
+
+
+def rewrite() -> None:
+    """Write golden.json anew."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    found: dict[str, Any] = {"values": {}, "platform": here()}
+    for what, compute in VALUES.items():
+        with tempfile.TemporaryDirectory() as place, workplace(Path(place)):
+            found["values"][what] = compute()
+    with tempfile.TemporaryDirectory() as place, workplace(Path(place)):
+        found["bytes"] = trained()
+    lines = [
+        f"{json.dumps(part)}: {{\n"
+        + ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in one.items())
+        for part, one in plain(found).items()
+    ]
+    GOLDEN.write_text("{\n" + "\n},\n".join(lines) + "\n}\n}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        raise SystemExit(__doc__)
+    rewrite()
