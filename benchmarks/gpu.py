@@ -40,7 +40,7 @@ import problems
 ROOT = Path(__file__).resolve().parents[1]
 TESTED = ("gradients", "training", "cli", "models", "data", "averaging", "optim", "randomness", "privacy", "report")
 HEAD, TINY_HEAD = (1_280_000, 1280, 1000), (2000, 64, 10)
-TINY_RUN = "--steps 2 --batch-size 16 --views 2 --model wrn-16-1 --noise-multiplier 1 --delta 1e-5 --examples 100"
+TINY_RUN = "--steps 2 --batch-size 16 --views 2 --model wrn-16-1 --noise-multiplier 8 --delta 1e-5 --examples 100"
 PATIENCE = 60.0
 """Seconds that a process has to write its last checkpoint."""
 
@@ -202,8 +202,8 @@ def training(call: Call, epsilon: int) -> dict[str, Any]:
         raise measuring.CannotError("--data is not given")
     else:
         data, changes = options.data / "cifar10.npz", []
-    recipe = ROOT / "recipes" / "de2022" / f"table13-eps{epsilon}.toml"
-    command = [sys.executable, "-m", "sfumato", "train", str(recipe), "--source", f"npz:{data}", "--public", *changes]
+    row = ["recipe:de2022/table13", "--epsilon", f"{epsilon}"]
+    command = [sys.executable, "-m", "sfumato", "train", *row, "--source", f"npz:{data}", "--public", *changes]
     began = time.monotonic()
     try:
         printed = call.run(run.name, [*command, "--output", str(run), "--device", options.device, "--json"])

@@ -1,13 +1,13 @@
 """Two steps of every kind of recipe on made-up images, through the command line: python benchmarks/recipes.py
 
-    python benchmarks/recipes.py [--only table13-eps1 table15-eps8] [--device cuda]
+    python benchmarks/recipes.py [--only de2022/table13 de2022/table15] [--device cuda]
 
-Recipes are of one kind if they share model, image size, classes, what is trained, and whether there are several views.
-For each kind, `sfumato train` takes the first recipe of that kind with 8 random images, 4 of them in an expected batch,
-2 steps, noise multiplier 1, 2 views at most and random initial weights, in a process of its own. The seconds of the
-whole command, of which the self-check and the choice of ways are a good part, the seconds of the training in it, and
-the most memory that the process ever held go to benchmarks/results/recipes.json, machine by machine. What was measured
-on this machine before is not measured again.
+Recipes are of one kind if they share model, image size, classes, what is trained, and whether there are several views;
+all rows of a recipe do. For each kind, `sfumato train` takes the first row of its first recipe with 8 random images, 4
+of them in an expected batch, 2 steps, noise multiplier 1, 2 views at most and random initial weights, in a process of
+its own. The seconds of the whole command, of which the self-check and the choice of ways are a good part, the seconds
+of the training in it, and the most memory that the process ever held go to benchmarks/results/recipes.json, machine by
+machine. What was measured on this machine before is not measured again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import resource
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +31,13 @@ import tyro
 
 import measuring
 from measuring import CannotError
+from sfumato.cli.recipe import ABOUT, NOT_OPTIONS, ROW, names, table_of
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULT = measuring.RESULTS / "recipes.json"
 IMAGES, BATCH, STEPS, VIEWS = 8, 4, 2, 2
 CLASSES = {"CIFAR100": 100, "imagenet": 1000, "places365": 365}
 SHAPES = {"digits": (1, 8), "MNIST": (1, 28), "CIFAR10": (3, 32), "CIFAR100": (3, 32)}
-REPLACED = ("pretrained", "epsilon", "noise-multiplier")
+REPLACED = (*NOT_OPTIONS, "pretrained", "epsilon", "noise-multiplier")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +88,24 @@ def kind_of(recipe: dict[str, Any]) -> Kind:
     )
 
 
-def kinds() -> dict[Kind, list[Path]]:
+def kinds() -> dict[Kind, list[str]]:
     """The kinds of private recipes for images, with the recipes of each; those for features train one linear layer."""
-    found: dict[Kind, list[Path]] = {}
-    for path in sorted((ROOT / "recipes").rglob("*.toml"), key=lambda path: path.stem):
-        recipe = tomllib.loads(path.read_text("utf-8"))
+    found: dict[Kind, list[str]] = {}
+    for name in names():
+        recipe = first_row(table_of(f"recipe:{name}"))
         on_images = not recipe["source"].startswith("features:")
-        if on_images and recipe["about"]["command"].startswith("sfumato train "):
-            found.setdefault(kind_of(recipe), []).append(path)
+        if on_images and recipe[ABOUT]["command"].startswith("sfumato train "):
+            found.setdefault(kind_of(recipe), []).append(name)
     return found
 
 
-def prepare(place: Path, recipe: Path, kind: Kind, device: str) -> list[str]:
+def first_row(table: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a recipe holds, with the options of its first row."""
+    row = next(iter(table.get(ROW, [])), {})
+    return {**table, **{name: value for name, value in row.items() if name != ABOUT}}
+
+
+def prepare(place: Path, recipe: str, kind: Kind, device: str) -> list[str]:
     """Images and recipe in this folder; gives the command for them."""
     generator = np.random.default_rng(0)
     shape = (kind.size, kind.size, kind.channels)
@@ -113,16 +118,16 @@ def prepare(place: Path, recipe: Path, kind: Kind, device: str) -> list[str]:
         "classes": np.array([f"class {number}" for number in range(kind.classes)]),
     }
     np.savez(place / "images.npz", **arrays)
-    kept = [line for line in recipe.read_text("utf-8").splitlines() if line.partition(" = ")[0] not in REPLACED]
-    (place / "recipe.toml").write_text("\n".join(kept) + "\n", "utf-8")
-    views = tomllib.loads(recipe.read_text("utf-8")).get("views", 1)
+    row = first_row(table_of(recipe))
+    kept = [f"{name} = {json.dumps(value)}\n" for name, value in row.items() if name not in REPLACED]
+    (place / "recipe.toml").write_text("".join(kept), "utf-8")
     options = {
         "source": f"npz:{place / 'images.npz'}",
         "examples": IMAGES,
         "batch-size": BATCH,
         "steps": STEPS,
         "noise-multiplier": 1,
-        "views": min(views, VIEWS),
+        "views": min(row.get("views", 1), VIEWS),
         "output": place / "run",
         "device": device,
     }
@@ -130,8 +135,8 @@ def prepare(place: Path, recipe: Path, kind: Kind, device: str) -> list[str]:
     return ["train", str(place / "recipe.toml"), *words, "--json"]
 
 
-def measure(recipe: Path, kind: Kind, device: str) -> dict[str, Any]:
-    """Run a kind's command in this process, which should be a fresh one.
+def measure(recipe: str, kind: Kind, device: str) -> dict[str, Any]:
+    """Run the command of a recipe, `recipe:NAME` or a file, in this process, which should be a fresh one.
 
     Raises:
         CannotError: the command was refused, with its own line.
@@ -168,25 +173,25 @@ def main(options: Options) -> None:
     if own.get("machine") != machine:
         own.update(machine=machine, rows={})
     for kind, recipes in kinds().items():
-        names = [path.stem for path in recipes]
-        if options.only and not set(options.only) & set(names):
+        first = recipes[0]
+        if options.only and not set(options.only) & set(recipes):
             continue
-        row = own["rows"].get(names[0], {"reason": "not yet measured"})
+        row = own["rows"].get(first, {"reason": "not yet measured"})
         if "reason" in row:
-            row = own["rows"][names[0]] = {**described(kind, names), **attempt(recipes[0], kind, options.device)}
+            row = own["rows"][first] = {**described(kind, recipes), **attempt(f"recipe:{first}", kind, options.device)}
             options.json.parent.mkdir(exist_ok=True)
             options.json.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-        print(line(names[0], row), flush=True)
+        print(line(first, row), flush=True)
 
 
-def described(kind: Kind, names: Sequence[str]) -> dict[str, Any]:
+def described(kind: Kind, recipes: Sequence[str]) -> dict[str, Any]:
     """What a row says of its kind."""
     image = f"{kind.channels} x {kind.size} x {kind.size}"
     about = {"model": kind.model, "image": image, "classes": kind.classes, "trainable": list(kind.trainable)}
-    return {**about, "several_views": kind.several, "recipes": list(names)}
+    return {**about, "several_views": kind.several, "recipes": list(recipes)}
 
 
-def attempt(recipe: Path, kind: Kind, device: str) -> dict[str, Any]:
+def attempt(recipe: str, kind: Kind, device: str) -> dict[str, Any]:
     """Figures, or the reason why there are none."""
     try:
         return measuring.apart(measure, recipe, kind, device)
@@ -196,7 +201,7 @@ def attempt(recipe: Path, kind: Kind, device: str) -> dict[str, Any]:
 
 def line(name: str, row: dict[str, Any]) -> str:
     """A row as it is printed."""
-    what = f"{name:<26}{row['model']:<26}{row['image']:<16}{','.join(row['trainable']):<12}"
+    what = f"{name:<32}{row['model']:<26}{row['image']:<16}{','.join(row['trainable']):<12}"
     if "reason" in row:
         return f"{what}{row['reason']}"
     gpu = f"{row['peak_gpu_bytes'] / 2**20:>9.0f} MiB GPU" if "peak_gpu_bytes" in row else ""

@@ -96,7 +96,7 @@ def anchors(path: Path) -> set[str]:
 
 @each_page
 def test_every_file_of_the_repository_that_is_named_exists(path: Path):
-    named = re.findall(r"`((?:src|docs|tests|examples|recipes|benchmarks)/[\w./-]*)`", prose(path))
+    named = re.findall(r"`((?:src|docs|tests|examples|benchmarks)/[\w./-]*)`", prose(path))
     for name in named:
         assert (ROOT / name).exists(), f"{path.name} names {name}"
 

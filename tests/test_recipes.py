@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import itertools
+import re
 import shlex
-import tomllib
+import subprocess
+import sys
+import zipfile
 from dataclasses import fields, replace
+from importlib import resources
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import dp_accounting
@@ -25,53 +28,62 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.training import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
-RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
+PAGE = (ROOT / "docs" / "recipes.md").read_text("utf-8")
 ABOUT = {"paper", "command", "accuracy", "hardware", "time"}
-PROMISED = {"epsilon", "delta"}
 PLANNED = ("examples", "delta", "batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
 CLASSES = {"CIFAR100": 100, "imagenet": 1000, "imagenet32": 1000, "places365": 365, "jft300m": 18_000, "jft4b": 30_000}
 SHAPES = {"digits": (1, 8), "MNIST": (1, 28), "CIFAR10": (3, 32), "CIFAR100": (3, 32)}
-# Computed apart from this package: table, Renyi DP and PLD epsilon of the row.
-VECTORS = {
-    "table13-eps1": (0.9877, 0.9028),
-    "table13-eps2": (1.9996, 1.8364),
-    "table13-eps4": (3.9962, 3.6877),
-    "table13-eps8": (7.0458, 6.5293),
-    "table14-eps8": (7.9979, 7.4244),
-    "table22-eps0.5": (0.5005, 0.4629),
-    "table15-eps8": (8.0001, 7.5088),
-}
+
+Row = tuple[str, float | None]
+"""A recipe's name, and the label of its row."""
 
 
-def about(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text("utf-8"))["about"]
+@functools.cache
+def table(name: str) -> dict[str, Any]:
+    return recipe.table_of(f"{recipe.SCHEME}{name}")
 
 
-def verb_of(path: Path) -> str:
-    return about(path)["command"].split()[1]
+def labels(name: str) -> list[float | None]:
+    by = recipe.label_of(f"{recipe.SCHEME}{name}")
+    return [row[by.replace("_", "-")] for row in table(name)["row"]] if by else [None]
+
+
+def verb_of(name: str) -> str:
+    return table(name)[recipe.ABOUT]["command"].split()[1]
 
 
 def known(verb: str) -> set[str]:
     return {field.name for field in fields(load(verb))} - {"what", "json", "dry_run"}
 
 
-def options_of(path: Path) -> dict[str, Any]:
-    """What the file asks for, whether or not the verb knows it."""
-    data = tomllib.loads(path.read_text("utf-8"))
-    return {name.replace("-", "_"): value for name, value in data.items() if name not in recipe.NOT_OPTIONS}
+def options_of(row: Row) -> dict[str, Any]:
+    """What `sfumato train` would take from the recipe."""
+    name, label = row
+    what = f"{recipe.SCHEME}{name}"
+    given = {recipe.label_of(what) or "": label}
+    return recipe.read(what, given, known(verb_of(name)), verb=verb_of(name))
 
 
-def largest(epsilon: float | list[float]) -> float:
+def about(row: Row) -> dict[str, Any]:
+    """What it says of itself, that of its row over that of all rows."""
+    name, label = row
+    own = table(name).get("row", [{}])[labels(name).index(label)]
+    return table(name)[recipe.ABOUT] | own.get(recipe.ABOUT, {})
+
+
+def largest(epsilon: float | tuple[float, ...]) -> float:
     """Of the budgets that a recipe names, the one that its figures are of."""
-    return max(epsilon) if isinstance(epsilon, list) else epsilon
+    return max(epsilon) if isinstance(epsilon, tuple) else epsilon
 
 
 def plan(options: dict[str, Any]) -> PrivacyPlan:
-    return PrivacyPlan.calibrate(**{name: options[name] for name in PLANNED if name in options})
+    """Its plan; a row that names noise has its epsilon as a bound."""
+    given = {name: options[name] for name in PLANNED if name in options}
+    return PrivacyPlan.calibrate(**(given | {"epsilon": None} if "noise_multiplier" in given else given))
 
 
 def with_noise(options: dict[str, Any], noise_multiplier: float) -> PrivacyPlan:
-    return plan({**options, "epsilon": None, "noise_multiplier": noise_multiplier})
+    return plan({**options, "noise_multiplier": noise_multiplier})
 
 
 @functools.cache
@@ -81,164 +93,251 @@ def build(name: str, classes: int, channels: int, size: int) -> nn.Module:
         return models.create(name, classes=classes, channels=channels, size=size)
 
 
-PRIVATE = [path for path in RECIPES if verb_of(path) == "train"]
-CALIBRATED = [path for path in PRIVATE if "noise_multiplier" in about(path)]
-each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-each_private_recipe = pytest.mark.parametrize("path", PRIVATE, ids=lambda path: path.stem)
-each_calibrated_recipe = pytest.mark.parametrize("path", CALIBRATED, ids=lambda path: path.stem)
+def planned(row: Row) -> tuple[Any, ...]:
+    """All that its figures follow from."""
+    options = options_of(row)
+    return *(options.get(name) for name in PLANNED), about(row).get("noise_multiplier")
+
+
+def distinct(rows: list[Row]) -> list[Row]:
+    """One row for each plan."""
+    return list({planned(row): row for row in reversed(rows)}.values())[::-1]
+
+
+def extremes(rows: list[Row]) -> list[Row]:
+    """The first and the last row of each recipe, those with plans of their own."""
+    grouped = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row[0])]
+    return distinct([row for group in grouped for row in (group[0], group[-1])])
+
+
+NAMES = recipe.names()
+PRIVATE = [(name, label) for name in NAMES if verb_of(name) == "train" for label in labels(name)]
+NOISY = [row for row in PRIVATE if "noise_multiplier" in options_of(row)]
+CALIBRATED = [row for row in PRIVATE if "noise_multiplier" in about(row)]
+DEAREST = extremes(PRIVATE)
+"""Those whose privacy loss distribution is computed; it takes ten times as long as Renyi DP."""
+
+
+def each(rows: list[Row]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("row", rows, ids=lambda row: " ".join(str(part) for part in row if part))
+
+
+each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert len(PRIVATE) >= 3 + 49 + 35 + 41
-    assert len(CALIBRATED) == 35 + 41
-    assert {verb_of(path) for path in RECIPES} == {"train", "pretrain"}
+    assert (len(NAMES), len(PRIVATE), len(NOISY), len(CALIBRATED)) == (49, 3 + 49 + 35 + 41, 49, 35 + 41)
+    assert {verb_of(name) for name in NAMES} == {"train", "pretrain"}
 
 
-@each_private_recipe
-def test_it_plans_to_the_epsilon_that_it_states(path: Path):
-    options, stated = options_of(path), about(path)
+def test_an_installed_package_brings_them(tmp_path: Path):
+    folder = resources.files("sfumato") / "recipes"
+    assert all((folder / f"{name}.toml").is_file() for name in NAMES)
+    pytest.importorskip("hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert {f"sfumato/recipes/{name}.toml" for name in NAMES} <= set(zipfile.ZipFile(wheel).namelist())
+
+
+@each(distinct(PRIVATE))
+def test_it_plans_to_the_epsilon_that_it_states(row: Row):
+    options, stated = options_of(row), about(row)
     # What calibration would find for a target is looked at below, at the price of two evaluations, not of dozens.
-    found = with_noise(options, stated["noise_multiplier"]) if path in CALIBRATED else plan(options)
-    assert found.delta == stated["delta"]
-    assert stated["epsilon"] - 0.001 < found.epsilon() <= stated["epsilon"]
+    found = with_noise(options, stated["noise_multiplier"]) if row in CALIBRATED else plan(options)
+    assert stated["epsilon"] <= largest(options["epsilon"])
     if "epsilon_rdp" in stated:
         assert stated["epsilon_rdp"] - 0.001 < found.epsilon(accountant="rdp") <= stated["epsilon_rdp"]
+    if row in DEAREST:
+        assert stated["epsilon"] - 0.001 < found.epsilon() <= stated["epsilon"]
 
 
-@each_calibrated_recipe
-def test_its_noise_is_the_least_that_meets_its_target(path: Path):
-    options, sigma = options_of(path), about(path)["noise_multiplier"]
+def test_rows_of_one_plan_state_the_same():
+    figures = ("epsilon", "epsilon_rdp")
+    of_plan = {planned(row): [about(row).get(name) for name in figures] for row in PRIVATE}
+    for row in PRIVATE:
+        assert [about(row).get(name) for name in figures] == of_plan[planned(row)]
+
+
+@each(extremes(CALIBRATED))
+def test_its_noise_is_the_least_that_meets_its_target(row: Row):
+    options, sigma = options_of(row), about(row)["noise_multiplier"]
     assert with_noise(options, sigma).epsilon() <= largest(options["epsilon"])
     assert with_noise(options, 0.999 * sigma).epsilon() > largest(options["epsilon"])
 
 
-@pytest.mark.parametrize("name", VECTORS)
-def test_its_epsilons_are_those_computed_elsewhere(name: str):
-    stated = about(ROOT / "recipes" / "de2022" / f"{name}.toml")
-    renyi, pld = VECTORS[name]
-    assert stated["epsilon_rdp"] == pytest.approx(renyi + 0.0005, abs=0.00056)
-    assert stated["epsilon"] == pytest.approx(pld + 0.0005, abs=0.00056)
+@each_recipe
+def test_it_says_what_to_expect_and_its_command_is_its_own(name: str):
+    for label in labels(name):
+        stated = about((name, label))
+        assert set(stated) >= ABOUT
+        assert "epsilon" in stated or "not private" in stated["guarantee"]
+    _, verb, what, *rest = shlex.split(table(name)[recipe.ABOUT]["command"])
+    assert what == f"recipe:{name}"
+    asked = cli.parse([verb, what, *rest])
+    assert isinstance(asked, load(verb))
+    assert recipe.read(what, asked.given, known(verb), verb=verb) == options_of((name, labels(name)[0]))
 
 
 @each_recipe
-def test_it_says_what_to_expect_and_its_command_is_its_own(path: Path):
-    stated = about(path)
-    assert set(stated) >= ABOUT
-    assert set(stated) >= PROMISED if path in PRIVATE else "not private" in stated["guarantee"]
-    _, verb, what, *rest = shlex.split(stated["command"])
-    assert (ROOT / what).resolve() == path.resolve()
-    assert isinstance(cli.parse([verb, what, *rest]), load(verb))
+def test_its_source_model_and_optimizer_exist(name: str):
+    for label in labels(name):
+        options = options_of((name, label))
+        kind, argument = source.parse(options["source"])
+        if kind == "features":
+            model: nn.Module = models.create_head(options["model"], classes=1000, width=1280)
+        else:
+            channels, size = SHAPES.get(argument or kind) or (3, options["size"])
+            model = build(options["model"], CLASSES.get(argument, 10), channels, size)
+        has = {field.name for field in fields(Settings)}
+        settings = Settings(**{option: value for option, value in options.items() if option in has})
+        choices = {"learning_rate": settings.learning_rate, "momentum": settings.momentum}
+        optim.create(settings.optimizer, model.parameters(), weight_decay=settings.weight_decay, **choices)
+        optim.schedule(settings.schedule, steps=options["steps"], warmup=settings.warmup)
+        assert verb_of(name) == "train" or source.KINDS[kind].published or options["public"]
 
 
-@each_recipe
-def test_its_source_model_and_optimizer_exist(path: Path):
-    options = recipe.read(str(path), known(verb_of(path)))
-    kind, argument = source.parse(options["source"])
-    if kind == "features":
-        model: nn.Module = models.create_head(options["model"], classes=1000, width=1280)
-    else:
-        channels, size = SHAPES.get(argument or kind) or (3, options["size"])
-        model = build(options["model"], CLASSES.get(argument, 10), channels, size)
-    names = {field.name for field in fields(Settings)}
-    settings = Settings(**{name: value for name, value in options.items() if name in names})
-    choices = {"learning_rate": settings.learning_rate, "momentum": settings.momentum}
-    optim.create(settings.optimizer, model.parameters(), weight_decay=settings.weight_decay, **choices)
-    optim.schedule(settings.schedule, steps=options["steps"], warmup=settings.warmup)
-    if path not in PRIVATE:
-        assert source.KINDS[kind].published or options["public"]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [path for path in RECIPES if options_of(path).get("pretrained", "timm") != "timm"],
-    ids=lambda path: path.stem,
-)
-def test_another_recipe_leaves_its_pretrained_weights_where_it_looks(path: Path):
-    options = options_of(path)
-    sources = [options_of(other) for other in RECIPES if verb_of(other) == "pretrain"]
-    (left,) = [other for other in sources if other["output"] == options["pretrained"]]
-    assert left["model"] == options["model"]
+@pytest.mark.parametrize("name", [name for name in NAMES if table(name).get("pretrained", "timm") != "timm"])
+def test_another_recipe_leaves_its_pretrained_weights_where_it_looks(name: str):
+    left = [other for other in map(table, NAMES) if other.get("output") == table(name)["pretrained"]]
+    assert [other["model"] for other in left] == [table(name)["model"]]
 
 
 def test_a_recipe_that_overstates_its_privacy_would_be_found():
-    digits, table13 = ROOT / "recipes" / "digits.toml", ROOT / "recipes" / "de2022" / "table13-eps1.toml"
+    digits, row = ("digits", None), ("de2022/table13", 1)
     assert plan({**options_of(digits), "epsilon": 3.1}).epsilon() > about(digits)["epsilon"]
-    assert with_noise(options_of(table13), 9.95).epsilon() > about(table13)["epsilon"]
-    assert replace(plan(options_of(table13)), steps=880).epsilon() > about(table13)["epsilon"]
+    assert with_noise(options_of(row), 9.95).epsilon() > about(row)["epsilon"]
+    assert replace(plan(options_of(row)), steps=880).epsilon() > about(row)["epsilon"]
 
 
 def test_an_unknown_option_is_refused_by_name(tmp_path: Path):
     (tmp_path / "odd.toml").write_text('source = "digits"\nepsilom = 3\n')
     with pytest.raises(_checks.SfumatoError, match="epsilom"):
-        recipe.read(str(tmp_path / "odd.toml"), known("train"))
+        recipe.read(str(tmp_path / "odd.toml"), {}, known("train"))
+
+
+def test_the_page_lists_each_with_its_rows():
+    lists = PAGE.partition("\n## Run here")[2]
+    listed = dict(re.findall(r"^\| `([\w/.-]+)` \|.*\| ?([^|]*) \|$", lists, re.MULTILINE))
+    for name in NAMES:
+        by = recipe.label_of(f"{recipe.SCHEME}{name}")
+        rows = ", ".join(f"{label}" for label in labels(name) if label is not None)
+        assert listed.pop(name) == (f"`--{by.replace('_', '-')}` {rows}" if by else "")
+    assert not listed
 
 
 # -- the tables of the papers ------------------------------------------------------------------------------------------
 
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
-    return importlib.import_module("tables")
-
-
-@pytest.fixture
-def writing(tables: ModuleType) -> ModuleType:
-    return importlib.import_module("writing")
-
-
-def test_the_files_are_what_the_tables_give(tables: ModuleType, writing: ModuleType):
-    """But for the computed figures, which the tests above check."""
-    for item in tables.RECIPES:
-        given = writing.text(item, writing.stated(item), tables.MEASURED.get(item.name))
-        assert item.path.read_text("utf-8") == given, f"{item.name} differs: run python recipes/tables.py"
-    written = [path for paper in writing.PAPERS for path in paper.folder.iterdir()]
-    assert sorted(written) == sorted(item.path for item in tables.RECIPES)
-    assert set(tables.MEASURED) <= {item.name for item in tables.RECIPES}
-
-
-def test_the_page_lists_them(tables: ModuleType, writing: ModuleType):
-    text = writing.PAGE.read_text("utf-8")
-    listed = writing.listing(
-        tables.RECIPES, {item.name: writing.stated(item) for item in tables.RECIPES}, tables.MEASURED
-    )
-    assert all(text.count(marker) == 1 for marker in writing.MARKERS)
-    assert writing.page(text, listed) == text, "docs/recipes.md differs: run python recipes/tables.py"
-    assert listed.count(".toml` |") == len(tables.RECIPES)
-    assert all(path.name in text for path in RECIPES)
-
-
-def test_the_figures_are_computed_as_stated(tables: ModuleType, writing: ModuleType):
-    chosen = {"table13-eps1", "table17-eps1-pld", "table20-eps0.5", "pretrain-cifar100-wrn-40-4", "figure1b"}
-    for item in tables.RECIPES:
-        if item.name in chosen:
-            assert writing.computed(item) == writing.stated(item)
-
-
-def test_a_row_whose_epsilon_is_not_its_heading_says_why(tables: ModuleType, writing: ModuleType):
-    for item in tables.RECIPES:
-        if "noise-multiplier" in item.options:
-            figures = writing.stated(item)
-            off = abs(figures["epsilon_rdp"] / item.heading - 1) > writing.FAR_OFF
-            told = about(item.path).get("note", "").startswith("By Renyi DP the row gives")
-            assert off == told
-            assert bool(item.note) or not off
-            assert figures["epsilon"] < item.heading
+# Appendix C.5 of De et al. 2022: heading, noise multiplier, steps, learning rate of each column; batch size, delta.
+SCALES = "1 21.1 250 {0}; 2 15.8 500 {0}; 4 12 1000 {0}; 8 9.4 2000 {0}"
+TABLES = {
+    "13": ("1 10 875 2; 2 6 1125 2; 3 5 1593 2; 4 4 1687 2; 6 3 1843 4; 8 3 2468 4", 4096, 1e-5),
+    "14": ("1 40 906 2; 2 24 1156 2; 3 20 1656 2; 4 16 1765 2; 6 12 2007 4; 8 9.4 2000 4", 16_384, 1e-5),
+    "15": ("8 2.5 71589 4", 16_384, 8e-7),
+    "16": (SCALES.format(1), 16_384, 1e-5),
+    "17": (SCALES.format(4), 16_384, 1e-5),
+    "18": (SCALES.format(1), 16_384, 1e-5),
+    "19": (SCALES.format(4), 16_384, 1e-5),
+    "20": (
+        "0.5 5 781 0.125; 1 5 164 1; 1.5 6 531 0.3; 2 6 906 0.3; 4 5 2171 0.3; 6 6 6421 0.1; 8 5 7226 0.1",
+        4096,  # but for the first column
+        1e-5,
+    ),
+    "21": ("0.5 28.7 250 25.6; 1 21.2 500 25.6; 2 15.7 1000 25.6; 4 11.8 2000 25.6; 8 9.1 4000 25.6", 262_144, 8e-7),
+    "22": (
+        "0.1 82.6 100 30; 0.5 57.2 1000 10; 1 29.9 1000 30; 2 15.8 1000 30; 4 8.4 1000 100; 8 4.6 1000 100",
+        262_144,
+        8e-7,
+    ),
+    "23-all": ("8 1 223939 0.1", 4096, 5e-7),
+    "23-classifier": ("8 2 1374116 0.1", 4096, 5e-7),
+}
+CALIBRATED_TABLES = ("13", "14", "16", "17", "18", "19", "20")
+OFF = {
+    ("de2022/table13", 8),
+    ("de2022/table22", 0.1),
+    *(("de2022/table20", label) for label in labels("de2022/table20")),
+}
+"""Rows whose epsilon by Renyi DP is far from their heading, and whose files say why."""
+# Computed apart from this package: Renyi DP and PLD epsilon of the row.
+VECTORS = {
+    ("de2022/table13", 1): (0.9877, 0.9028),
+    ("de2022/table13", 2): (1.9996, 1.8364),
+    ("de2022/table13", 4): (3.9962, 3.6877),
+    ("de2022/table13", 8): (7.0458, 6.5293),
+    ("de2022/table14", 8): (7.9979, 7.4244),
+    ("de2022/table22", 0.5): (0.5005, 0.4629),
+    ("de2022/table15", 8): (8.0001, 7.5088),
+}
 
 
-def test_the_steps_that_fit_fewer_examples_do(tables: ModuleType):
+@pytest.mark.parametrize("number", TABLES)
+def test_the_rows_of_de_et_al_are_those_of_the_paper(number: str):
+    columns, batch_size, delta = TABLES[number]
+    shared = {"delta": delta, "max_norm": 1.0, "optimizer": "sgd", "schedule": "constant"}
+    name = f"de2022/table{number}"
+    wanted = [tuple(map(float, column.split())) for column in columns.split(";")]
+    assert labels(name) == [column[0] for column in wanted]
+    for epsilon, noise_multiplier, steps, learning_rate in wanted:
+        size = 1024 if (number, epsilon) == ("20", 0.5) else batch_size
+        own = {"epsilon": epsilon, "noise_multiplier": noise_multiplier, "steps": steps}
+        options = options_of((name, epsilon))
+        expected = shared | own | {"learning_rate": learning_rate, "batch_size": size}
+        assert {option: options[option] for option in expected} == expected
+        assert about((name, epsilon))["epsilon"] < epsilon
+        if number in CALIBRATED_TABLES:
+            del options["noise_multiplier"]
+            assert options_of((f"{name}-pld", epsilon)) == options
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"mehta2022/table[1239]-", name)])
+def test_the_rows_of_mehta_et_al_are_ten_epochs_of_their_batches(name: str):
+    _, layers = name.rsplit("-", 1)
+    rates = {"momentum": (1.6, "cosine", 8), "lamb": (0.01, "linear", 9)}[table(name)["optimizer"]]
+    assert (table(name)["optimizer"] == "momentum") == name.startswith(("mehta2022/table1", "mehta2022/table9"))
+    for label in labels(name):
+        options, size = options_of((name, label)), label or 2**20
+        assert (options["epsilon"], options["delta"], options["examples"]) == (10, 1e-6, 1_281_167)
+        assert (options["batch_size"], options["steps"]) == (size, round(10 * 1_281_167 / size))
+        assert options.get("warmup", 0) == (round(0.25 * 1_281_167 / size) if size < 1_281_167 // 4 else 0)
+        assert (options["learning_rate"], options["schedule"], options["head_bias"]) == (*rates[:2], -10)
+        assert (options["model"] == "head") == (layers == "last")
+    assert len(table(name)["sweep"]["learning-rate"]) == rates[2]
+    assert ("pretrained-rate" in table(name)["sweep"]) == (layers == "full" and table(name)["optimizer"] == "lamb")
+
+
+@each(list(VECTORS))
+def test_its_epsilons_are_those_computed_elsewhere(row: Row):
+    renyi, pld = VECTORS[row]
+    assert about(row)["epsilon_rdp"] == pytest.approx(renyi + 0.0005, abs=0.00056)
+    assert about(row)["epsilon"] == pytest.approx(pld + 0.0005, abs=0.00056)
+
+
+def test_a_row_whose_epsilon_is_not_its_heading_says_why():
+    assert {row for row in NOISY if abs(about(row)["epsilon_rdp"] / (row[1] or 1) - 1) > 0.02} == OFF
+    assert "By Renyi DP this row gives epsilon 7.046, not 8" in remarks("de2022/table13")
+    assert "By Renyi DP this row gives epsilon 0.105, not 0.1" in remarks("de2022/table22")
+    assert "By Renyi DP each row gives less than the heading" in remarks("de2022/table20")
+
+
+def remarks(name: str) -> str:
+    """The comments of a recipe."""
+    lines = (recipe.FOLDER / f"{name}.toml").read_text("utf-8").splitlines()
+    return " ".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
+
+
+@each(sorted(row for row in OFF if row[0] != "de2022/table22"))
+def test_the_steps_that_fit_fewer_examples_do(row: Row):
     """Rounded rows: with 45,000 examples Renyi DP comes as near to the heading as it does in the other tables."""
-    told = [item for item in tables.RECIPES if item.note == tables.FOR_45000]
-    assert len(told) == 1 + 7
-    for item in told:
-        found = plan({**options_of(item.path), "examples": 45_000})
-        assert 0.975 * item.heading < found.epsilon(accountant="rdp") <= item.heading
+    assert "the 45,000 examples that are left" in remarks(row[0])
+    found = plan({**options_of(row), "examples": 45_000})
+    assert 0.975 * row[1] < found.epsilon(accountant="rdp") <= row[1]
 
 
-def test_the_heading_of_table_22_needs_the_order_that_its_note_names(tables: ModuleType):
-    (item,) = [item for item in tables.RECIPES if "order 169" in item.note and "noise-multiplier" in item.options]
-    found = plan(options_of(item.path))
+def test_the_heading_of_table_22_needs_the_order_that_its_note_names():
+    assert "order 169" in remarks("de2022/table22")
+    found = plan(options_of(("de2022/table22", 0.1)))
     accountant = RdpAccountant([169])
     one = dp_accounting.GaussianDpEvent(found.noise_multiplier)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(found.sampling_probability, one), found.steps)
-    assert 0.999 * item.heading < accountant.get_epsilon(found.delta) <= item.heading
+    assert 0.999 * 0.1 < accountant.get_epsilon(found.delta) <= 0.1

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from sfumato.cli import recipe
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -20,40 +22,47 @@ def recipes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_every_private_recipe_is_of_one_kind(recipes: ModuleType):
     kinds = recipes.kinds()
-    listed = [path for paths in kinds.values() for path in paths]
-    texts = {path: path.read_text("utf-8") for path in (ROOT / "recipes").rglob("*.toml")}
-    private = {path: text for path, text in texts.items() if '"sfumato train ' in text}
-    assert sorted(listed) == sorted(path for path, text in private.items() if 'source = "features:' not in text)
-    firsts = {paths[0].stem: kind for kind, paths in kinds.items()}
-    assert firsts["table13-eps1"].several
-    assert not firsts["table21-eps0.5"].several
-    assert (firsts["table18-eps1"].classes, firsts["table16-eps1"].classes) == (100, 10)
-    assert firsts["table23-classifier-eps8"].trainable == ("classifier",)
+    listed = [name for names in kinds.values() for name in names]
+    texts = {name: (recipe.FOLDER / f"{name}.toml").read_text("utf-8") for name in recipe.names()}
+    private = {name: text for name, text in texts.items() if '"sfumato train ' in text}
+    assert sorted(listed) == [name for name, text in private.items() if 'source = "features:' not in text]
+    firsts = {names[0].removeprefix("de2022/"): kind for kind, names in kinds.items()}
+    assert firsts["table13"].several
+    assert not firsts["table21"].several
+    assert (firsts["table18"].classes, firsts["table16"].classes) == (100, 10)
+    assert firsts["table23-classifier"].trainable == ("classifier",)
 
 
-@pytest.mark.parametrize("name", ["digits", "table13-eps1"])
+def test_all_rows_of_a_recipe_are_of_its_kind(recipes: ModuleType):
+    for kind, names in recipes.kinds().items():
+        for name in names:
+            table = recipe.table_of(f"recipe:{name}")
+            assert {recipes.kind_of(table | row) for row in table.get("row", [{}])} == {kind}
+
+
+@pytest.mark.parametrize("name", ["digits", "de2022/table13"])
 def test_the_command_takes_the_recipe_with_few_images_and_steps(
     recipes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))  # measure sets it; this sets it back
-    ((kind, path),) = [(kind, paths[0]) for kind, paths in recipes.kinds().items() if paths[0].stem == name]
-    command = recipes.prepare(tmp_path, path, kind, "cpu")
+    (kind,) = [kind for kind, names in recipes.kinds().items() if names[0] == name]
+    command = recipes.prepare(tmp_path, f"recipe:{name}", kind, "cpu")
     asked = dict(zip(command[2:-1:2], command[3:-1:2], strict=True))
     assert (asked["--steps"], asked["--batch-size"]) == ("2", "4")
     assert asked["--views"] == ("2" if kind.several else "1")
     if name == "digits":
-        row = recipes.measure(path, kind, "cpu")
+        row = recipes.measure("recipe:digits", kind, "cpu")
         assert row["peak_bytes"] > 2**20
         assert 0 < row["training_seconds"] <= row["seconds"]
 
 
 def test_a_refusal_is_the_row_s_reason(recipes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
-    (kind,) = [kind for kind, paths in recipes.kinds().items() if paths[0].stem == "digits"]
+    (kind,) = [kind for kind, names in recipes.kinds().items() if names[0] == "digits"]
     odd = tmp_path / "odd.toml"
     odd.write_text("no-such-option = 1\n")
     with pytest.raises(importlib.import_module("measuring").CannotError, match=r"^error: .*no_such_option"):
-        recipes.measure(odd, kind, "cpu")
+        recipes.measure(str(odd), kind, "cpu")
 
 
 def test_what_was_measured_on_this_machine_is_not_measured_again(
@@ -61,18 +70,18 @@ def test_what_was_measured_on_this_machine_is_not_measured_again(
 ):
     measuring, called = importlib.import_module("measuring"), []
 
-    def apart(function, recipe: Path, kind, device: str):
-        called.append(recipe.stem)
+    def apart(function, what: str, kind, device: str):
+        called.append(what)
         if len(called) == 2:
             raise measuring.CannotError("killed, probably for want of memory")
         return {"seconds": 2.0, "training_seconds": 1.0, "peak_bytes": 2**30}
 
     monkeypatch.setattr(measuring, "apart", apart)
-    options = recipes.Options(only=("digits", "mnist-eps3"), device="cpu", json=tmp_path / "figures.json")
+    options = recipes.Options(only=("digits", "mnist"), device="cpu", json=tmp_path / "figures.json")
     recipes.main(options)
     recipes.main(options)
     recipes.main(options)
-    assert called == ["digits", "mnist-eps1", "mnist-eps1"]
+    assert called == ["recipe:digits", "recipe:mnist", "recipe:mnist"]
     (machine,) = json.loads(options.json.read_text()).values()
     assert machine["rows"]["digits"]["recipes"] == ["digits"]
-    assert machine["rows"]["mnist-eps1"]["peak_bytes"] == 2**30
+    assert machine["rows"]["mnist"]["peak_bytes"] == 2**30

@@ -49,8 +49,8 @@ REFUSED = {
     "most 1438, which means full-batch steps",
     "train digits --noise-multiplier 0": "--noise-multiplier must be positive, got 0.0; give the noise's standard "
     "deviation over the clipping norm",
-    "train digits --epsilon 3 QUICK": "--epsilon, --noise-multiplier, --steps and --batch-size are all given; leave "
-    "one out: it follows from the others",
+    "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 come to epsilon ..., above "
+    "epsilon 0.01; give more noise, fewer steps or a smaller batch",
     "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 where "
     "nothing speaks against it",
     "plan": "--examples is missing; give the number of training examples, such as --examples 50000",
@@ -189,6 +189,39 @@ REFUSED = {
     "train many.toml": "steps in the recipe many.toml must be a number, got 'many'; write a number",
     "train number.toml": "model in the recipe number.toml must be text in quotation marks, got 3; write text in "
     "quotation marks",
+    "train rows.toml": "the rows of the recipe rows.toml do not all begin with the same option, with a number of its "
+    "own in each; write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
+    "train recipe:": "no recipe is called ''; give recipe: and one of de2022/...table13...digits...mnist",
+    "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
+    "mehta2022/figure1b, ...mehta2022/table9-vit-b16-full",
+    "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, and none is chosen; give --epsilon 1, "
+    "2, 3, 4, 6 or 8",
+    "train recipe:de2022/table13 --epsilon 5": "recipe:de2022/table13 has rows by --epsilon, and none for 5; give "
+    "--epsilon 1, 2, 3, 4, 6 or 8",
+    "train recipe:de2022/table13 --epsilon 1,5,7": "recipe:de2022/table13 has rows by --epsilon, and none for 5, 7; "
+    "give --epsilon 1, 2, 3, 4, 6 or 8",
+    "train recipe:de2022/table15 --epsilon 4": "recipe:de2022/table15 has rows by --epsilon, and none for 4; give "
+    "--epsilon 8",
+    "train recipe:mehta2022/table9-vit-b16-full --epsilon 10": "recipe:mehta2022/table9-vit-b16-full has rows by "
+    "--batch-size, and none is chosen; give --batch-size 32768 or 65536",
+    "sweep recipe:de2022/table13 --vary views=1,2": "recipe:de2022/table13 has rows by --epsilon, and none is chosen; "
+    "give --epsilon 1, 2, 3, 4, 6 or 8",
+    "sweep recipe:de2022/table13 --epsilon 1 --vary epsilon=1,2": "--epsilon chooses the row of recipe:de2022/table13, "
+    "so it cannot vary; search each row",
+    "pretrain recipe:de2022/table13": "recipe:de2022/table13 is for sfumato train; run sfumato train "
+    "recipe:de2022/table13",
+    "train recipes/de2022/table20-eps0.5-pld.toml": "the recipe recipes/de2022/table20-eps0.5-pld.toml does not exist; "
+    "run sfumato train recipe:de2022/table20-pld --epsilon 0.5",
+    "train ../recipes/mnist-eps3.toml --download": "the recipe ../recipes/mnist-eps3.toml does not exist; run sfumato "
+    "train recipe:mnist --epsilon 3",
+    "sweep recipes/mehta2022/table1-vit-b16-full-131072.toml": "the recipe "
+    "recipes/mehta2022/table1-vit-b16-full-131072.toml does not exist; run sfumato train "
+    "recipe:mehta2022/table1-vit-b16-full --batch-size 131072",
+    "pretrain recipes/de2022/pretrain-cifar100-wrn-40-4.toml": "the recipe "
+    "recipes/de2022/pretrain-cifar100-wrn-40-4.toml does not exist; run sfumato pretrain "
+    "recipe:de2022/pretrain-cifar100-wrn-40-4",
+    "train recipes/de2022/table13-eps1-other.toml": "the recipe recipes/de2022/table13-eps1-other.toml does not exist; "
+    "check the path",
     # where the run goes
     "train digits QUICK --output full": "full exists and holds no run of sfumato; let --output be empty or new",
     "train digits QUICK --output file": "file exists and holds no run of sfumato; let --output be empty or new",
@@ -281,6 +314,7 @@ def workshop(tmp_path_factory, digits_run, quick):
     (here / "unknown.toml").write_text('source = "digits"\nstepz = 3\n')
     (here / "nosource.toml").write_text("steps = 3\n")
     (here / "many.toml").write_text('source = "digits"\nsteps = "many"\n')
+    (here / "rows.toml").write_text('source = "digits"\n[[row]]\nepsilon = 1\n[[row]]\nsteps = 9\n')
     (here / "number.toml").write_text('source = "digits"\nmodel = 3\n')
     shutil.copytree(digits_run, here / "finished")
     _unfinished(here / "unfinished", quick, here.with_name("owner"))

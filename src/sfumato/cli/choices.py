@@ -168,7 +168,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         from sfumato._checks import SfumatoError
         from sfumato.data import refuse_absent
 
-        if not what.endswith(".toml"):
+        if not recipe.named_by(what):
             if self.source is not None:
                 raise SfumatoError(
                     f"--source {self.source} and the source {what} are both given",
@@ -177,9 +177,9 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             refuse_absent(what)
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
-        options = recipe.read(what, known, verb=type(self).__name__.lower())
+        options = recipe.read(what, self.given, known, verb=type(self).__name__.lower())
         if self.model is None and "model" in options:
-            recipe.trusted(options["model"], f"the recipe {what}", trust_code=self.trust_code)
+            recipe.trusted(options["model"], recipe.title(what), trust_code=self.trust_code)
         given = {key: value for key, value in self.given.items() if key != "what"}
         if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
             options.pop("public", None)
@@ -189,7 +189,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             options = {name: value for name, value in options.items() if name not in ("bit_depth", "window")}
         merged = replace(self, **{**options, **given})
         if merged.source is None:
-            raise SfumatoError(f"the recipe {what} names no source", 'give --source, or add source = "digits" to it')
+            raise SfumatoError(f"{recipe.title(what)} names no source", 'give --source, or add source = "digits" to it')
         refuse_absent(merged.source)
         return merged
 
@@ -265,8 +265,8 @@ def read_source(asked: SourceChoices, spec: str, progress: Progress, **by_rule: 
 def stem_of(what: str) -> str:
     """What a directory of several runs is named after: the source's argument or the recipe, without folders and suffix.
 
-    >>> stem_of("folder:data/pictures/"), stem_of("recipes/digits.toml"), stem_of("digits")
-    ('pictures', 'digits', 'digits')
+    >>> stem_of("folder:data/pictures/"), stem_of("mine/small.toml"), stem_of("recipe:de2022/table13")
+    ('pictures', 'small', 'table13')
     """
     return FilePath((what.partition(":")[2] or what).rstrip("/")).stem
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class Pretrain(Choices):
     """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
 
-    SOURCE is as in sfumato train, and must be public; or a recipe (a .toml file); or an unfinished run directory, which
-    is resumed. The model promises nothing, and says so. Fine-tune it with sfumato train --pretrained RUN.
+    SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run
+    directory, which is resumed. The model promises nothing, and says so. Fine-tune it with sfumato train --pretrained
+    RUN.
     """
 
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]

@@ -52,20 +52,17 @@ def one_budget(asked: PrivateChoices) -> float | None:
 
 def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings, list[str]]:
     """Plan and settings: what was asked for, the rest by rule."""
-    from sfumato._checks import SfumatoError
+    from sfumato._checks import SfumatoError, positive
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.plan import default_delta
+    from sfumato.privacy.statement import rounded_up
     from sfumato.training import defaults
     from sfumato.training.settings import Settings
 
     epsilon, noise, steps, batch_size = one_budget(asked), asked.noise_multiplier, asked.steps, asked.batch_size
     if epsilon is None and noise is None:
         epsilon = defaults.EPSILON
-    if None not in (epsilon, noise, steps, batch_size):
-        raise SfumatoError(
-            "--epsilon, --noise-multiplier, --steps and --batch-size are all given",
-            "leave one out: it follows from the others",
-        )
+    bounded = None not in (epsilon, noise, steps, batch_size)  # as by the rows of papers, which state epsilon roundly
     sizes = defaults.plan_rules(source.examples)
     solve_steps = epsilon is not None and noise is not None and steps is None
     solve_batch = epsilon is not None and noise is not None and steps is not None
@@ -79,9 +76,15 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
         batch_size=batch_size,
         steps=steps,
         noise_multiplier=noise,
-        epsilon=epsilon,
+        epsilon=None if bounded else epsilon,
         max_norm=1.0 if asked.max_norm is None else asked.max_norm,
     )
+    if bounded and plan.epsilon() > positive("epsilon", epsilon):
+        raise SfumatoError(
+            f"noise multiplier {noise:g}, {steps} steps and batch size {batch_size} come to epsilon "
+            f"{rounded_up(plan.epsilon())}, above epsilon {epsilon:g}",
+            "give more noise, fewer steps or a smaller batch",
+        )
     given = {field.name: getattr(asked, field.name) for field in fields(asked)}
     chosen = defaults.training_rules(
         plan, given=given, size=source.size, channels=source.channels, cached=source.cached_views
@@ -91,6 +94,10 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
     values |= {name: given[name] for name in names if given[name] is not None}
     solved = {"batch_size": solve_batch or given["batch_size"], "steps": solve_steps or given["steps"]}
     reasons = defaults.reasons(sizes, {**given, **{name: value or None for name, value in solved.items()}})
+    if bounded:
+        reasons.append(
+            f"note: noise multiplier {noise:g} comes to epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
+        )
     if plan.delta > 1 / plan.examples:
         reasons.append(f"note: delta {plan.delta!r} is above 1/N, a chance at which some records may be published")
     counted = len(source.train)

@@ -1,9 +1,14 @@
-"""Recipes: options of `sfumato train` in a TOML file."""
+"""Recipes: options of a verb that trains in a TOML file, which may have a row for each of several epsilons.
+
+What all rows share stands first, and each `[[row]]` begins with its label: the option whose value chooses it on the
+command line.
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,24 +19,63 @@ if TYPE_CHECKING:
     from sfumato.data import Source
     from sfumato.privacy import Search
 
-ABOUT = "about"
+SCHEME, FOLDER = "recipe:", Path(__file__).resolve().parents[1] / "recipes"
+ABOUT, ROW = "about", "row"
 SEARCH, MATERIALS = "search", ("material", "pixels")
-NOT_OPTIONS = (ABOUT, "sweep", SEARCH)
+NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
 TEXTS = ("source", "model", "pretrained", "head", "loss", "optimizer", "schedule", "root", "output", "device")
 SWITCHES = ("flip", "public", "private", "download")
 LISTS = ("classes", "trainable")
+SINGLE = re.compile(
+    r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
+)
+"""A file for a single row, as scripts of others name it."""
 
 
-def read(path: str, known: Collection[str], verb: str | None = None) -> dict[str, Any]:
-    """The options of a recipe, by their Python names. The table [about] is for readers, [sweep] for sfumato sweep; what
-    [search] says goes into the statement (`search_behind`)."""
-    data = _data(path)
+def named_by(what: str) -> bool:
+    """Whether `what` names a recipe: one that comes with the program, or any TOML file."""
+    return what.startswith(SCHEME) or what.endswith(".toml")
+
+
+def title(what: str) -> str:
+    """The recipe as a refusal names it.
+
+    >>> title("mine.toml"), title("recipe:digits")
+    ('the recipe mine.toml', 'recipe:digits')
+    """
+    return what if what.startswith(SCHEME) else f"the recipe {what}"
+
+
+def names() -> list[str]:
+    """The recipes that come with the program, as they stand after `recipe:`."""
+    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.toml"))
+
+
+def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str | None = None) -> dict[str, Any]:
+    """The options of a recipe, by their Python names: those of all rows, and those of the row that was asked for.
+
+    The table [about] is for readers, [sweep] for sfumato sweep; what [search] says goes into the statement
+    (`search_behind`).
+
+    Args:
+        what: `recipe:NAME`, or the path of a TOML file.
+        given: options of the command line, among which the label of a row is looked for. Several labels choose none:
+            each is then known to have a row, and the options are those that all rows share.
+        known: names of the options that the verb has.
+        verb: whose recipe it must be.
+    """
+    data = table_of(what)
     command = str(data.get(ABOUT, {}).get("command", "")).split()
     if verb and len(command) > 1 and (command[1] == "pretrain") != (verb == "pretrain"):
-        raise SfumatoError(f"the recipe {path} is for sfumato {command[1]}", f"run sfumato {command[1]} {path}")
-    for table in NOT_OPTIONS:
-        data.pop(table, None)
-    return _checked(path, {name.replace("-", "_"): value for name, value in data.items()}, known)
+        raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
+    shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
+    return _checked(what, shared | _chosen(what, _rows(what, data), given), known)
+
+
+def label_of(what: str) -> str | None:
+    """The option by which a row of this recipe is chosen; None where it has no rows."""
+    rows = _rows(what, table_of(what))
+    return next(iter(rows[0])) if rows else None
 
 
 def trusted(model: str, where: str | Path, *, trust_code: bool) -> None:
@@ -43,23 +87,23 @@ def trusted(model: str, where: str | Path, *, trust_code: bool) -> None:
         models.trusted(model, None, where=where, remedy=remedy)
 
 
-def budget_of(path: str) -> float | tuple[float, ...] | None:
-    """The recipe's privacy budget, or budgets."""
-    value = _data(path).get("epsilon")
+def budget_of(what: str) -> float | tuple[float, ...] | None:
+    """The privacy budget, or budgets, that all rows of the recipe share."""
+    value = table_of(what).get("epsilon")
     return tuple(value) if isinstance(value, list) else value
 
 
-def search_behind(path: str, spec: str | None, source: Source) -> Search | None:
+def search_behind(what: str, spec: str | None, source: Source) -> Search | None:
     """The search that the recipe's settings came from, where it looked at these very data and no promise covers it.
 
     Args:
-        path: of the recipe; anything else has no search behind it.
+        what: names the recipe; anything else has no search behind it.
         spec: how the source was named: the recipe's own counts as the same data even where they have changed.
         source: the data to be trained on, known by their material however they are named.
     """
     from sfumato.privacy import Search
 
-    data = _data(path) if path.endswith(".toml") else {}
+    data = table_of(what) if named_by(what) else {}
     table = data.get(SEARCH)
     if table is None or source.public:
         return None
@@ -67,33 +111,91 @@ def search_behind(path: str, spec: str | None, source: Source) -> Search | None:
         behind = Search(**{name: value for name, value in table.items() if name not in MATERIALS})
     except (AttributeError, TypeError):
         raise SfumatoError(
-            f"the table [search] of the recipe {path} must hold runs, epsilon and delta", "restore it as sweep wrote it"
+            f"the table [search] of {title(what)} must hold runs, epsilon and delta", "restore it as sweep wrote it"
         ) from None
     searched = {table[name] for name in MATERIALS if name in table}
     same = data.get("source") == spec or not searched or bool(searched & set(source.materials))
     return behind if same else None
 
 
-def _data(path: str) -> dict[str, Any]:
+def table_of(what: str) -> dict[str, Any]:
+    """Everything that the recipe holds."""
     try:
-        return tomllib.loads(ordinary(path).read_text("utf-8"))
+        return tomllib.loads(ordinary(_path(what)).read_text("utf-8"))
     except FileNotFoundError:
-        raise SfumatoError(f"the recipe {path} does not exist", "check the path") from None
+        raise SfumatoError(f"the recipe {what} does not exist", _instead(what) or "check the path") from None
     except OSError as error:
-        raise SfumatoError(f"the recipe {path} cannot be read ({error.strerror})", "check its permissions") from None
+        raise SfumatoError(f"the recipe {what} cannot be read ({error.strerror})", "check its permissions") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SfumatoError(f"the recipe {path} is not valid TOML ({error})", "correct that place") from None
+        raise SfumatoError(f"the recipe {what} is not valid TOML ({error})", "correct that place") from None
 
 
-def _checked(path: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+def _path(what: str) -> str | Path:
+    if not what.startswith(SCHEME):
+        return what
+    name, known = what.removeprefix(SCHEME), names()
+    if name not in known:
+        folder = name.rpartition("/")[0]
+        near = [other for other in known if folder and other.startswith(f"{folder}/")] or known
+        raise SfumatoError(f"no recipe is called {name!r}", f"give recipe: and one of {', '.join(near)}")
+    return FOLDER / f"{name}.toml"
+
+
+def _instead(path: str) -> str | None:
+    """The command for a row that is named as a file of its own."""
+    found = SINGLE.fullmatch(path)
+    name = found and f"{found['table']}{found['pld'] or ''}"
+    if not found or name not in names():
+        return None
+    verb = table_of(f"{SCHEME}{name}")[ABOUT]["command"].split()[1]
+    labels = {"--epsilon": found["epsilon"], "--batch-size": found["size"]}
+    chosen = [f" {option} {value}" for option, value in labels.items() if value]
+    return f"run sfumato {verb} {SCHEME}{name}{''.join(chosen)}"
+
+
+def _rows(what: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The options of each row, its label first."""
+    found = data.get(ROW, [])
+    tables = found if isinstance(found, list) and all(isinstance(row, dict) for row in found) else [{}]
+    rows = [{name.replace("-", "_"): value for name, value in row.items() if name != ABOUT} for row in tables]
+    first = [next(iter(row.items()), ("", None)) for row in rows]
+    labels = {value for _, value in first if _is_number(value)}
+    if len({name for name, _ in first}) > 1 or len(labels) < len(rows):
+        raise SfumatoError(
+            f"the rows of {title(what)} do not all begin with the same option, with a number of its own in each",
+            "write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
+        )
+    return rows
+
+
+def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The row whose label was given."""
+    if not rows:
+        return {}
+    label = next(iter(rows[0]))
+    asked = given.get(label)
+    if asked is None and len(rows) == 1:
+        return rows[0]
+    by_label = {row[label]: row for row in rows}
+    wanted = asked if isinstance(asked, tuple) else (asked,)
+    odd = [one for one in wanted if one not in by_label]
+    if odd:
+        option, known = label.replace("_", "-"), [f"{one:.12g}" for one in by_label]
+        problem = "none is chosen" if asked is None else f"none for {', '.join(f'{one:.12g}' for one in odd)}"
+        remedy = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
+        raise SfumatoError(f"{title(what)} has rows by --{option}, and {problem}", f"give --{option} {remedy}")
+    return {} if isinstance(asked, tuple) else by_label[asked]
+
+
+def _checked(what: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise SfumatoError(
-            f"the recipe {path} has unknown options: {', '.join(unknown)}",
-            f"use only {', '.join(sorted(known))}, and the tables [about], [sweep] and [search]",
+            f"{title(what)} has unknown options: {', '.join(unknown)}",
+            f"use only {', '.join(sorted(known))}, and the tables [about], [[row]], [sweep] and [search]",
         )
     for name, value in options.items():
-        check_type(name, value, where=f" in the recipe {path}")
+        check_type(name, value, where=f" in {title(what)}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 

@@ -63,7 +63,8 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
     run.require_free()
     if asked.noise_multiplier is not None and asked.epsilon is not None:
         raise SfumatoError(
-            "--epsilon and --noise-multiplier are both given", "leave one out: the noise follows from epsilon"
+            "--epsilon and --noise-multiplier are both given, on the command line or by a recipe",
+            "leave one out, or take a recipe that names no noise: it follows from epsilon",
         )
     setting = setting_of(asked)
     data = opened(setting)

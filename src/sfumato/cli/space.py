@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-import tomllib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,17 +25,21 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     from sfumato.randomness import Choice
 
     space: dict[str, Dimension] = {}
-    if what.endswith(".toml"):
-        table = tomllib.loads(Path(what).read_text("utf-8")).get(TABLE, {})
+    chosen_by = None
+    if recipe.named_by(what):
+        chosen_by, table = recipe.label_of(what), recipe.table_of(what).get(TABLE, {})
         space |= {name.replace("-", "_"): _from_table(name, value) for name, value in table.items()}
         models = space.get("model")
         for model in models.values if isinstance(models, Choice) else ():
-            recipe.trusted(f"{model}", f"the table [{TABLE}] of the recipe {what}", trust_code=trust_code)
+            recipe.trusted(f"{model}", f"the table [{TABLE}] of {recipe.title(what)}", trust_code=trust_code)
     for text in given:
         name, equals, rule = text.partition("=")
         if not equals or not rule:
             raise SfumatoError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
         space[name.strip("-").replace("-", "_")] = _from_text(name, rule)
+    if chosen_by is not None and chosen_by in space:
+        option = chosen_by.replace("_", "-")
+        raise SfumatoError(f"--{option} chooses the row of {recipe.title(what)}, so it cannot vary", "search each row")
     odd = sorted(set(space) - set(known))
     if odd:
         raise SfumatoError(f"a search cannot vary {', '.join(odd)}", f"vary {', '.join(sorted(known))}")

@@ -24,9 +24,9 @@ class Train(PrivateChoices):
     """Train an image classifier privately, and state what was promised.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a cache that sfumato
-    features has made; or a recipe (a .toml file), which any option
-    overrides; or an unfinished run directory, which is resumed. Every option that is left out follows a written rule,
-    from public facts alone, and the choice is printed.
+    features has made; or a recipe (recipe:NAME, or a .toml file), which any option overrides but the one that
+    chooses its row; or an unfinished run directory, which is resumed. Every option that is left out follows a written
+    rule, from public facts alone, and the choice is printed.
     """
 
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
@@ -88,7 +88,7 @@ class Train(PrivateChoices):
         """The budget asked for here, or else by the recipe."""
         from sfumato.cli import recipe
 
-        if self.epsilon is None and self.what.endswith(".toml"):
+        if self.epsilon is None and recipe.named_by(self.what):
             return recipe.budget_of(self.what)
         return self.epsilon
 
