@@ -51,7 +51,7 @@ def least(
 
 
 def _on_fine_grid(spent: Callable[[float, float], float], target: float, high: float) -> float:
-    """A little less, which the fine grid allows: epsilon falls like a power of the value, which the coarse one gives."""
+    """A little less, which the fine grid allows: epsilon falls like a power of the value, known from the coarse one."""
     coarse, wider = spent(high, COARSE_GRID), spent(high * 1.02, COARSE_GRID)
     if not 0 < wider < coarse:
         return high
