@@ -65,7 +65,7 @@ class Training:
         job, key, plan = self.job, self.job.key, self.job.plan
         noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
         take = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
-        participants = Sampler(plan.sampling, key, records=len(job.source.train)).draw(number)
+        participants = Sampler(plan, key, records=len(job.source.train)).draw(number)
         descend(self.optimizer, self.trained, take(number, Inputs(job).micro_batches(key, number, participants)))
         return EMA(0.9999).update(average, self.trained, number)
 
@@ -80,7 +80,7 @@ def speed(rounds: int) -> None:
     targets = torch.arange(at_once) % 10
     times: dict[str, list[float]] = {"plain": [], "gradient": [], "step": []}
     for number in range(rounds + 1):
-        participants = len(Sampler(job.plan.sampling, job.key, records=len(job.source.train)).draw(number))
+        participants = len(Sampler(job.plan, job.key, records=len(job.source.train)).draw(number))
         began = time.process_time()
         average = training.step(number, average)
         step = (time.process_time() - began) / participants

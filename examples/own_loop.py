@@ -41,7 +41,7 @@ def main(steps: int = 150, ledger_path: str | Path = "own-loop.jsonl") -> tuple[
     gradient = sfumato.ClippedGradient(model, functional.cross_entropy, max_norm=plan.max_norm)
     gradient.self_check((source.channels, source.size, source.size))
     key = sfumato.DiceKey.fresh()
-    sampler = sfumato.Sampler(plan.sampling, key, records=len(labels))
+    sampler = sfumato.Sampler(plan, key, records=len(labels))
     noise = sfumato.Noise(plan.mechanism, sensitivity=gradient.sensitivity(plan.adjacency), key=key)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 

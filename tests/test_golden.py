@@ -33,7 +33,7 @@ import sfumato
 from sfumato import DiceKey, FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, Sampler, open_source
 from sfumato.cli import main
 from sfumato.data import Records, Views, codes, dice_of, fingerprint, own_codes, put_aside, split
-from sfumato.privacy import Draws, Entry, PrivateSelection
+from sfumato.privacy import Draws, Entry, Fixed, PrivateSelection
 from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
 from sfumato.training import checkpoint, pins
 
@@ -85,10 +85,8 @@ def draws() -> dict[str, Any]:
     space = {"a": Choice(values=(1, 4, 16)), "b": Uniform(low=0, high=1), "c": LogUniform(low=0.1, high=10)}
     laws = (Draws(mean=10), Draws(mean=10, shape=1), Draws(mean=3, shape=-0.5), Draws(mean=10, shape=math.inf))
     return {
-        "Poisson": [
-            Sampler(Poisson(examples=40, batch_size=8), KEY, records=40).draw(step).tolist() for step in range(4)
-        ],
-        "full batch": Sampler(FullBatch(examples=5), KEY, records=5).draw(2).tolist(),
+        "Poisson": [Sampler(drawn(40, 8), KEY, records=40).draw(step).tolist() for step in range(4)],
+        "full batch": Sampler(drawn(5, 5), KEY, records=5).draw(2).tolist(),
         "noise": {name: value.tolist() for name, value in noisy.items()},
         "views": [shown.down.tolist(), shown.right.tolist(), shown.mirrored.tolist()],
         "window": dice_of(SECRET, EIGHT_PIXELS[0]).random(2).tolist(),
@@ -122,10 +120,16 @@ def records() -> dict[str, Any]:
     }
 
 
+def drawn(examples: int, batch_size: int) -> PrivacyPlan:
+    """A plan with this participation."""
+    return PrivacyPlan.calibrate(examples=examples, batch_size=batch_size, steps=1, noise_multiplier=1.0, delta=1e-5)
+
+
 def promises() -> dict[str, Any]:
     """Plans, selections and ledgers: what they are called, and how they are written."""
     plan = PrivacyPlan(
-        sampling=Poisson(examples=50_000, batch_size=4096),
+        population=50_000,
+        participation=Poisson(batch_size=4096),
         mechanism=Gaussian(noise_multiplier=10.0),
         steps=875,
         delta=1e-5,
@@ -134,13 +138,13 @@ def promises() -> dict[str, Any]:
         plan,
         replace(plan, steps=1),
         replace(plan, delta=1e-6),
-        replace(plan, max_norm=0.1),
+        replace(plan, clipping=Fixed(0.1)),
         replace(plan, mechanism=Gaussian(noise_multiplier=0.5)),
         replace(plan, mechanism=Gaussian(noise_multiplier=4)),
-        replace(plan, sampling=Poisson(examples=50_000, batch_size=1)),
-        replace(plan, sampling=FullBatch(examples=1)),
-        replace(plan, sampling=FullBatch(examples=1438), steps=60),
-        replace(plan, sampling=FullBatch(examples=60_000), max_norm=2),
+        replace(plan, participation=Poisson(batch_size=1)),
+        replace(plan, population=1, participation=FullBatch()),
+        replace(plan, population=1438, participation=FullBatch(), steps=60),
+        replace(plan, population=60_000, participation=FullBatch(), clipping=Fixed(2)),
     ]
     selections = [
         PrivateSelection(plan=plan, draws=law, score_noise=noise)

@@ -19,7 +19,7 @@ from sfumato import randomness
 from sfumato._checks import SfumatoError
 from sfumato.cli import main, search_private, trials
 from sfumato.data.filtered import MARK
-from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
+from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.training import loop, uses
 from sfumato.training import search as candidates
 from sfumato.training.directory import RunDirectory
@@ -62,7 +62,7 @@ def test_a_grid_on_public_data(call):
     assert accuracies == sorted(accuracies, reverse=True)
     assert {name: found["rows"][0][name] for name in ("learning_rate", "ema")} == found["best"]
     plan = PrivacyPlan.from_dict(json.loads(Path("s/1/plan.json").read_text()))
-    assert plan.examples == round(0.9 * 1438)
+    assert plan.population == round(0.9 * 1438)
     assert {"sweep.json", "sweep.svg", "best.toml"} <= files("s")
     assert json.loads(call(command)) == found, "finished runs are read, not trained again"
     call("sweep digits --vary learning-rate=0.1 --output s", status=1)
@@ -117,7 +117,7 @@ def test_a_search_that_is_not_covered_says_so_in_every_statement(call, spots):
     for number in (1, 2):
         statement = json.loads(Path(f"s/{number}/statement.json").read_text())
         plan = PrivacyPlan.from_dict(statement["plan"])
-        together = compose([plan.releases] * 2, plan.delta)
+        together = plan.epsilon(steps=2 * plan.steps, delta=plan.delta)
         assert statement["circumstances"]["search"]["epsilon"] == pytest.approx(together, rel=1e-3)
         assert statement["not_covered"][0].startswith("The search for these settings: 2 runs")
         call(f"verify s/{number}")
@@ -154,7 +154,7 @@ def test_a_search_that_begins_where_another_one_ended_counts_both(call, spots, t
     second = "sweep a/best.toml --threads 1 --vary learning-rate=0.4,0.6,0.8"
     found = json.loads(call(f"{second} --output b --search uncovered --json"))
     plan = PrivacyPlan.from_dict(json.loads(Path("b/1/plan.json").read_text()))
-    both = first["epsilon_of_all"] + compose([plan.releases] * 3, plan.delta)
+    both = first["epsilon_of_all"] + plan.epsilon(steps=3 * plan.steps, delta=plan.delta)
     assert found["epsilon_of_all"] == pytest.approx(both, rel=1e-3)
     assert search_of("b/1")["runs"] == 5
     call("train b/best.toml --output best")

@@ -462,9 +462,8 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     assert found["accuracy"] == sorted(found["accuracies"])[1]
     assert found["runs"] == [f"runs/many/{number}" for number in (1, 2, 3)]
     plan = PrivacyPlan.from_dict(json.loads(Path("runs/many/1/plan.json").read_text()))
-    from sfumato.privacy import compose
 
-    assert found["epsilon_of_all"] == pytest.approx(compose([plan.releases] * 3, plan.delta), rel=1e-3)
+    assert found["epsilon_of_all"] == pytest.approx(plan.epsilon(steps=3 * plan.steps, delta=plan.delta), rel=1e-3)
     assert found["epsilon_of_all"] > 1.4 * found["epsilon"]
     assert json.loads(call(command)) == found, "finished runs are read, not trained again"
     shutil.rmtree("runs/many/2")
@@ -494,9 +493,10 @@ def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick
     call("pretrain digits --model linear --steps 2 --threads 1 --device cpu --output runs/many/public")
     call(f"train digits --size 4 {quick} --output runs/many/other --noise-multiplier 1")
     found = json.loads(call(f"train digits {quick} --seeds 2 --output runs/many --json"))
-    from sfumato.privacy import compose
 
     runs = ["before", "1", "2"]
     plans = [PrivacyPlan.from_dict(json.loads(Path(f"runs/many/{run}/plan.json").read_text())) for run in runs]
     assert plans[0].noise_multiplier != plans[1].noise_multiplier
-    assert found["epsilon_of_all"] == pytest.approx(compose([p.releases for p in plans], plans[0].delta), rel=1e-2)
+    assert found["epsilon_of_all"] == pytest.approx(
+        plans[0].loss.with_(*(p.loss for p in plans[1:])).epsilon(plans[0].delta), rel=1e-2
+    )

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import theorems
+from sfumato.privacy import Fixed, loss
 from sfumato.privacy.plan import default_delta
 
 PLAN = PrivacyPlan(
-    sampling=Poisson(examples=1000, batch_size=100),
+    population=1000,
+    participation=Poisson(batch_size=100),
     mechanism=Gaussian(noise_multiplier=2.0),
     steps=50,
     delta=1e-5,
@@ -73,20 +74,20 @@ def test_epsilon_is_the_unknown():
 
 def test_a_batch_of_everything_is_full_batch():
     plan = PrivacyPlan.calibrate(examples=500, batch_size=500, steps=10, epsilon=1.0, delta=1e-4)
-    assert plan.sampling == FullBatch(examples=500)
+    assert plan.participation == FullBatch()
     assert plan.sampling_probability == 1
     assert plan.expected_epochs == 10
 
 
 def test_the_hardest_row_is_answered_in_few_tries():
-    theorems._composed.cache_clear()
+    loss._epsilon.cache_clear()
     plan = PrivacyPlan.calibrate(examples=1_271_167, batch_size=16_384, steps=71_589, epsilon=8.0, delta=8e-7)
     assert plan.noise_multiplier == pytest.approx(2.379, abs=0.002)
-    assert theorems._composed.cache_info().misses < 40
+    assert loss._epsilon.cache_info().misses < 40
 
 
 def test_numbers():
-    assert (PLAN.examples, PLAN.expected_batch_size, PLAN.sampling_probability) == (1000, 100, 0.1)
+    assert (PLAN.population, PLAN.expected_batch_size, PLAN.sampling_probability) == (1000, 100, 0.1)
     assert PLAN.expected_epochs == pytest.approx(5)
     assert PLAN.epsilon(steps=10) < PLAN.epsilon() < PLAN.epsilon(1e-8)
 
@@ -96,11 +97,11 @@ def test_numbers():
     [
         {"steps": 51},
         {"delta": 2e-5},
-        {"max_norm": 1.5},
+        {"clipping": Fixed(1.5)},
         {"mechanism": Gaussian(noise_multiplier=2.0001)},
-        {"sampling": Poisson(examples=1001, batch_size=100)},
-        {"sampling": Poisson(examples=1000, batch_size=101)},
-        {"sampling": FullBatch(examples=1000)},
+        {"population": 1001},
+        {"population": 1000, "participation": Poisson(batch_size=101)},
+        {"participation": FullBatch()},
     ],
 )
 def test_every_field_is_in_the_fingerprint(changed):
@@ -111,7 +112,7 @@ def test_the_fingerprint_outlives_versions():
     assert PLAN.fingerprint == "03a54cd4f1883f98e9098b2d70efdcf010b9e98f19e3569653668fbf423392d1"
 
 
-@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, sampling=FullBatch(examples=7))])
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, population=7, participation=FullBatch())])
 def test_a_plan_survives_json(plan):
     again = PrivacyPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
     assert again == plan

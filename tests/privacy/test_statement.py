@@ -15,7 +15,11 @@ from sfumato.privacy import Circumstances, Draws, PrivateSelection, Search
 from sfumato.privacy.statement import rounded_up
 
 PLAN = PrivacyPlan(
-    sampling=Poisson(examples=1000, batch_size=100), mechanism=Gaussian(noise_multiplier=2.0), steps=50, delta=1e-5
+    population=1000,
+    participation=Poisson(batch_size=100),
+    mechanism=Gaussian(noise_multiplier=2.0),
+    steps=50,
+    delta=1e-5,
 )
 
 
@@ -70,7 +74,7 @@ def test_facts_that_came_later_leave_earlier_statements_as_they_are():
 
 
 def test_full_batch_is_named():
-    full = Statement(plan=replace(PLAN, sampling=FullBatch(examples=1000)), circumstances=Circumstances())
+    full = Statement(plan=replace(PLAN, population=1000, participation=FullBatch()), circumstances=Circumstances())
     assert "every example in every step" in full.sentence
     assert full.to_dict()["accountant"] == "exact Gaussian composition"
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import theorems
 from sfumato.privacy.rules_of_thumb import batch_by_rule, steps_by_rule
 from sfumato.privacy.tradeoff import ENOUGH, FLAT, Frontier, Point, chosen, frontier
 
@@ -47,8 +46,8 @@ def test_no_point_exceeds_the_budget_and_one_step_more_would(batch, epsilon, sig
         return
     assert found.epsilon == epsilon
     for point in found.points:
-        assert (point.plan.examples, point.plan.expected_batch_size, point.plan.delta) == (2000, batch, delta)
-        assert theorems.epsilon(point.plan.releases, delta) <= epsilon
+        assert (point.plan.population, point.plan.expected_batch_size, point.plan.delta) == (2000, batch, delta)
+        assert point.plan.epsilon(delta) <= epsilon
     (grid,) = [point.plan for point in found.points if point.rule is None]
     assert grid.noise_multiplier == sigma
     assert grid.epsilon(steps=grid.steps + max(1, grid.steps // 5000)) > epsilon * 0.99999
@@ -136,7 +135,8 @@ def test_signal_to_noise_is_that_of_sums_with_gaussian_noise():
     """Measured: T sums of B equal unit vectors with noise of standard deviation sigma, in 500 repetitions."""
     batch, sigma, steps, repeats = 40, 5.0, 9, 4000
     plan = PrivacyPlan(
-        sampling=Poisson(examples=1000, batch_size=batch),
+        population=1000,
+        participation=Poisson(batch_size=batch),
         mechanism=Gaussian(noise_multiplier=sigma),
         steps=steps,
         delta=1e-5,

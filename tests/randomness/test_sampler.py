@@ -7,15 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from sfumato import DiceKey, FullBatch, Poisson, Sampler, SfumatoError
+from sfumato import DiceKey, PrivacyPlan, Sampler, SfumatoError
 
 STEPS, RECORDS = 4000, 50
 TAIL = 1e-6
 
 
+def poisson(examples: int, batch_size: int) -> PrivacyPlan:
+    """Batches of all examples are full batches."""
+    return PrivacyPlan.calibrate(examples=examples, batch_size=batch_size, steps=1, noise_multiplier=1.0, delta=1e-5)
+
+
 def table(probability: float = 0.2, seed: int = 0) -> np.ndarray:
     """bool (STEPS, RECORDS): who took part when."""
-    rule = Poisson(examples=100, batch_size=round(100 * probability))
+    rule = poisson(100, round(100 * probability))
     sampler = Sampler(rule, DiceKey.from_seed(seed), records=RECORDS)
     drawn = np.zeros((STEPS, RECORDS), bool)
     for step in range(STEPS):
@@ -57,7 +62,7 @@ def test_records_and_steps_are_independent():
 
 
 def test_another_key_draws_others_and_the_same_key_the_same():
-    rule = Poisson(examples=100, batch_size=20)
+    rule = poisson(100, 20)
     one, again, other = (Sampler(rule, DiceKey.from_seed(seed), records=100) for seed in (0, 0, 1))
     assert one.draw(5).tolist() == again.draw(5).tolist() != other.draw(5).tolist()
     assert one.draw(5).tolist() != one.draw(6).tolist()
@@ -67,28 +72,28 @@ def test_another_key_draws_others_and_the_same_key_the_same():
     "far", [*(2**power for power in range(1, 21)), *(10**power for power in range(1, 7)), 999, 1001]
 )
 def test_no_participants_come_again(far):
-    sampler = Sampler(Poisson(examples=100, batch_size=20), DiceKey.from_seed(0), records=100)
+    sampler = Sampler(poisson(100, 20), DiceKey.from_seed(0), records=100)
     for step in (0, 7):
         assert sampler.draw(step).tolist() != sampler.draw(step + far).tolist()
 
 
 def test_adding_a_record_moves_nobody_else_s_coin():
-    rule = Poisson(examples=100, batch_size=20)
+    rule = poisson(100, 20)
     few, more = (Sampler(rule, DiceKey.from_seed(0), records=records) for records in (99, 100))
     for step in range(50):
         assert few.draw(step).tolist() == [index for index in more.draw(step).tolist() if index < 99]
 
 
 def test_empty_batches_happen():
-    sampler = Sampler(Poisson(examples=1000, batch_size=1), DiceKey.from_seed(0), records=10)
+    sampler = Sampler(poisson(1000, 1), DiceKey.from_seed(0), records=10)
     assert min(len(sampler.draw(step)) for step in range(20)) == 0
 
 
 def test_full_batch_is_everyone():
-    sampler = Sampler(FullBatch(examples=7), DiceKey.from_seed(0), records=7)
+    sampler = Sampler(poisson(7, 7), DiceKey.from_seed(0), records=7)
     assert sampler.draw(0).tolist() == sampler.draw(9).tolist() == list(range(7))
 
 
 def test_a_rule_of_another_kind_is_refused():
-    with pytest.raises(SfumatoError, match="no sampler draws by the rule"):
+    with pytest.raises(SfumatoError, match="plan must be a PrivacyPlan"):
         Sampler("shuffled", DiceKey.from_seed(0), records=3)

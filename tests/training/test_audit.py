@@ -70,7 +70,7 @@ def audited(spots, options, tmp_path, monkeypatch):
 
 def test_each_step_is_taken_once_by_those_whom_the_plan_s_sampler_drew(audited, spots):
     recorder, plan, key = audited
-    sampler = Sampler(plan.sampling, key, records=200)
+    sampler = Sampler(plan, key, records=200)
     assert recorder.steps == list(range(40))
     for step, targets in zip(recorder.steps, recorder.targets, strict=True):
         assert targets.tolist() == spots.train.labels[sampler.draw(step)].tolist()

@@ -99,7 +99,11 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, pictur
     assert cache.records("test").take(slice(None)).shape == (6, 1, 64)
     windows = torch.from_numpy(smaller.train.take(slice(None)))[:, 1:]
     plan = PrivacyPlan(
-        sampling=FullBatch(examples=smaller.examples), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3
+        population=smaller.examples,
+        participation=FullBatch(),
+        mechanism=Gaussian(noise_multiplier=8.0),
+        steps=2,
+        delta=1e-3,
     )
     settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=3, ema=0.0)
     made = inputs.Inputs(prepare(None, smaller, plan, settings))
@@ -224,7 +228,9 @@ def test_other_weights_beside_the_features_are_refused(tmp_path, pictures):
     with pytest.raises(SfumatoError, match="holds other weights than the features were computed with; delete it"):
         checkpoint.backbone_of(cache)
     source = open_source(f"features:{cache.path}", owner_key=KEY)
-    plan = PrivacyPlan(sampling=FullBatch(examples=24), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3)
+    plan = PrivacyPlan(
+        population=24, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3
+    )
     with pytest.raises(SfumatoError, match="holds other weights"):
         train("head", source, plan, directory=tmp_path / "run", learning_rate=1.0)
     assert not (tmp_path / "run").exists(), "before anything is spent"
@@ -257,7 +263,9 @@ def test_damaged_pieces_are_computed_anew(tmp_path, pictures):
 def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, pictures, name, monkeypatch):
     cache = computed(tmp_path / "a", pictures, SHOWINGS[name])
     source = open_source(f"features:{cache.path}", owner_key=KEY)
-    plan = PrivacyPlan(sampling=FullBatch(examples=24), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3)
+    plan = PrivacyPlan(
+        population=24, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3
+    )
     settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=SHOWINGS[name].views)
     job = prepare(None, source, plan, settings, micro_batch=5)
     key = DiceKey.from_seed(0)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sfumato.data import Records
-from sfumato.privacy import Draws, PrivacyPlan, PrivateSelection, compose
+from sfumato.privacy import Draws, PrivacyPlan, PrivateSelection
 from sfumato.training import Settings, uses
 from sfumato.training.loop import Outcome
 from sfumato.training.prepare import prepare
@@ -63,7 +63,7 @@ def test_selections_are_added_to_runs_at_shares_of_delta():
     alone, delta = uses.together([selection])
     assert (alone, delta) == (selection.epsilon(), 1e-4)
     both, _ = uses.together([selection, plan])
-    assert both == selection.epsilon(5e-5) + compose([plan.releases], 5e-5)
+    assert both == selection.epsilon(5e-5) + plan.epsilon(5e-5)
     two, _ = uses.together([selection, selection])
     assert two == 2 * selection.epsilon(5e-5)
     assert two > 2 * selection.epsilon()

@@ -12,14 +12,16 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, DiceKey, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, Sampler, SfumatoError
+from sfumato.privacy import Fixed
 from sfumato.training.step import descend
 
 PLAN = PrivacyPlan(
-    sampling=Poisson(examples=200, batch_size=20),
+    population=200,
+    participation=Poisson(batch_size=20),
     mechanism=Gaussian(noise_multiplier=1.5),
     steps=400,
     delta=1e-4,
-    max_norm=0.3,
+    clipping=Fixed(0.3),
 )
 
 
@@ -199,6 +201,6 @@ def test_the_audit_finds_noise_that_repeats():
 
 
 def test_poisson_steps_with_a_sampler_of_the_plan_have_random_sizes():
-    sampler = Sampler(PLAN.sampling, DiceKey.from_seed(0), records=200)
+    sampler = Sampler(PLAN, DiceKey.from_seed(0), records=200)
     sizes = {len(sampler.draw(step)) for step in range(30)}
     assert len(sizes) > 5

@@ -6,13 +6,13 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import compose
 from sfumato.training import uses
 
 
 def plan(steps: int = 50, sigma: float = 2.0, batch_size: int = 100) -> PrivacyPlan:
     return PrivacyPlan(
-        sampling=Poisson(examples=1000, batch_size=batch_size),
+        population=1000,
+        participation=Poisson(batch_size=batch_size),
         mechanism=Gaussian(noise_multiplier=sigma),
         steps=steps,
         delta=1e-5,
@@ -108,9 +108,11 @@ def test_together_is_more_than_each_and_less_than_the_sum():
 
 def test_many_different_plans_are_still_bounded():
     parts = [plan(10, sigma=2.0 + 0.1 * place) for place in range(10)]
-    full = PrivacyPlan(sampling=FullBatch(examples=1000), mechanism=Gaussian(noise_multiplier=9.0), steps=2, delta=1e-5)
+    full = PrivacyPlan(
+        population=1000, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=9.0), steps=2, delta=1e-5
+    )
     epsilon, delta = uses.together([*parts, full])
-    exact = compose([part.releases for part in (*parts, full)], delta)
+    exact = full.loss.with_(*(part.loss for part in parts)).epsilon(delta)
     assert exact <= epsilon <= sum(part.epsilon(delta / 11) for part in (*parts, full))
     assert epsilon < 1.2 * exact, "Renyi DP adds them up with little loss"
 
@@ -118,7 +120,8 @@ def test_many_different_plans_are_still_bounded():
 def test_full_batch_plans_are_composed_exactly_however_many_they_are():
     whole = [
         PrivacyPlan(
-            sampling=FullBatch(examples=1000 + place),
+            population=1000 + place,
+            participation=FullBatch(),
             mechanism=Gaussian(noise_multiplier=9.0 + place),
             steps=1 + place,
             delta=1e-5,
@@ -129,7 +132,9 @@ def test_full_batch_plans_are_composed_exactly_however_many_they_are():
     assert uses.together(whole)[0] == pytest.approx(dp_accounting.get_epsilon_gaussian(noise, 1e-5), rel=1e-9)
     sampled = [plan(10, sigma=2.0 + 0.1 * place) for place in range(7)]
     mixed = uses.together([*whole, *sampled])[0]
-    assert mixed == pytest.approx(compose([one.releases for one in (*whole, *sampled)], 1e-5), rel=1e-3)
+    assert mixed == pytest.approx(
+        whole[0].loss.with_(*(one.loss for one in (*whole[1:], *sampled))).epsilon(1e-5), rel=1e-3
+    )
 
 
 def test_a_list_that_cannot_be_written_is_named(tmp_path):

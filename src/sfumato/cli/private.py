@@ -98,7 +98,7 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
         reasons.append(
             f"note: noise multiplier {noise:g} comes to epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
         )
-    if plan.delta > 1 / plan.examples:
+    if plan.delta > 1 / plan.population:
         reasons.append(f"note: delta {plan.delta!r} is above 1/N, a chance at which some records may be published")
     counted = len(source.train)
     if not 0.8 * counted <= source.examples <= 1.25 * counted:
@@ -113,7 +113,7 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
     if asked.trainable and "all" not in asked.trainable and asked.pretrained is None and source.cache is None:
         reasons.append("note: only a part is trained, and no pre-trained weights are given: the rest stays random")
     if asked.delta is None:
-        counted_as = plan.epsilon(min(0.5, 1 / plan.examples))
+        counted_as = plan.epsilon(min(0.5, 1 / plan.population))
         reasons.append(
             f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N)); at 1/N, where a record may be published as it "
             f"is, the same noise would count as epsilon {counted_as:.3g}"

@@ -140,7 +140,7 @@ def _selection(asked: Sweep, setting: Setting, data: Opened) -> PrivateSelection
     if setting.scored_on is None and score_noise is None:
         score_noise = least_score_noise(draws, epsilon=epsilon, delta=plan.delta)
     return PrivateSelection.calibrate(
-        examples=plan.examples,
+        examples=plan.population,
         batch_size=plan.expected_batch_size,
         steps=plan.steps,
         delta=plan.delta,

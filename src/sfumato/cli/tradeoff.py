@@ -52,9 +52,9 @@ class Tradeoff:
     def run(self) -> int:
         """Solve, draw and print."""
         from sfumato._checks import SfumatoError, positive_integer
+        from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
         from sfumato.privacy.rules_of_thumb import BATCH_SIZE
-        from sfumato.privacy.sampling import rule_for
         from sfumato.privacy.tradeoff import chosen, frontier
         from sfumato.report import tradeoff as picture
 
@@ -71,7 +71,7 @@ class Tradeoff:
             picture.check(self.plot)
         sizes = sorted(set(self.batch_size or [min(BATCH_SIZE, self.examples)]))
         for size in sizes:
-            rule_for(examples=self.examples, batch_size=size)
+            participation_for(population=self.examples, batch_size=size)
         frontiers = []
         for size in sizes:
             with _bar(f"batch size {size}") as tell:
@@ -101,7 +101,7 @@ class Tradeoff:
         for found in frontiers:
             plan = found.best.plan
             console.result(
-                f"batch size {plan.expected_batch_size:,} of {plan.examples:,}, epsilon {found.epsilon:g}, "
+                f"batch size {plan.expected_batch_size:,} of {plan.population:,}, epsilon {found.epsilon:g}, "
                 f"delta {plan.delta:g}"
             )
             console.table(*self._table(found))
@@ -165,7 +165,7 @@ class Tradeoff:
 
         if self.epochs is None:
             return "the largest; with --epochs it would be one that fits them"
-        ideal = batch_by_rule(best.plan.examples, self.epsilon or 0, self.epochs)
+        ideal = batch_by_rule(best.plan.population, self.epsilon or 0, self.epochs)
         return f"the nearest to {ideal:,.0f}, which is what the rules suggest for {self.epochs:g} epochs"
 
     def _next(self, best: Point) -> str:
@@ -173,14 +173,14 @@ class Tradeoff:
         plan = best.plan
         views = f" --views {self.views}" if (self.views or 1) > 1 else ""
         return (
-            f"sfumato train SOURCE --examples {plan.examples} --batch-size {plan.expected_batch_size} "
+            f"sfumato train SOURCE --examples {plan.population} --batch-size {plan.expected_batch_size} "
             f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{views}"
         )
 
     def _figures(self, frontiers: Sequence[Frontier], best: Point) -> dict[str, Any]:
         """The result as plain data."""
         return {
-            "examples": best.plan.examples,
+            "examples": best.plan.population,
             "epsilon": frontiers[0].epsilon,
             "delta": best.plan.delta,
             "views": self.views or 1,
@@ -189,7 +189,7 @@ class Tradeoff:
             "frontiers": [
                 {
                     "batch_size": found.best.plan.expected_batch_size,
-                    "sampling": type(found.best.plan.sampling).__name__,
+                    "sampling": type(found.best.plan.participation).__name__,
                     "sampling_probability": found.best.plan.sampling_probability,
                     "limit": found.limit,
                     "flat_from": found.flat_from.plan.noise_multiplier if found.flat_from else None,

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
-from sfumato.privacy import theorems
-from sfumato.privacy.mechanism import Gaussian, Mechanism
-from sfumato.privacy.sampling import FullBatch, Poisson, SamplingRule, rule_for
-from sfumato.privacy.theorems import COARSE_GRID, FINE_GRID, Adjacency, Releases, Theorem
-
-MAX_STEPS = 10_000_000
-UNITS = ("example",)
-ADJACENCIES = ("add-or-remove",)
+from sfumato.privacy import calibration, theorems
+from sfumato.privacy.calibration import MAX_STEPS
+from sfumato.privacy.clipping import Clipping, Fixed
+from sfumato.privacy.loss import FINE_GRID, Loss
+from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
+from sfumato.privacy.participation import PARTICIPATIONS, Participation, participation_for
+from sfumato.privacy.theorems.theorem import Theorem
+from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +25,17 @@ class PrivacyPlan:
     """What a run will release, decided before it sees the data.
 
     Args:
-        sampling: who takes part in a step.
-        mechanism: the noise of a step.
+        population: N, the declared number of units: a public constant, whatever number the data hold.
+        participation: who takes part in a step.
+        mechanism: the noise of the steps.
         steps: T, the number of releases.
         delta: the delta at which the run's statement gives epsilon.
-        max_norm: C, the L2 norm to which each unit's gradient is clipped.
-        unit: what one promise covers: "example".
+        clipping: C, the L2 norm to which each unit's gradient is clipped.
+        unit: what one promise covers.
         adjacency: "add-or-remove" one unit.
 
     **Guarantee.** If every step releases nothing but `sum of the participants' vectors, each of L2 norm at most C, plus
-    N(0, (noise_multiplier * C)^2 I)`, with participants drawn by `sampling` independently in every step, then all
+    N(0, (noise_multiplier * C)^2 I)`, with participants drawn by `participation` independently in every step, then all
     steps together are `(plan.epsilon(delta), delta)`-differentially private for the unit and adjacency named here, by
     `plan.theorem`.
 
@@ -43,23 +44,24 @@ class PrivacyPlan:
     (0.903, 0.988)
     """
 
-    sampling: SamplingRule
+    population: int
+    participation: Participation
     mechanism: Mechanism
     steps: int
     delta: float
-    max_norm: float = 1.0
-    unit: str = "example"
+    clipping: Clipping = field(default_factory=Fixed)
+    unit: Unit = field(default_factory=Example)
     adjacency: Adjacency = "add-or-remove"
 
     def __post_init__(self) -> None:
+        positive_integer("examples", self.population, remedy="give the number of training examples")
         positive_integer("steps", self.steps, remedy="give the number of training steps")
         if self.steps > MAX_STEPS:
             raise SfumatoError(f"steps must be at most {MAX_STEPS}, got {shortened(self.steps)}", "give fewer steps")
         fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
-        positive("max_norm", self.max_norm, remedy="give the clipping norm, 1.0 where nothing speaks against it")
-        one_of("unit", self.unit, UNITS)
         one_of("adjacency", self.adjacency, ADJACENCIES)
-        theorems.within_bounds(self.releases)
+        self.participation.check(self.population)
+        self.theorem.relative_noise(self)
 
     @classmethod
     def calibrate(
@@ -103,23 +105,46 @@ class PrivacyPlan:
 
         def build(batch: Any = batch_size, count: Any = steps, sigma: Any = noise_multiplier) -> PrivacyPlan:
             return cls(
-                sampling=rule_for(examples=examples, batch_size=batch),
+                population=examples,
+                participation=participation_for(population=examples, batch_size=batch),
                 mechanism=Gaussian(noise_multiplier=sigma),
                 steps=count,
                 delta=delta,
-                max_norm=max_norm,
+                clipping=Fixed(max_norm),
             )
 
         if epsilon is None:
             return build()
         if noise_multiplier is None:
-            return _least_noise(build(sigma=1.0), epsilon)
+            plan = build(sigma=1.0)
+            least = calibration.least(
+                lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
+                epsilon,
+                what=f"noise multiplier below 1e7 reaches epsilon {epsilon:g} at delta {delta:g}",
+                remedy="give a larger epsilon or delta, or fewer steps",
+            )
+            return plan.with_noise(least)
         if steps is None:
             one = build(count=1)
-            most = _largest(lambda n, grid: replace(one, steps=n).epsilon(grid=grid), epsilon, MAX_STEPS, "step")
-            return replace(one, steps=most)
-        whole = _largest(lambda n, grid: build(batch=n).epsilon(grid=grid), epsilon, examples, "example in a batch")
-        return build(batch=whole)
+            return replace(one, steps=_at_least_one(one.most_steps(epsilon), one.epsilon(), epsilon, "step"))
+
+        def spent(batch: int) -> float:
+            return build(batch).epsilon()
+
+        most = calibration.largest(spent, epsilon, examples, guess=math.sqrt(examples))
+        return build(_at_least_one(most, spent(1), epsilon, "example in a batch"))
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """The same plan with this noise multiplier."""
+        return replace(self, mechanism=replace(self.mechanism, noise_multiplier=noise_multiplier))
+
+    def most_steps(self, epsilon: float) -> int:
+        """The most steps, to one in ten thousand, that cost at most epsilon at the plan's delta; 0 if one costs more.
+
+        **Guarantee.** Certified on the fine grid: `plan.epsilon(steps=most) <= epsilon`.
+        """
+        guess = self.theorem.steps_like(self, gaussian_mu(epsilon, self.delta))
+        return calibration.largest(lambda steps: self.epsilon(steps=steps), epsilon, MAX_STEPS, guess)
 
     # -- what it promises ------------------------------------------------------------------------------------------
 
@@ -128,41 +153,41 @@ class PrivacyPlan:
     ) -> float:
         """Epsilon at delta (the plan's own by default) after `steps` releases (all by default).
 
-        **Guarantee.** An upper bound: see `theorems.epsilon`. `accountant` is "pld" or "rdp".
+        **Guarantee.** An upper bound: see `Loss`. `accountant` is "pld" or "rdp".
         """
-        releases = self.releases if steps is None else replace(self.releases, steps=steps)
-        return theorems.epsilon(releases, self.delta if delta is None else delta, accountant=accountant, grid=grid)
+        loss = self.loss if steps is None else self.theorem.loss(self, steps)
+        return loss.epsilon(self.delta if delta is None else delta, accountant=accountant, grid=grid)
 
     @property
-    def releases(self) -> Releases:
-        """The plan as an accountant sees it."""
-        return Releases(sampling=self.sampling, mechanism=self.mechanism, steps=self.steps, adjacency=self.adjacency)
+    def loss(self) -> Loss:
+        """What the whole run costs."""
+        return self.theorem.loss(self, self.steps)
 
     @property
     def theorem(self) -> Theorem:
         """The row of the table that the promise rests on."""
-        return theorems.theorem_for(self.adjacency, self.sampling, self.mechanism)
+        return theorems.theorem_for(self)
 
     # -- its numbers -----------------------------------------------------------------------------------------------
 
     @property
-    def examples(self) -> int:
-        """N, declared."""
-        return self.sampling.examples
-
-    @property
     def expected_batch_size(self) -> int:
         """B: what every noisy sum is divided by."""
-        return self.sampling.expected_batch_size
+        return self.participation.expected_batch_size(self.population)
 
     @property
     def sampling_probability(self) -> float:
         """q = B / N."""
-        return self.sampling.probability
+        return self.participation.probability(self.population)
+
+    @property
+    def max_norm(self) -> float:
+        """C, to which each unit's gradient is clipped."""
+        return self.clipping.max_norm
 
     @property
     def noise_multiplier(self) -> float:
-        """sigma, in units of the sensitivity."""
+        """sigma, the noise's standard deviation over C."""
         return self.mechanism.noise_multiplier
 
     @property
@@ -175,14 +200,14 @@ class PrivacyPlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
         return {
-            "unit": self.unit,
+            "unit": self.unit.name,
             "adjacency": self.adjacency,
-            "sampling": type(self.sampling).__name__,
-            "examples": self.examples,
+            "sampling": type(self.participation).__name__,
+            "examples": self.population,
             "batch_size": self.expected_batch_size,
             "mechanism": type(self.mechanism).__name__,
-            "noise_multiplier": self.noise_multiplier,
-            "max_norm": self.max_norm,
+            **asdict(self.mechanism),
+            **asdict(self.clipping),
             "steps": self.steps,
             "delta": self.delta,
         }
@@ -190,29 +215,30 @@ class PrivacyPlan:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyPlan:
         """The plan that `to_dict` wrote. Unknown, missing or ill-typed fields are refused."""
-        known = {"unit", "adjacency", "sampling", "examples", "batch_size", "mechanism", "noise_multiplier"}
-        known |= {"max_norm", "steps", "delta"}
         remedy = "give a plan as PrivacyPlan.to_dict writes it"
-        if not isinstance(data, Mapping) or set(data) != known:
-            odd = sorted(set(data) ^ known) if isinstance(data, Mapping) else type(data).__name__
+        if not isinstance(data, Mapping):
+            raise SfumatoError(f"a plan must be a mapping, got {type(data).__name__}", remedy)
+        try:
+            participation = PARTICIPATIONS[one_of("sampling", data["sampling"], PARTICIPATIONS, remedy=remedy)]
+            mechanism = MECHANISMS[one_of("mechanism", data["mechanism"], MECHANISMS, remedy=remedy)]
+            plan = cls(
+                population=data["examples"],
+                participation=participation.from_dict(data),
+                mechanism=mechanism.from_dict(data),
+                steps=data["steps"],
+                delta=data["delta"],
+                clipping=Fixed(data["max_norm"]),
+                unit=UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)],
+                adjacency=data["adjacency"],
+            )
+        except KeyError as error:
+            raise SfumatoError(
+                f"a plan must have exactly its own fields, got a difference in {error}", remedy
+            ) from None
+        if (again := plan.to_dict()) != data:
+            odd = sorted(name for name in again.keys() | data.keys() if again.get(name) != data.get(name))
             raise SfumatoError(f"a plan must have exactly its own fields, got a difference in {odd}", remedy)
-        one_of("sampling", data["sampling"], ("Poisson", "FullBatch"), remedy=remedy)
-        one_of("mechanism", data["mechanism"], ("Gaussian",), remedy=remedy)
-        if data["sampling"] == "FullBatch":
-            sampling: SamplingRule = FullBatch(examples=data["examples"])
-            if data["batch_size"] != data["examples"]:
-                raise SfumatoError(f"batch_size of a full batch must be N, got {data['batch_size']}", remedy)
-        else:
-            sampling = Poisson(examples=data["examples"], batch_size=data["batch_size"])
-        return cls(
-            sampling=sampling,
-            mechanism=Gaussian(noise_multiplier=data["noise_multiplier"]),
-            steps=data["steps"],
-            delta=data["delta"],
-            max_norm=data["max_norm"],
-            unit=data["unit"],
-            adjacency=data["adjacency"],
-        )
+        return plan
 
     @property
     def fingerprint(self) -> str:
@@ -221,62 +247,20 @@ class PrivacyPlan:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _least_noise(plan: PrivacyPlan, target: float) -> PrivacyPlan:
-    """The least noise multiplier, rounded up to four decimals, with epsilon at most the target.
-
-    Bisection on the logarithm on a coarse grid, whose epsilon is never too small, then a few steps on the fine one.
-    """
-
-    def spent(sigma: float, grid: float) -> float:
-        return replace(plan, mechanism=Gaussian(noise_multiplier=sigma)).epsilon(grid=grid)
-
-    high = 1.0
-    while spent(high, COARSE_GRID) > target:
-        high *= 2
-        if high > 1e7:
-            raise SfumatoError(
-                f"no noise multiplier below 1e7 reaches epsilon {target:g} at delta {plan.delta:g}",
-                "give a larger epsilon or delta, or fewer steps",
-            )
-    low = high / 2
-    while low > 0.02 and spent(low, COARSE_GRID) <= target:
-        low, high = low / 2, low
-    while high / low > 1 + 1e-4:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if spent(middle, COARSE_GRID) <= target else (middle, high)
-    # The fine grid allows a little less noise. Epsilon falls like a power of sigma, which the coarse grid gives.
-    lower, coarse, wider = high, spent(high, COARSE_GRID), spent(high * 1.02, COARSE_GRID)
-    if 0 < wider < coarse:
-        power = math.log(coarse / wider) / math.log(1.02)
-        lower = high * (max(spent(high, FINE_GRID), 0.5 * target) / target) ** (1 / power)
-    grown = math.ceil(min(lower, high) * 1e4) / 1e4
-    while spent(grown, FINE_GRID) > target:
-        grown = math.ceil(max(grown * (1 + 1e-5), grown + 1e-4) * 1e4 - 1e-6) / 1e4
-    return replace(plan, mechanism=Gaussian(noise_multiplier=grown))
-
-
-def _largest(spent: Callable[[int, float], float], target: float, limit: int, what: str) -> int:
-    """The largest n from 1 to the limit with spent(n) at most the target; spent grows with n."""
-    if spent(1, FINE_GRID) > target:
+def _at_least_one(most: int, cost_of_one: float, epsilon: float, what: str) -> int:
+    if most < 1:
         raise SfumatoError(
-            f"epsilon {target:g} is already exceeded by one {what} ({spent(1, FINE_GRID):.3g})",
+            f"epsilon {epsilon:g} is already exceeded by one {what} ({cost_of_one:.3g})",
             "give more noise or a larger epsilon",
         )
-    low, high = 1, 2
-    while high <= limit and spent(high, COARSE_GRID) <= target:
-        low, high = high, high * 2
-    high = min(high, limit + 1)
-    while high - low > max(1, low // 1000):
-        middle = (low + high) // 2
-        low, high = (middle, high) if spent(middle, COARSE_GRID) <= target else (low, middle)
-    step = max(1, low // 1000)
-    while low + step <= limit and spent(low + step, FINE_GRID) <= target:
-        low, step = low + step, step * 2
-    high = min(low + step, limit + 1)
-    while high - low > max(1, low // 10_000):  # nobody misses the last of ten thousand, and each try takes its time
-        middle = (low + high) // 2
-        low, high = (middle, high) if spent(middle, FINE_GRID) <= target else (low, middle)
-    return low
+    return most
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """mu: the sensitivity at which Gaussian noise of standard deviation 1 is exactly (epsilon, delta)-private."""
+    import dp_accounting
+
+    return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
 def default_delta(examples: int) -> float:

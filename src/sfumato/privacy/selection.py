@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.privacy import theorems
+from sfumato.privacy import calibration
 from sfumato.privacy.draws import Draws
 from sfumato.privacy.mechanism import Gaussian
+from sfumato.privacy.participation import FullBatch
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.sampling import FullBatch, rule_for
-from sfumato.privacy.theorems import Releases, Theorem
+from sfumato.privacy.theorems.selection import Selection, best_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +85,8 @@ class PrivateSelection:
         noise meets it.
         """
         positive("epsilon", epsilon, remedy="give the privacy budget of the whole search, a number such as 3")
-        plan = PrivacyPlan(
-            sampling=rule_for(examples=examples, batch_size=batch_size),
-            mechanism=Gaussian(noise_multiplier=1.0),
-            steps=steps,
-            delta=delta,
-            max_norm=max_norm,
+        plan = PrivacyPlan.calibrate(
+            examples=examples, batch_size=batch_size, steps=steps, noise_multiplier=1.0, delta=delta, max_norm=max_norm
         )
         selection = cls(plan=plan, draws=draws, score_noise=score_noise)
         if score_noise is not None and _score_epsilon(score_noise, draws, delta) > epsilon:
@@ -102,11 +97,9 @@ class PrivateSelection:
             )
 
         def spent(sigma: float) -> float:
-            releases = replace(plan.releases, mechanism=Gaussian(noise_multiplier=sigma))
-            return theorems.best_of(releases, draws, delta)
+            return best_of(plan.with_noise(sigma).loss, draws, delta)
 
-        noise = Gaussian(noise_multiplier=_least(spent, epsilon, "noise multiplier", delta))
-        return replace(selection, plan=replace(plan, mechanism=noise))
+        return replace(selection, plan=plan.with_noise(_least(spent, epsilon, "noise multiplier", delta)))
 
     # -- what it promises ------------------------------------------------------------------------------------------
 
@@ -114,7 +107,7 @@ class PrivateSelection:
         """Epsilon of the whole search at delta (the plan's own by default).
 
         **Guarantee.** An upper bound, for each neighbouring pair the larger of its two cases: see the class and
-        `theorems.best_of`.
+        `theorems.selection.best_of`.
         """
         if accountant != "rdp":
             raise SfumatoError(
@@ -123,27 +116,26 @@ class PrivateSelection:
                 'leave accountant at "rdp"',
             )
         at = self.plan.delta if delta is None else delta
-        training = theorems.best_of(self.plan.releases, self.draws, at)
+        training = best_of(self.plan.loss, self.draws, at)
         return training if self.score_noise is None else max(training, _score_epsilon(self.score_noise, self.draws, at))
 
     def epsilon_of_all(self, runs: int, delta: float | None = None, *, accountant: str = "pld") -> float:
         """Epsilon of releasing so many candidates with their scores, all of them: what selection is spared.
 
-        **Guarantee.** Composition of `runs` plans, a number fixed beforehand: see `theorems.compose`. As for the
+        **Guarantee.** Composition of `runs` plans, a number fixed beforehand: see `Loss`. As for the
         selection, one record is in one part, so the larger of the two parts' costs counts.
         """
         positive_integer("runs", runs, remedy="give the number of candidates")
-        parts = [self.plan.releases]
-        if self.score_noise is not None:
-            parts.append(_score(self.score_noise))
         at = self.plan.delta if delta is None else delta
-        every = [replace(part, steps=runs * part.steps) for part in parts]
-        return max(theorems.epsilon(part, at, accountant=accountant) for part in every)
+        training = self.plan.epsilon(at, steps=runs * self.plan.steps, accountant=accountant)
+        if self.score_noise is None:
+            return training
+        return max(training, replace(_score(self.score_noise), steps=runs).epsilon(at, accountant=accountant))
 
     @property
-    def theorem(self) -> Theorem:
+    def theorem(self) -> Selection:
         """What the promise rests on."""
-        return theorems.of_selection(self.plan.theorem, self.draws)
+        return Selection(self.plan.theorem, self.draws)
 
     # -- its identity ----------------------------------------------------------------------------------------------
 
@@ -185,32 +177,22 @@ def least_score_noise(draws: Draws, *, epsilon: float, delta: float) -> float:
     return _least(lambda noise: _score_epsilon(noise, draws, delta), epsilon, "score noise", delta)
 
 
-def _score(noise: float) -> Releases:
-    """One noisy count of right answers: every record counts, with sensitivity 1. Its N plays no part."""
-    return Releases(sampling=FullBatch(examples=1), mechanism=Gaussian(noise_multiplier=noise), steps=1)
+def _score(noise: float) -> PrivacyPlan:
+    """One noisy count of right answers: every record counts, with sensitivity 1. Its N and delta play no part."""
+    mechanism = Gaussian(noise_multiplier=noise)
+    return PrivacyPlan(population=1, participation=FullBatch(), mechanism=mechanism, steps=1, delta=0.5)
 
 
 def _score_epsilon(noise: float, draws: Draws, delta: float) -> float:
-    return theorems.best_of(_score(noise), draws, delta)
+    return best_of(_score(noise).loss, draws, delta)
 
 
 def _least(spent: Callable[[float], float], target: float, what: str, delta: float) -> float:
-    """The least value, rounded up to four decimals, that spends at most the target; more of it spends less."""
-    high = 1.0
-    while spent(high) > target:
-        high *= 2
-        if high > 1e7:
-            raise SfumatoError(
-                f"no {what} below 1e7 reaches epsilon {target:g} at delta {delta:g} for the whole search",
-                "give a larger epsilon or delta, fewer steps, or fewer candidates",
-            )
-    low = high / 2
-    while low > 1e-3 and spent(low) <= target:
-        low, high = low / 2, low
-    while high / low > 1 + 1e-5:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if spent(middle) <= target else (middle, high)
-    value = math.ceil(high * 1e4) / 1e4
-    while spent(value) > target:
-        value = math.ceil(max(value * (1 + 1e-5), value + 1e-4) * 1e4 - 1e-6) / 1e4
-    return value
+    return calibration.least(
+        lambda value, _: spent(value),
+        target,
+        what=f"{what} below 1e7 reaches epsilon {target:g} at delta {delta:g} for the whole search",
+        remedy="give a larger epsilon or delta, fewer steps, or fewer candidates",
+        tolerance=1e-5,
+        lowest=1e-3,
+    )

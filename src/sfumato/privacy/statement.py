@@ -10,7 +10,8 @@ from typing import Any
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
-from sfumato.privacy.theorems import Theorem
+from sfumato.privacy.theorems.selection import Selection
+from sfumato.privacy.theorems.theorem import Theorem
 
 FACT_NAMES = {
     "examples": "the number of training examples",
@@ -152,7 +153,7 @@ class Statement:
         return self.plan.epsilon() if self.selection is None else self.selection.epsilon()
 
     @property
-    def theorem(self) -> Theorem:
+    def theorem(self) -> Theorem | Selection:
         """What the promise rests on."""
         return self.plan.theorem if self.selection is None else self.selection.theorem
 
@@ -160,26 +161,22 @@ class Statement:
     def sentence(self) -> str:
         """The promise in one sentence that can be checked."""
         plan = self.plan
-        sampling = (
-            f"each example drawn into each step with probability {plan.sampling_probability:.6g}"
-            if plan.sampling_probability < 1
-            else "every example in every step"
-        )
+        participation = plan.participation.words(plan.population)
         told = (
-            f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {sampling}, clipping norm "
-            f"{plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}"
+            f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {participation}, "
+            f"clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}"
         )
         included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
         if self.selection is not None:
             told, included = _best_of(self.selection, told), ", its selection included"
             fingerprint += f", selection {self.selection.fingerprint[:16]}"
         exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
-        if plan.delta > 1 / plan.examples:
+        if plan.delta > 1 / plan.population:
             exception = f" Delta is above 1/N: with that chance some examples may be published as they are.{exception}"
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"{self._covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
-            f"with N = {plan.examples}; {fingerprint}.{exception}"
+            f"with N = {plan.population}; {fingerprint}.{exception}"
         )
 
     @property
@@ -259,7 +256,7 @@ class Statement:
             "sentence": self.sentence,
             "plain": self.plain,
             "not_covered": self.not_covered,
-            "unit": plan.unit,
+            "unit": plan.unit.name,
             "adjacency": plan.adjacency,
             "epsilon": _ceil(self.epsilon, 6),
             "epsilon_rdp": _ceil(by_rdp, 6),

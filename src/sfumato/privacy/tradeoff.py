@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer
-from sfumato.privacy.mechanism import Gaussian
-from sfumato.privacy.plan import MAX_STEPS, PrivacyPlan
+from sfumato.privacy.calibration import MAX_STEPS
+from sfumato.privacy.plan import PrivacyPlan, gaussian_mu
 from sfumato.privacy.rules_of_thumb import BATCH_SIZE, EPSILON, NOISE_MULTIPLIER, batch_by_rule, steps_by_rule
-from sfumato.privacy.sampling import Poisson, SamplingRule, rule_for
 
 FLAT = 0.95
 """The share of the full-batch limit from which a frontier counts as flat."""
@@ -75,7 +74,8 @@ class Frontier:
         epsilon: the budget.
         limit: N mu, the signal-to-noise of a full-batch run of any length with this budget, where the Gaussian
             mechanism of sensitivity mu and standard deviation 1 is exactly (epsilon, delta)-private. Sampled batches
-            come close to it as sigma grows: by the central limit of `_central_limit`, B sqrt(T) / sigma tends to N mu.
+            come close to it as sigma grows: by the central limit of `Theorem.steps_like`, B sqrt(T) / sigma tends to
+            N mu.
         points: rising in noise multiplier and steps.
 
     **Guarantee.** Of what `frontier` returns: `point.plan.epsilon() <= epsilon` for each point, at the delta that was
@@ -96,7 +96,7 @@ class Frontier:
 
         With full batches every point has the limit, so there is nothing to say.
         """
-        if not isinstance(self.points[0].plan.sampling, Poisson):
+        if self.points[0].plan.sampling_probability == 1:
             return None
         return next((point for point in self.points if self.share(point) >= FLAT), None)
 
@@ -107,7 +107,7 @@ class Frontier:
         """
         marked = {point.rule: point for point in self.points}
         taken = marked.get("epochs") or marked["steps"]
-        if isinstance(taken.plan.sampling, Poisson):
+        if taken.plan.sampling_probability < 1:
             return taken
         enough = (point for point in self.points if point.plan.steps >= ENOUGH and self.share(point) >= FLAT)
         return min(taken, next(enough, taken), key=lambda point: point.plan.steps)
@@ -142,11 +142,11 @@ def frontier(
     """
     positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
     fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-    sampling = rule_for(examples=examples, batch_size=batch_size)
-    mu = _gaussian(epsilon, delta)
-    grid = _grid(sampling, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
+    one = PrivacyPlan.calibrate(examples=examples, batch_size=batch_size, steps=1, noise_multiplier=1.0, delta=delta)
+    mu = gaussian_mu(epsilon, delta)
+    grid = _grid(one, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
     wanted = [
-        *_marked(sampling, epsilon, epochs),
+        *_marked(one, epsilon, epochs),
         *(_Wanted(None, sigma=sigma) for sigma in sorted(grid, reverse=True)),
     ]
     points: dict[tuple[float, int], Point] = {}
@@ -158,17 +158,17 @@ def frontier(
                 examples=examples, batch_size=batch_size, steps=steps, epsilon=epsilon, delta=delta
             )
         else:
-            one = PrivacyPlan(sampling=sampling, mechanism=Gaussian(noise_multiplier=sigma), steps=1, delta=delta)
-            most = _most_steps(one, epsilon, _central_limit(sampling, sigma, mu))
+            plan = one.with_noise(sigma)
+            most = plan.most_steps(epsilon)
             if noise_multipliers is None and rule is None and most < _FEWEST:
                 break  # the rest of the grid has less noise and allows fewer
             if most < 1:
                 raise SfumatoError(
                     f"epsilon {epsilon:g} is already exceeded by one step of noise multiplier {sigma:g} "
-                    f"({one.epsilon():.3g})",
+                    f"({plan.epsilon():.3g})",
                     "give more noise or a larger epsilon",
                 )
-            plan = replace(one, steps=most)
+            plan = replace(plan, steps=most)
         points.setdefault((plan.noise_multiplier, plan.steps), Point(plan=plan, rule=rule))
     return Frontier(epsilon=epsilon, limit=examples * mu, points=tuple(points[key] for key in sorted(points)))
 
@@ -177,7 +177,7 @@ def chosen(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
     """The point to take of several batch sizes: of the largest, or of the one that fits the epochs best."""
     if epochs is None:
         return max((each.best for each in frontiers), key=lambda point: point.plan.expected_batch_size)
-    ideal = batch_by_rule(frontiers[0].best.plan.examples, frontiers[0].epsilon, epochs)
+    ideal = batch_by_rule(frontiers[0].best.plan.population, frontiers[0].epsilon, epochs)
     return min(
         (each.best for each in frontiers), key=lambda point: abs(math.log(point.plan.expected_batch_size / ideal))
     )
@@ -191,16 +191,16 @@ class _Wanted(NamedTuple):
     steps: int | None = None
 
 
-def _marked(sampling: SamplingRule, epsilon: float, epochs: float | None) -> list[_Wanted]:
+def _marked(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[_Wanted]:
     """The points that a rule names."""
-    batch = sampling.expected_batch_size
-    by_rule = min(steps_by_rule(epsilon, batch, sampling.examples), MAX_STEPS)
+    batch, population = one.expected_batch_size, one.population
+    by_rule = min(steps_by_rule(epsilon, batch, population), MAX_STEPS)
     marked = [_Wanted("steps", steps=by_rule)]
     if epochs is not None:
-        fit = math.floor(positive("epochs", epochs, remedy="give a number such as 100") * sampling.examples / batch)
+        fit = math.floor(positive("epochs", epochs, remedy="give a number such as 100") * population / batch)
         if fit < 1:
             raise SfumatoError(
-                f"epochs must allow at least one step, got {epochs:g} for batches of {batch} of {sampling.examples}",
+                f"epochs must allow at least one step, got {epochs:g} for batches of {batch} of {population}",
                 "give more epochs or a smaller batch",
             )
         if fit < by_rule:
@@ -219,65 +219,15 @@ def _sensible(sigma: float) -> float:
     return float(sigma)
 
 
-def _most_steps(one: PrivacyPlan, target: float, guess: float) -> int:
-    """The most steps T with epsilon(T) at most the target, to one in ten thousand; 0 where one step is too much.
-
-    Epsilon is close to a power of T, so the secant in logarithms finds T in few tries; bisection where it does not.
-
-    **Guarantee.** The steps returned were certified on the fine grid; the tries only decide which are asked about.
-    """
-    low, high = 0, MAX_STEPS + 1
-    tried: list[tuple[float, float]] = []  # log T, log epsilon
-    while high - low > (width := max(1, low // 10_000)):
-        if len(tried) % 8 == 7 and high <= MAX_STEPS:
-            guess = math.sqrt(max(low, 1) * high)
-        steps = min(max(math.floor(guess), low + width), high - width)
-        spent = one.epsilon(steps=steps)
-        low, high = (steps, high) if spent <= target else (low, steps)
-        tried.append((math.log(steps), math.log(min(max(spent, 1e-300), 1e300))))
-        guess = _secant(tried[-2:], math.log(target))
-    return low
-
-
-def _secant(tried: Sequence[tuple[float, float]], goal: float) -> float:
-    """Where the line through the last two tries, in logarithms, meets the goal: not beyond eight times the last one.
-
-    Through a single try a line of slope 0.6, between a half, as for little privacy loss, and one.
-    """
-    steps, spent = tried[-1]
-    slope = 0.6
-    if len(tried) == 2 and tried[0][0] != steps:
-        slope = min(max((spent - tried[0][1]) / (steps - tried[0][0]), 0.2), 5.0)
-    return math.exp(min(steps + (goal - spent) / slope, steps + math.log(8.0)))
-
-
-def _central_limit(sampling: SamplingRule, sigma: float, mu: float) -> float:
-    """The T whose composition tends to the Gaussian mechanism of mu: q^2 T (e^(1/sigma^2) - 1) = mu^2.
-
-    A first guess, somewhat too large (Bu, Dong, Long and Su 2020, arXiv 1911.11607; T / sigma^2 = mu^2 for full
-    batches).
-    """
-    if isinstance(sampling, Poisson):
-        return mu**2 / (sampling.probability**2 * math.expm1(1 / sigma**2))
-    return mu**2 * sigma**2
-
-
-def _gaussian(epsilon: float, delta: float) -> float:
-    """mu: the sensitivity at which Gaussian noise of standard deviation 1 is exactly (epsilon, delta)-private."""
-    import dp_accounting
-
-    return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
-
-
-def _grid(sampling: SamplingRule, mu: float) -> tuple[float, ...]:
+def _grid(one: PrivacyPlan, mu: float) -> tuple[float, ...]:
     """Powers of the square root of two, to three digits, that allow a number of steps that somebody would take.
 
     Of the fourth root where those are few, as they are for small batches: there steps grow fast with the noise.
     """
-    most = min(max(_MOST, _MOST_EPOCHS / sampling.probability), _MOST_OF_ALL)
+    most = min(max(_MOST, _MOST_EPOCHS / one.sampling_probability), _MOST_OF_ALL)
 
     def powers(part: int) -> tuple[float, ...]:
         grid = (float(f"{2 ** (power / part):.3g}") for power in range(-4 * part, 30 * part))
-        return tuple(sigma for sigma in grid if _FEWEST <= _central_limit(sampling, sigma, mu) <= most)
+        return tuple(sigma for sigma in grid if _FEWEST <= one.theorem.steps_like(one.with_noise(sigma), mu) <= most)
 
     return powers(2) if len(powers(2)) >= _FEW_POINTS else powers(4)

@@ -92,7 +92,7 @@ def _fill(figure: Figure, frontiers: Sequence[Frontier], best: Point, epochs: fl
     figure.text(
         0.06,
         0.93,
-        f"Within epsilon {frontiers[0].epsilon:g} at delta {plan.delta:g}, N = {plan.examples:,}",
+        f"Within epsilon {frontiers[0].epsilon:g} at delta {plan.delta:g}, N = {plan.population:,}",
         fontsize=11.5,
     )
     left = figure.add_axes((0.06, 0.29, 0.42, 0.50))

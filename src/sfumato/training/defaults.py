@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sfumato.models.scattering import FEATURE_NORM
@@ -159,14 +159,13 @@ def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:
     short = ENOUGH_SIGNAL / signal
     helps = ["fewer classes", "features of a public network (sfumato features)"]
     if plan.sampling_probability == 1:
-        helps.insert(0, f"some {math.ceil(plan.examples / classes * short)} images of each class")
+        helps.insert(0, f"some {math.ceil(plan.population / classes * short)} images of each class")
     if plan.noise_multiplier / short > LEAST_SENSIBLE_NOISE:
-        mechanism = replace(plan.mechanism, noise_multiplier=plan.noise_multiplier / short)
-        enough = replace(plan, mechanism=mechanism).epsilon()
+        enough = plan.with_noise(plan.noise_multiplier / short).epsilon()
         helps.insert(0, f"epsilon {enough:.2g} in place of {plan.epsilon():.2g}")
     return (
-        f"{classes} classes of about {plan.examples / classes:.0f} images each leave a signal of {signal:.2g} over the "
-        f"noise for each class; below {ENOUGH_SIGNAL:g}, trials learnt less than half of what is learnt without "
+        f"{classes} classes of about {plan.population / classes:.0f} images each leave a signal of {signal:.2g} over "
+        f"the noise for each class; below {ENOUGH_SIGNAL:g}, trials learnt less than half of what is learnt without "
         f"privacy; what helps: {', '.join(helps[:-1])}, or {helps[-1]}"
     )
 

@@ -138,10 +138,10 @@ def _evaluation(run: RunDirectory) -> Evaluation | None:
 def plan_table(plan: PrivacyPlan) -> dict[str, Any]:
     """The plan's numbers, the derived ones among them."""
     return {
-        "unit": plan.unit,
+        "unit": plan.unit.name,
         "adjacency": plan.adjacency,
-        "examples N": plan.examples,
-        "sampling": type(plan.sampling).__name__,
+        "examples N": plan.population,
+        "sampling": type(plan.participation).__name__,
         "expected batch size B": plan.expected_batch_size,
         "sampling probability q": plan.sampling_probability,
         "steps T": plan.steps,

@@ -225,7 +225,7 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     averaging = EMA(job.settings.ema) if job.settings.ema else None
     rate = optim.schedule(job.settings.schedule, steps=plan.steps, warmup=job.settings.warmup)
-    sampler = Sampler(plan.sampling, key, records=len(job.source.train))
+    sampler = Sampler(plan, key, records=len(job.source.train))
     noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
     private_step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
     due = evaluation_steps(plan.steps)

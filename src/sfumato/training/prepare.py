@@ -65,9 +65,9 @@ def prepare(
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
-    if plan.examples != source.examples:
+    if plan.population != source.examples:
         raise SfumatoError(
-            f"the plan is for {plan.examples} examples, the source has {source.examples} declared or counted",
+            f"the plan is for {plan.population} examples, the source has {source.examples} declared or counted",
             "calibrate the plan with examples=source.examples, or declare the same number",
         )
     refuse_trained_on(source, trained_on(source, settings))

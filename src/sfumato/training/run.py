@@ -182,7 +182,7 @@ def train(
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
     if isinstance(source, str):
-        source = open_source(source, owner_key=owner_key(), examples=plan.examples, zoom=zoom)
+        source = open_source(source, owner_key=owner_key(), examples=plan.population, zoom=zoom)
     settings = Settings(
         model=model if isinstance(model, str) else "module",
         pretrained=pretrained,

@@ -34,7 +34,7 @@ class PrivateStep:
     sensitivity is `gradient.sensitivity(plan.adjacency)`, by which the noise was scaled (checked here); everything
     that depends on private data passes through `gradient` and gets the noise before it leaves. The divisor is public. A
     step beyond the plan's last is refused. The caller must take the participants from a sampler built from
-    `plan.sampling` and call each step once, or again with the same participants.
+    `plan.participation` and call each step once, or again with the same participants.
     """
 
     plan: PrivacyPlan

@@ -17,9 +17,8 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import held_alone, ordinary
-from sfumato.privacy import PrivacyPlan, PrivateSelection, compose
+from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.privacy.statement import rounded_up
-from sfumato.privacy.theorems import Releases, merge_full_batch
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
@@ -125,7 +124,7 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
     """(epsilon, delta) of all runs together, at the largest of their deltas.
 
     **Guarantee.** Composition of the plans' releases for one example that is in the data of every run, provided that
-    the plans were fixed before the first of them (`theorems.compose`). Private selections are added by basic
+    the plans were fixed before the first of them (`Loss`). Private selections are added by basic
     composition, each at an equal share of delta. Data that were changed and moved are not known to be the same, so the
     count of runs is a lower bound.
     """
@@ -142,20 +141,16 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
 def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     """Epsilon of all plans together at this delta.
 
-    Full-batch Gaussians are one Gaussian, exactly. Of many different sampled plans, whose convolution would be long,
-    the smaller of two bounds: Renyi DP, and the sum of what each costs at a share of delta.
+    Of many different sampled plans, whose convolution would be long, the smaller of two bounds: Renyi DP, and the sum
+    of what each costs at a share of delta.
     """
-    counted: dict[str, tuple[Releases, int]] = {}
-    for plan in many:
-        key = json.dumps([plan.to_dict()[name] for name in ("sampling", "examples", "batch_size", "noise_multiplier")])
-        steps = counted[key][1] if key in counted else 0
-        counted[key] = (plan.releases, steps + plan.steps)
-    merged = merge_full_batch([replace(releases, steps=steps) for releases, steps in counted.values()])
-    if len(merged) > CONVOLVED:
-        share = delta / len(merged)
-        apart = math.fsum(compose([one], share) for one in merged)
-        return min(apart, compose(merged, delta, accountant="rdp"))
-    return compose(merged, delta)
+    first, *others = (plan.loss for plan in many)
+    loss = first.with_(*others)
+    if len(loss.parts) <= CONVOLVED:
+        return loss.epsilon(delta)
+    share = delta / len(loss.parts)
+    apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
+    return min(apart, loss.epsilon(delta, accountant="rdp"))
 
 
 def told(earlier: Sequence[Use], coming: Use) -> str:

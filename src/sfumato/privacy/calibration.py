@@ -1,0 +1,91 @@
+"""The search for one unknown: the least noise, or the largest number, that a budget allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy.loss import COARSE_GRID, FINE_GRID
+
+MOST_NOISE = 1e7
+MAX_STEPS = 10_000_000
+
+
+def least(
+    spent: Callable[[float, float], float],
+    target: float,
+    *,
+    what: str,
+    remedy: str,
+    tolerance: float = 1e-4,
+    lowest: float = 0.02,
+) -> float:
+    """The least value, rounded up to four decimals, that spends at most the target; more of it spends less.
+
+    Bisection on the logarithm on a coarse grid, whose epsilon is never too small, then a few steps on the fine one.
+
+    Args:
+        spent: epsilon of a value on a grid.
+        what: the value's name and its budget, for the refusal where nothing meets the target.
+        tolerance: how exactly the coarse grid is searched.
+        lowest: below it nothing is tried.
+
+    **Guarantee.** `spent(value, FINE_GRID) <= target` was computed for what is returned.
+    """
+    high = 1.0
+    while spent(high, COARSE_GRID) > target:
+        high *= 2
+        if high > MOST_NOISE:
+            raise SfumatoError(f"no {what}", remedy)
+    low = high / 2
+    while low > lowest and spent(low, COARSE_GRID) <= target:
+        low, high = low / 2, low
+    while high / low > 1 + tolerance:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle, COARSE_GRID) <= target else (middle, high)
+    value = math.ceil(min(_on_fine_grid(spent, target, high), high) * 1e4) / 1e4
+    while spent(value, FINE_GRID) > target:
+        value = math.ceil(max(value * (1 + 1e-5), value + 1e-4) * 1e4 - 1e-6) / 1e4
+    return value
+
+
+def _on_fine_grid(spent: Callable[[float, float], float], target: float, high: float) -> float:
+    """A little less, which the fine grid allows: epsilon falls like a power of the value, known from the coarse one."""
+    coarse, wider = spent(high, COARSE_GRID), spent(high * 1.02, COARSE_GRID)
+    if not 0 < wider < coarse:
+        return high
+    power = math.log(coarse / wider) / math.log(1.02)
+    return high * (max(spent(high, FINE_GRID), 0.5 * target) / target) ** (1 / power)
+
+
+def largest(spent: Callable[[int], float], target: float, limit: int, guess: float) -> int:
+    """The largest n from 1 to the limit with spent(n) at most the target, to one in ten thousand; 0 if there is none.
+
+    Epsilon is close to a power of n, so the secant in logarithms finds it in few tries; bisection where it does not.
+
+    **Guarantee.** `spent` was computed for what is returned; the tries only decide which numbers are asked about.
+    """
+    low, high = 0, limit + 1
+    tried: list[tuple[float, float]] = []  # log n, log epsilon
+    while high - low > (width := max(1, low // 10_000)):
+        if len(tried) % 8 == 7 and high <= limit:
+            guess = math.sqrt(max(low, 1) * high)
+        count = min(max(math.floor(guess), low + width), high - width)
+        cost = spent(count)
+        low, high = (count, high) if cost <= target else (low, count)
+        tried.append((math.log(count), math.log(min(max(cost, 1e-300), 1e300))))
+        guess = _secant(tried[-2:], math.log(target))
+    return low
+
+
+def _secant(tried: list[tuple[float, float]], goal: float) -> float:
+    """Where the line through the last two tries, in logarithms, meets the goal: not beyond eight times the last one.
+
+    Through a single try a line of slope 0.6, between a half, as for little privacy loss, and one.
+    """
+    count, cost = tried[-1]
+    slope = 0.6
+    if len(tried) == 2 and tried[0][0] != count:
+        slope = min(max((cost - tried[0][1]) / (count - tried[0][0]), 0.2), 5.0)
+    return math.exp(min(count + (goal - cost) / slope, count + math.log(8.0)))

@@ -1,0 +1,159 @@
+"""What releases cost: epsilon as a function of delta and back, and its composition with what other releases cost."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, runtime_checkable
+
+from sfumato._checks import SfumatoError, fraction, not_negative, one_of
+from sfumato.privacy.unit import Adjacency, Unit
+
+FINE_GRID = 1e-4
+COARSE_GRID = 1e-3
+ACCOUNTANTS = ("pld", "rdp")
+
+
+class Part(Protocol):
+    """The releases of one theorem, some number of steps of them; frozen."""
+
+    def and_then(self, other: Part) -> Part | None:
+        """Both as one part, exactly, or None where they have no such form."""
+        ...
+
+    @property
+    def coarsening(self) -> float:
+        """How much wider than nominal the grid of its privacy losses may be."""
+        ...
+
+    def distribution(self, width: float) -> Any:
+        """The privacy loss distribution of all its steps, rounded pessimistically to a grid of this width."""
+        ...
+
+    def event(self) -> Any:
+        """dp-accounting's event of all its steps, for Renyi divergences."""
+        ...
+
+
+@runtime_checkable
+class ExactPart(Part, Protocol):
+    """A part whose epsilon has a closed form where it stands alone."""
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon at delta."""
+        ...
+
+    def delta(self, epsilon: float) -> float:
+        """Delta at epsilon."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """The privacy loss of releases on one data set.
+
+    Args:
+        unit: what the bound speaks of.
+        adjacency: the relation between data sets under which it holds.
+        parts: of releases by different theorems or rules; none is merged with another where that would lose something.
+
+    **Guarantee.** Upper bounds for any two neighbouring data sets: privacy loss distributions are rounded
+    pessimistically, Renyi DP is a bound for each order. Composition is of releases that were fixed, with their number,
+    before the first of them; what a release computes may depend on earlier ones. Plans that were chosen after seeing
+    earlier releases need an odometer or a filter (Rogers et al. 2016), which this is not.
+    """
+
+    unit: Unit
+    adjacency: Adjacency
+    parts: tuple[Part, ...]
+
+    def epsilon(self, delta: float, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
+        """The least epsilon that the bound gives at this delta.
+
+        Args:
+            delta: strictly between 0 and 1.
+            accountant: "pld" (for Gaussians without sampling their exact closed form) or "rdp".
+            grid: the discretisation of privacy losses, for "pld". Coarser is faster and larger, never below the truth.
+        """
+        fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+        return _epsilon(self.parts, delta, one_of("accountant", accountant, ACCOUNTANTS), grid)
+
+    def delta(self, epsilon: float, *, grid: float = FINE_GRID) -> float:
+        """The least delta that the bound gives at this epsilon."""
+        not_negative("epsilon", epsilon, remedy="give a privacy budget, a number such as 3")
+        if len(self.parts) == 1 and isinstance(part := self.parts[0], ExactPart):
+            return part.delta(epsilon)
+        return float(_distribution(self.parts, grid).get_delta_for_epsilon(epsilon))
+
+    def with_(self, *others: Loss) -> Self:
+        """The loss of these releases and the others' together."""
+        parts = list(self.parts)
+        for other in others:
+            if (other.unit, other.adjacency) != (self.unit, self.adjacency):
+                raise SfumatoError(
+                    f"losses for ({self.unit.name}, {self.adjacency}) and ({other.unit.name}, {other.adjacency}) do "
+                    "not compose",
+                    "list them side by side: each speaks of its own unit",
+                )
+            for part in other.parts:
+                parts = _joined(parts, part)
+        return replace(self, parts=tuple(parts))
+
+    def renyi(self, orders: Sequence[float]) -> Any:
+        """The Renyi divergence of each order, an array of shape (orders,)."""
+        return renyi_accountant(self.parts, orders)._rdp
+
+
+def _joined(parts: list[Part], other: Part) -> list[Part]:
+    for place, part in enumerate(parts):
+        if (both := part.and_then(other)) is not None:
+            return [*parts[:place], both, *parts[place + 1 :]]
+    return [*parts, other]
+
+
+@functools.lru_cache(maxsize=256)
+def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float) -> float:
+    """A pure function of frozen data, asked for again by every part of a run that prints epsilon."""
+    import numpy as np
+
+    if accountant == "rdp":
+        with quiet_absl():
+            return float(renyi_accountant(parts).get_epsilon(delta))
+    if len(parts) == 1 and isinstance(part := parts[0], ExactPart):
+        return part.epsilon(delta)
+    with np.errstate(over="ignore"):  # hardly any noise: an epsilon beyond all numbers is infinite
+        return float(_distribution(parts, grid).get_epsilon_for_delta(delta))
+
+
+def _distribution(parts: Sequence[Part], grid: float) -> Any:
+    width = grid * min(part.coarsening for part in parts)
+    first, *rest = (part.distribution(width) for part in parts)
+    return functools.reduce(lambda total, one: total.compose(one), rest, first)
+
+
+def renyi_accountant(parts: Sequence[Part], orders: Sequence[float] | None = None) -> Any:
+    """dp-accounting's accountant with all parts composed; its own orders by default."""
+    import dp_accounting
+    from dp_accounting import rdp
+
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = rdp.RdpAccountant(orders, neighboring_relation=relation)
+    with quiet_absl():
+        for part in parts:
+            accountant.compose(part.event())
+    return accountant
+
+
+@contextlib.contextmanager
+def quiet_absl() -> Iterator[None]:
+    """dp-accounting logs each RDP order that it leaves out; leaving one out only makes the bound larger."""
+    from absl import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

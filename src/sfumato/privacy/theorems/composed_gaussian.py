@@ -1,0 +1,87 @@
+"""Gaussian steps in which every example takes part."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.privacy.loss import Loss, Part
+from sfumato.privacy.mechanism import Gaussian
+from sfumato.privacy.participation import FullBatch
+from sfumato.privacy.theorems.poisson_gaussian import SampledGaussians
+from sfumato.privacy.theorems.theorem import Plan, Theorem
+from sfumato.privacy.unit import Example
+
+
+class ComposedGaussian(Theorem):
+    """Gaussian releases without sampling: T of noise sigma are one of noise sigma / sqrt(T)."""
+
+    unit, adjacency, participation, mechanism = Example, "add-or-remove", FullBatch, Gaussian
+    name = "composed Gaussian mechanism without sampling"
+    citation = "Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022 (composition); Mironov 2017 (RDP)"
+    tight = "exact Gaussian composition"
+    sensitivity = 1.0
+    by_prefix = True
+
+    def loss(self, plan: Plan, steps: int) -> Loss:
+        """The loss of one Gaussian."""
+        part = OneGaussian(precision=steps / self.relative_noise(plan) ** 2)
+        return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,))
+
+    def steps_like(self, plan: Plan, mu: float) -> float:
+        """T / sigma^2 = mu^2."""
+        return mu**2 * self.relative_noise(plan) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneGaussian:
+    """T_i Gaussian releases of noise s_i over their sensitivity, as the one that they are together.
+
+    Args:
+        precision: 1 / s^2 = sum_i T_i / s_i^2.
+    """
+
+    precision: float
+
+    def and_then(self, other: Part) -> Part | None:
+        """Gaussians without sampling are one, exactly."""
+        return OneGaussian(precision=self.precision + other.precision) if isinstance(other, OneGaussian) else None
+
+    @property
+    def sigma(self) -> float:
+        """s."""
+        return 1 / math.sqrt(self.precision)
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon at delta, exactly (Balle and Wang 2018, theorem 8)."""
+        import dp_accounting
+
+        return float(dp_accounting.get_epsilon_gaussian(self.sigma, delta))
+
+    def delta(self, epsilon: float) -> float:
+        """Delta at epsilon, exactly: Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) with mu = 1 / s."""
+        from scipy.special import log_ndtr
+
+        half, shift = 1 / (2 * self.sigma), epsilon * self.sigma
+        above, below = float(log_ndtr(half - shift)), float(log_ndtr(-half - shift))
+        return math.exp(above) * -math.expm1(min(epsilon + below - above, 0.0))
+
+    @property
+    def coarsening(self) -> float:
+        """As for one release that is sampled with probability 1."""
+        return self._sampled.coarsening
+
+    def distribution(self, width: float) -> Any:
+        """The privacy loss distribution, for composition with others."""
+        return self._sampled.distribution(width)
+
+    def event(self) -> Any:
+        """dp-accounting's event."""
+        import dp_accounting
+
+        return dp_accounting.GaussianDpEvent(self.sigma)
+
+    @property
+    def _sampled(self) -> SampledGaussians:
+        return SampledGaussians(sigma=self.sigma, probability=1.0, steps=1)

@@ -1,0 +1,87 @@
+"""Private selection: the best of a random number of runs, each of which a theorem speaks for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato._checks import fraction
+from sfumato.privacy.draws import Draws
+from sfumato.privacy.loss import Loss, quiet_absl, renyi_accountant
+from sfumato.privacy.theorems.theorem import Theorem
+
+# Renyi orders: dp-accounting's own, and eight to the octave from 64 to 1024, where small epsilons lie.
+SELECTION_ORDERS = (
+    *(1 + tenth / 10 for tenth in range(1, 100)),
+    *range(11, 64),
+    *(round(64 * 2 ** (eighth / 8)) for eighth in range(33)),
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What speaks for the best of K runs, where `each` speaks for one of them.
+
+    With (lambda, eps(lambda)) the Renyi curve of one run, the best of K satisfies eps' at lambda > 1, where
+
+        truncated negative binomial (theorem 2):
+            eps' = eps(lambda) + log E[K] / (lambda - 1)
+                   + (1 + eta) min over l >= 1 of ((1 - 1 / l) eps(l) + log(1 / gamma) / l)
+        Poisson (theorem 6):
+            eps' = eps(lambda) + log E[K] / (lambda - 1) + E[K] d, where one run is (log(1 + 1 / (lambda - 1)), d)-DP.
+    """
+
+    each: Theorem
+    draws: Draws
+
+    tight = "Renyi differential privacy (RDP)"
+
+    @property
+    def name(self) -> str:
+        """What a statement calls it."""
+        return f"private selection over the {self.each.name}"
+
+    @property
+    def citation(self) -> str:
+        """Where it is proven."""
+        number = "6 (Poisson)" if self.draws.is_poisson else "2 (truncated negative binomial)"
+        return (
+            f"Papernot and Steinke 2021 (arXiv 2110.03620), theorem {number}; for each candidate: {self.each.citation}"
+        )
+
+
+def best_of(loss: Loss, draws: Draws, delta: float) -> float:
+    """The epsilon at delta of the best of K independent runs of this loss each, when nothing else is released.
+
+    **Guarantee.** An upper bound for the loss's unit and adjacency, if K is drawn by `draws` independently of
+    everything, the runs are independent given the data and all of one law, and they are compared by a total order on
+    what a run gives out (Papernot and Steinke 2021). Runs that are equal in it may be told apart by anything but the
+    data, such as their number. It holds for each pair of neighbouring data sets by itself. The Poisson law needs E[K]
+    >= 1, which `Draws` sees to: below, log E[K] would promise a divergence under zero.
+    """
+    return _best_of(loss, draws, fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N"))
+
+
+@functools.lru_cache(maxsize=256)
+def _best_of(loss: Loss, draws: Draws, delta: float) -> float:
+    import dp_accounting
+    import numpy as np
+    from dp_accounting import rdp
+
+    with quiet_absl():
+        if draws.shape >= 0:
+            run = dp_accounting.ComposedDpEvent([part.event() for part in loss.parts])
+            accountant = renyi_accountant((), SELECTION_ORDERS)
+            accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(run, draws.mean, draws.shape))
+            return float(accountant.get_epsilon(delta))
+        # dp-accounting's own theorem 2 begins at shape 0.
+        selected = _theorem_2(np.asarray(SELECTION_ORDERS), loss.renyi(SELECTION_ORDERS), draws)
+        return float(rdp.compute_epsilon(SELECTION_ORDERS, selected, delta)[0])
+
+
+def _theorem_2(orders: Any, curve: Any, draws: Draws) -> Any:
+    """The Renyi curve of the best of K, K truncated negative binomial; `orders` and `curve` of shape (orders,)."""
+    choice = ((1 - 1 / orders) * curve + draws.log_inverse_gamma / orders).min()
+    return curve + math.log(draws.mean) / (orders - 1) + (1 + draws.shape) * choice
