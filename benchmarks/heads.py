@@ -33,7 +33,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, Sampler
 from sfumato.training import PrivateStep, Settings
 from sfumato.training.inputs import Inputs
-from sfumato.training.loop import Job
+from sfumato.training.job import Job
 from sfumato.training.prepare import prepare
 
 CPU = torch.device("cpu")

@@ -30,7 +30,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a process that has used CUDA cannot b
 
 from sfumato.cli import main
 from sfumato.privacy import ledger
-from sfumato.training import loop, verify
+from sfumato.runs import verify
+from sfumato.training import loop
 
 RESULT = Path(__file__).parent / "results" / "kills.json"
 CHECKPOINT_SECONDS = 0.05

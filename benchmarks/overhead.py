@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from sfumato import ClippedGradient, Noise, PrivacyPlan, open_source
+from sfumato.runs.directory import LEDGER, RunDirectory
 from sfumato.training import loop
-from sfumato.training.directory import LEDGER, RunDirectory
 from sfumato.training.prepare import prepare
 from sfumato.training.settings import Settings
 

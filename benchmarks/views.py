@@ -31,7 +31,7 @@ from problems import cores
 from sfumato import EMA, Noise, PrivacyPlan, PrivateStep, Sampler, open_source
 from sfumato.training import Settings
 from sfumato.training.inputs import Inputs
-from sfumato.training.loop import Job
+from sfumato.training.job import Job
 from sfumato.training.prepare import prepare
 from sfumato.training.step import descend
 

@@ -17,7 +17,7 @@ from sfumato import cli, models, optim
 from sfumato.cli.verbs import VERBS, load
 from sfumato.data.kinds import KINDS
 from sfumato.data.zoo import NAMES as DATA_SETS
-from sfumato.training import directory
+from sfumato.runs import directory
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

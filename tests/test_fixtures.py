@@ -24,7 +24,7 @@ import torch
 from sfumato import PrivacyPlan, SfumatoError, load, open_source, owner_key, verify
 from sfumato.cli import main, recipe, space, sweep, verbs
 from sfumato.privacy import NoPromise, PrivateSelection, ledger
-from sfumato.training import directory, pins
+from sfumato.runs import directory, pins
 from sfumato.training import run as runs
 
 HERE = Path(__file__).parent / "fixtures"

@@ -35,7 +35,7 @@ from sfumato.cli import main
 from sfumato.data import Records, Views, codes, dice_of, fingerprint, own_codes, put_aside, split
 from sfumato.privacy import Draws, Entry, Fixed, PrivateSelection
 from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
-from sfumato.training import checkpoint, pins
+from sfumato.runs import checkpoint, pins
 
 GOLDEN = Path(__file__).parent / "fixtures" / "golden.json"
 SECRET = bytes(range(32))

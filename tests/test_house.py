@@ -15,13 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sfumato"
 FLOORS = [
     {"_checks", "_files"},
-    {"privacy", "gradients", "randomness", "data", "models", "optim", "averaging", "audit"},
-    {"report"},
+    {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
+    {"randomness"},
+    {"runs", "report"},
     {"training"},
-    {"embedding"},
+    {"embedding", "search"},
     {"cli"},
 ]
-EXCEPTIONS = {("randomness", "privacy"), ("_files", "_checks")}
+EXCEPTIONS = {("_files", "_checks")}
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 

@@ -15,11 +15,11 @@ from .randomness import DiceKey as DiceKey
 from .randomness import Noise as Noise
 from .randomness import Sampler as Sampler
 from .randomness import owner_key as owner_key
-from .training import Loaded as Loaded
+from .runs import Loaded as Loaded
+from .runs import Run as Run
+from .runs import load as load
+from .runs import verify as verify
 from .training import PrivateStep as PrivateStep
-from .training import Run as Run
 from .training import features as features
-from .training import load as load
 from .training import pretrain as pretrain
 from .training import train as train
-from .training import verify as verify

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from sfumato.cli import main
-from sfumato.training import directory, loop
+from sfumato.runs import directory
+from sfumato.training import loop
 
 REFUSED = {
     # the command itself

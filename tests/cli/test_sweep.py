@@ -20,9 +20,10 @@ from sfumato._checks import SfumatoError
 from sfumato.cli import main, search_private, trials
 from sfumato.data.filtered import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection
-from sfumato.training import loop, uses
+from sfumato.runs import uses
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import loop
 from sfumato.training import search as candidates
-from sfumato.training.directory import RunDirectory
 
 QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 import sfumato
 from sfumato.cli import main
-from sfumato.training.checkpoint import METADATA, read_safetensors, to_bytes
+from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 
 CODE = """
 from pathlib import Path

@@ -13,8 +13,8 @@ from torch import nn
 
 from sfumato import DiceKey, Noise, PrivacyPlan, Sampler, train
 from sfumato.gradients import ClippedSum
+from sfumato.runs.directory import RunDirectory
 from sfumato.training import finish
-from sfumato.training.directory import RunDirectory
 from sfumato.training.prepare import prepare
 from sfumato.training.settings import Settings
 from sfumato.training.step import PrivateStep

@@ -13,10 +13,11 @@ from torch import nn
 from sfumato import ClippedGradient, SfumatoError, models
 from sfumato.data import AsStored, Cache, Records, Transform, open_source, put_aside
 from sfumato.gradients import keeps_apart
+from sfumato.models.losses import LOSSES
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan
 from sfumato.randomness import DiceKey
-from sfumato.training import Settings, caching, checkpoint, evaluate, inputs, loop, public, train
-from sfumato.training.losses import LOSSES
+from sfumato.runs import checkpoint
+from sfumato.training import Settings, caching, evaluate, inputs, loop, public, train
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
 

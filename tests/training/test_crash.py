@@ -22,9 +22,10 @@ from PIL import Image
 
 from sfumato.cli import main
 from sfumato.privacy import Ledger, PrivacyPlan, ledger
-from sfumato.training import checkpoint, directory, finish, loop, pins, verify
-from sfumato.training.checkpoint import METADATA, read_safetensors
-from sfumato.training.directory import file_hash
+from sfumato.runs import checkpoint, directory, pins, verify
+from sfumato.runs.checkpoint import METADATA, read_safetensors
+from sfumato.runs.directory import file_hash
+from sfumato.training import finish, loop
 
 ATTEMPT = Path(__file__).with_name("attempt.py")
 # The noise multiplier makes the accounting quick; it does not matter here.

@@ -12,8 +12,8 @@ import torch
 from sfumato import DiceKey, Noise, PrivacyPlan, train
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import Sampler
+from sfumato.runs.checkpoint import Checkpoint
 from sfumato.training import loop
-from sfumato.training.checkpoint import Checkpoint
 from sfumato.training.step import PrivateStep
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}

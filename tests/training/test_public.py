@@ -11,8 +11,9 @@ from torch import nn
 from sfumato import EMA, PrivacyPlan, load, open_source, owner_key, pretrain, train
 from sfumato._checks import SfumatoError
 from sfumato.randomness import DiceKey
-from sfumato.training import Settings, public, verify
-from sfumato.training.directory import RunDirectory
+from sfumato.runs import verify
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import Settings, public
 from sfumato.training.prepare import origins_of
 from sfumato.training.progress import Silence
 from sfumato.training.run import recorded_key, recorded_performance

@@ -7,9 +7,10 @@ import pytest
 from sfumato import EMA, PrivacyPlan, train
 from sfumato._checks import SfumatoError
 from sfumato.privacy import ledger
-from sfumato.training import loop, verify
-from sfumato.training.checkpoint import Checkpoint
-from sfumato.training.directory import file_hash
+from sfumato.runs import verify
+from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.directory import file_hash
+from sfumato.training import loop
 
 STEPS = 4
 KINDS = {

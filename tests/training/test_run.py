@@ -16,8 +16,9 @@ from torch import nn
 
 import sfumato
 from sfumato import EMA, PrivacyPlan, SfumatoError, load, train
-from sfumato.training import Settings, uses
-from sfumato.training.checkpoint import METADATA, read_safetensors, to_bytes
+from sfumato.runs import uses
+from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
+from sfumato.training import Settings
 from sfumato.training.prepare import origins, origins_of, origins_of_backbone, prepare
 
 

@@ -6,7 +6,8 @@ from torch import nn
 
 from sfumato.data import Records
 from sfumato.privacy import Draws, PrivacyPlan, PrivateSelection
-from sfumato.training import Settings, uses
+from sfumato.runs import uses
+from sfumato.training import Settings
 from sfumato.training.loop import Outcome
 from sfumato.training.prepare import prepare
 from sfumato.training.search import right_answers

@@ -12,8 +12,8 @@ from sfumato.cli.repeat import OTHERS, carried_out, with_other_runs
 
 if TYPE_CHECKING:
     from sfumato.cli.train import Train
+    from sfumato.runs import Run
     from sfumato.training.progress import Progress
-    from sfumato.training.run import Run
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
@@ -26,8 +26,8 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
     from sfumato._checks import SfumatoError, positive
     from sfumato._files import write
     from sfumato.report import curve_of_budgets
-    from sfumato.training import uses
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs import uses
+    from sfumato.runs.directory import RunDirectory
     from sfumato.training.progress import Bars
 
     whole = asked.with_recipe(asked.what)
@@ -84,7 +84,7 @@ def budgets(asked: Train, epsilons: tuple[float, ...]) -> int:
 def _refuse_other(base: Path, wanted: list[float]) -> None:
     """Refuse a directory that holds one run, or the curve of budgets that are not among the wanted ones."""
     from sfumato._checks import SfumatoError
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs.directory import RunDirectory
 
     run = RunDirectory(base)
     if run.exists:
@@ -104,8 +104,8 @@ def _without_privacy(whole: Train, place: Path, progress: Progress) -> float:
 
     from sfumato.cli.choices import RunChoices, SourceChoices
     from sfumato.cli.pretrain import Pretrain
+    from sfumato.runs.directory import EVALUATION, RunDirectory
     from sfumato.training import public
-    from sfumato.training.directory import EVALUATION, RunDirectory
 
     run = RunDirectory(place)
     if not run.finished:

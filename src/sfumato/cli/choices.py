@@ -34,7 +34,7 @@ from sfumato.cli.options import (
 
 if TYPE_CHECKING:
     from sfumato.data import Source
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs.directory import RunDirectory
     from sfumato.training.progress import Progress
 
 SOURCE_OPTIONS = (
@@ -151,7 +151,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
     def resumes(self, what: str) -> bool:
         """Whether `what` is a run directory, which goes on as it began: options that would change it are refused."""
         from sfumato._checks import SfumatoError
-        from sfumato.training import directory as names
+        from sfumato.runs import directory as names
 
         if not (FilePath(what) / names.SETTINGS).is_file():
             return False
@@ -219,7 +219,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
 
     def directory(self, progress: Progress) -> RunDirectory:
         """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished."""
-        from sfumato.training import directory as names
+        from sfumato.runs import directory as names
 
         if self.output is not None:
             run = names.RunDirectory(self.output)

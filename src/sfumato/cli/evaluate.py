@@ -57,7 +57,8 @@ class Evaluate:
         from sfumato.data import AsStored, open_source
         from sfumato.data.kinds import parse
         from sfumato.randomness import owner_key
-        from sfumato.training import evaluate, label_sets, load
+        from sfumato.runs import load
+        from sfumato.training import evaluate, label_sets
         from sfumato.training.prepare import choose_device
 
         one_of("--part", self.part, ("test", "train", "all"))

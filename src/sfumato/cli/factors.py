@@ -31,7 +31,7 @@ FILE = "factors.json"
 
 def factors(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Bars) -> int:
     """Train the base setting and every single change of it, and show the differences."""
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs.directory import RunDirectory
 
     place = Path(asked.output or f"runs/{stem_of(asked.what)}-factors")
     setting = setting_of(asked)

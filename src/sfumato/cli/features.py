@@ -71,8 +71,8 @@ class Features(SourceChoices):
         from sfumato._checks import SfumatoError, positive_integer
         from sfumato.data import Cache
         from sfumato.randomness import owner_key
+        from sfumato.runs.checkpoint import stored_materials
         from sfumato.training import caching
-        from sfumato.training.checkpoint import stored_materials
         from sfumato.training.prepare import choose_device, default_threads, origins_of_backbone
         from sfumato.training.progress import Bars
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from sfumato.cli import console
 
 if TYPE_CHECKING:
-    from sfumato.training.directory import RunDirectory
-    from sfumato.training.loop import Job
-    from sfumato.training.run import Run
+    from sfumato.runs import Run
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.training.job import Job
 
 
 def show(run: Run, *, json: bool) -> None:
     """What a finished run has to say."""
     from sfumato.privacy.statement import rounded_up
-    from sfumato.training import directory as names
+    from sfumato.runs import directory as names
 
     statement = run.statement
     path = run.directory

@@ -30,7 +30,7 @@ class Predict:
     def run(self) -> int:
         """Label and print."""
         from sfumato._checks import SfumatoError, positive_integer
-        from sfumato.training import load
+        from sfumato.runs import load
 
         positive_integer("--top", self.top)
         loaded = load(self.run_directory, model=self.model)

@@ -13,7 +13,7 @@ from sfumato.cli.options import BatchSize, Steps
 
 if TYPE_CHECKING:
     from sfumato.data import Source
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs.directory import RunDirectory
     from sfumato.training.public import PublicJob, PublicTraining
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sfumato.training.directory import RunDirectory
-    from sfumato.training.loop import Job
+    from sfumato.runs import Run
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.training.job import Job
     from sfumato.training.public import PublicJob
-    from sfumato.training.run import Run
 
 
 def ended(path: str) -> Run | None:
     """The outcome of a run that had come to its end but for the last moments, which neither key nor data are needed
     for; None for any other."""
-    from sfumato.training.directory import RunDirectory
-    from sfumato.training.run import read
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.runs.run import read
 
     run = RunDirectory(path)
     return read(run) if run.complete() else None
@@ -27,7 +27,7 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     from sfumato.cli import recipe
     from sfumato.data import open_source
     from sfumato.randomness import owner_key
-    from sfumato.training import directory as names
+    from sfumato.runs import directory as names
     from sfumato.training import public
     from sfumato.training.run import recorded_key, recorded_performance
 
@@ -58,7 +58,7 @@ def job(path: str, *, trust_code: bool) -> tuple[Job, RunDirectory]:
     from sfumato.data import open_source
     from sfumato.privacy import Circumstances, PrivacyPlan
     from sfumato.randomness import owner_key
-    from sfumato.training import directory as names
+    from sfumato.runs import directory as names
     from sfumato.training import public
     from sfumato.training.prepare import prepare
     from sfumato.training.run import recorded_key, recorded_performance, refuse_finished

@@ -16,16 +16,16 @@ OTHERS = "With your other runs on these data that are known here: epsilon {}."
 if TYPE_CHECKING:
     from sfumato.cli.train import Train
     from sfumato.privacy import PrivacyPlan
+    from sfumato.runs import Run
     from sfumato.training.progress import Progress
-    from sfumato.training.run import Run
 
 
 def repeat(asked: Train) -> int:
     """Train, resume or read the runs OUTPUT/1 to OUTPUT/N, and print what came of them."""
     from sfumato._checks import SfumatoError, positive_integer
-    from sfumato.training import directory as names
-    from sfumato.training import uses
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs import directory as names
+    from sfumato.runs import uses
+    from sfumato.runs.directory import RunDirectory
     from sfumato.training.progress import Bars
 
     count = positive_integer("seeds", asked.seeds, remedy="give the number of runs, such as 5")
@@ -48,8 +48,8 @@ def repeat(asked: Train) -> int:
 
 def with_other_runs(run: Run, standing: int, epsilon: float) -> float:
     """Epsilon of `standing` runs on the data of this one with all others of the owner's that are known."""
-    from sfumato.training import directory as names
-    from sfumato.training import uses
+    from sfumato.runs import directory as names
+    from sfumato.runs import uses
 
     if run.statement.circumstances.data_public:
         return epsilon
@@ -78,7 +78,7 @@ def carried_out(asked: Train, progress: Progress) -> Run:
 def _plans(base: Path, fingerprint: str) -> list[PrivacyPlan]:
     """The plans of all private runs on these data that stand in the directory, also of those of an earlier call."""
     from sfumato.privacy import PrivacyPlan
-    from sfumato.training import directory as names
+    from sfumato.runs import directory as names
 
     runs = [names.RunDirectory(path) for path in sorted(base.iterdir())]
     return [

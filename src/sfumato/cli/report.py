@@ -24,7 +24,7 @@ class Report:
 
     def run(self) -> int:
         """Write and name the file."""
-        from sfumato.training import directory as names
+        from sfumato.runs import directory as names
         from sfumato.training import finish
         from sfumato.training import public as public_training
 

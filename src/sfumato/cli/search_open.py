@@ -32,7 +32,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], mode: str, progress: Ba
     """Train every setting, and show them by their accuracy on the validation part."""
     from sfumato._files import write
     from sfumato.report import swept
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs.directory import RunDirectory
 
     place = Path(asked.output or f"runs/{stem_of(asked.what)}-sweep")
     setting = setting_of(asked)
@@ -125,8 +125,8 @@ def begin(place: Path, record: Mapping[str, Any], file: str) -> None:
     """Write what the search is, or refuse to go on with another one."""
     from sfumato._checks import SfumatoError
     from sfumato._files import writing
-    from sfumato.training import pins
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs import pins
+    from sfumato.runs.directory import RunDirectory
 
     run = RunDirectory(place)
     if (place / file).exists():
@@ -150,7 +150,7 @@ def together(plans: Sequence[PrivacyPlan], asked: Sweep, source: Source) -> Sear
     """What all runs cost together by composition, with those of the search that the recipe came from."""
     from sfumato.cli import recipe
     from sfumato.privacy import Search
-    from sfumato.training import uses
+    from sfumato.runs import uses
 
     epsilon, delta = uses.together(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from sfumato.cli.sweep import Sweep
     from sfumato.privacy import Draws, PrivateSelection, Search
     from sfumato.randomness import DiceKey, Dimension
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs import Run
+    from sfumato.runs.directory import RunDirectory
     from sfumato.training.progress import Bars
-    from sfumato.training.run import Run
 
 MEAN, SHAPE = 10, 1.0
 MUCH_NOISE = 0.05
@@ -54,7 +54,7 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
     """
     from sfumato._checks import SfumatoError
     from sfumato.randomness import number_of_candidates, settings_of
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs.directory import RunDirectory
 
     run = RunDirectory(asked.output or f"runs/{stem_of(asked.what)}-selected")
     place = run.path.with_name(f".{run.path.name}.search")
@@ -92,8 +92,8 @@ def search(asked: Sweep, rules: Mapping[str, Dimension], progress: Bars) -> int:
 def _told_again(asked: Sweep, run: RunDirectory, place: Path) -> int:
     """What a search found whose last moments were cut; a search that is over is refused."""
     from sfumato._checks import SfumatoError
-    from sfumato.training.directory import RunDirectory
-    from sfumato.training.run import read
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.runs.run import read
 
     if not (place / CHOSEN).exists():
         shutil.rmtree(place, ignore_errors=True)
@@ -105,7 +105,7 @@ def _told_again(asked: Sweep, run: RunDirectory, place: Path) -> int:
 
 def _say_beforehand(setting: Setting, data: Opened, selection: PrivateSelection, progress: Bars) -> None:
     """What the owner should know before the search is paid for."""
-    from sfumato.training import uses
+    from sfumato.runs import uses
 
     spec = data.request["source"]["spec"]
     earlier = [] if data.source.public else uses.plans(data.source.materials, place=spec)
@@ -189,8 +189,8 @@ def _begun(place: Path, record: Mapping[str, Any], data: Opened) -> DiceKey:
     from sfumato._files import writing
     from sfumato.privacy import PrivateSelection
     from sfumato.randomness import DiceKey
-    from sfumato.training import pins, uses
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs import pins, uses
+    from sfumato.runs.directory import RunDirectory
 
     run = RunDirectory(place)
     if (place / FILE).exists():
@@ -233,7 +233,7 @@ def _choose(
     the data.
     """
     from sfumato.randomness import noisy_score
-    from sfumato.training.directory import RunDirectory
+    from sfumato.runs.directory import RunDirectory
 
     noise = selection.score_noise
     scores = {
@@ -259,9 +259,9 @@ def _release(
 ) -> int:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
     from sfumato._files import writing
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.runs.run import read
     from sfumato.training import search as candidates
-    from sfumato.training.directory import RunDirectory
-    from sfumato.training.run import read
 
     chosen = RunDirectory(place).read_json(CHOSEN)
     number = chosen["candidate"]

@@ -15,8 +15,8 @@ from sfumato.cli.private import PrivateChoices, decide
 from sfumato.cli.repeat import repeat
 
 if TYPE_CHECKING:
-    from sfumato.training.directory import RunDirectory
-    from sfumato.training.loop import Job
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.training.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Train(PrivateChoices):
         if not resumed:
             self.chosen()
         from sfumato.cli import recorded
-        from sfumato.training import uses
+        from sfumato.runs import uses
         from sfumato.training.progress import Bars
         from sfumato.training.run import earlier_plans, execute, refuse_finished
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sfumato.data import Part, Source
     from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
     from sfumato.randomness import Dimension
-    from sfumato.training.directory import RunDirectory
-    from sfumato.training.loop import Job
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.training.job import Job
     from sfumato.training.settings import Settings
 
 
@@ -195,9 +195,9 @@ def try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> 
 def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings) -> None:
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
     from sfumato.randomness import DiceKey
+    from sfumato.runs.public_records import refuse_trained_on
     from sfumato.training.loop import check_choices
     from sfumato.training.prepare import build, trained_on
-    from sfumato.training.public_records import refuse_trained_on
 
     source.shown(settings.view_rule)
     refuse_trained_on(source, trained_on(source, settings))
@@ -266,9 +266,9 @@ def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any
     A candidate of a private selection that cannot be trained counts as the worst: its `right` is None.
     """
     from sfumato._checks import SfumatoError
+    from sfumato.runs.directory import RunDirectory
     from sfumato.training import loop, search
     from sfumato.training import run as runs
-    from sfumato.training.directory import RunDirectory
 
     if "refused" in _STATE:
         raise _STATE["refused"]
@@ -364,7 +364,7 @@ def plan_for(setting: Setting, data: Opened, change: Mapping[str, Any]) -> Priva
 
 def figures(run: RunDirectory) -> dict[str, Any]:
     """What a table shows of a finished run."""
-    from sfumato.training import directory as names
+    from sfumato.runs import directory as names
 
     result = run.read_json(names.EVALUATION)
     statement = run.read_json(names.STATEMENT)

@@ -23,7 +23,7 @@ class Verify:
 
     def run(self) -> int:
         """Check and print."""
-        from sfumato.training import verify
+        from sfumato.runs import verify
 
         verdict = verify(self.run_directory)
         if self.json:

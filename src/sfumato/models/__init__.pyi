@@ -1,3 +1,4 @@
+from .about import FORMAT as FORMAT
 from .about import METADATA as METADATA
 from .about import about_of as about_of
 from .backbone import TORCHVISION as TORCHVISION

@@ -11,6 +11,7 @@ from sfumato._checks import SfumatoError, parse_json, shortened
 
 METADATA = "sfumato"
 """The key under which a model file of ours says what it is."""
+FORMAT = 2
 LONGEST_SPELLING = 1000
 LARGEST_SIDE = 16_384
 MOST_CHANNELS = 1024

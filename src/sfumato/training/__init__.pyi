@@ -1,11 +1,6 @@
 from .caching import features as features
 from .public import pretrain as pretrain
-from .run import Loaded as Loaded
-from .run import Run as Run
-from .run import load as load
 from .run import train as train
 from .settings import Performance as Performance
 from .settings import Settings as Settings
 from .step import PrivateStep as PrivateStep
-from .verdict import Verdict as Verdict
-from .verdict import verify as verify

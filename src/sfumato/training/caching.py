@@ -33,12 +33,12 @@ from sfumato.data import (
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
 from sfumato.randomness import owner_key as own_key
-from sfumato.training import pins
-from sfumato.training.checkpoint import stored_materials, to_bytes
+from sfumato.runs import pins
+from sfumato.runs.checkpoint import stored_materials, to_bytes
+from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training.inputs import ahead
 from sfumato.training.prepare import choose_device, origins_of_backbone
 from sfumato.training.progress import Progress, Silence
-from sfumato.training.public_records import refuse_trained_on
 
 CROPS = ("central", "inception")
 CUDA_BATCH = 256

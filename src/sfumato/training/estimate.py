@@ -11,7 +11,7 @@ import torch
 
 from sfumato.randomness import DiceKey, Noise
 from sfumato.training.inputs import features_of, kept_bytes
-from sfumato.training.loop import Job
+from sfumato.training.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, CachedRecords, Part, Transform
+from sfumato.models.losses import LOSSES, probabilities
 from sfumato.report import Evaluation, png
-from sfumato.training.losses import LOSSES, probabilities
 
 BATCH = 256
 SAMPLES = 24

@@ -10,20 +10,20 @@ from typing import Any
 
 from torch import Tensor
 
+from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.data import AsStored, Source, Transform
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
 from sfumato.report import Evaluation, Facts, page
-from sfumato.training import directory as names
+from sfumato.runs import directory as names
+from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
+from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import evaluate
-from sfumato.training.checkpoint import METADATA, backbone_of, to_bytes
-from sfumato.training.directory import RunDirectory, file_hash
-from sfumato.training.loop import Job, Outcome
+from sfumato.training.job import Job
+from sfumato.training.loop import Outcome
 from sfumato.training.prepare import trained_on
 from sfumato.training.settings import Settings
-
-FORMAT = 2
 
 
 def conclude(
@@ -91,7 +91,7 @@ def model_metadata(
     own = {source.material} if statement["epsilon"] is None else set()
     cache = None if source.cache is None else source.cache.contents
     about: dict[str, Any] = {
-        "format": FORMAT,
+        "format": models.FORMAT,
         "model": settings.model,
         "classes": list(source.classes),
         "channels": source.channels,

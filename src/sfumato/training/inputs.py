@@ -20,7 +20,7 @@ from sfumato.training.evaluate import evaluating
 from sfumato.training.progress import Progress, Silence
 
 if TYPE_CHECKING:
-    from sfumato.training.loop import Job
+    from sfumato.training.job import Job
 
 BATCH = 256
 DEVICE_SHARE = 0.4

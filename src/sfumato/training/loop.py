@@ -15,7 +15,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,101 +26,23 @@ from sfumato import models, optim
 from sfumato._checks import SfumatoError
 from sfumato._files import writing
 from sfumato.averaging import EMA
-from sfumato.data import AsStored, Source, Transform, Views
-from sfumato.gradients import ClippedGradient
-from sfumato.models import Trunk
-from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
+from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, Sampler
-from sfumato.training import directory as names
-from sfumato.training import pins, uses
-from sfumato.training.checkpoint import Checkpoint
-from sfumato.training.directory import RunDirectory
+from sfumato.runs import directory as names
+from sfumato.runs import pins, uses
+from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.directory import RunDirectory
 from sfumato.training.evaluate import Score, score, score_of
 from sfumato.training.inputs import Inputs, OnFeatures, features
+from sfumato.training.job import Job
 from sfumato.training.progress import Progress, Silence
-from sfumato.training.settings import Performance, Settings
+from sfumato.training.settings import Settings
 from sfumato.training.step import PrivateStep, descend
 
 CHECKPOINT_SECONDS = 15.0
 EVALUATIONS = 12
 FACTOR = "factor"
 """What a group of an optimizer's parameters calls its share of the learning rate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A run that is to be: everything decided and checked, nothing spent.
-
-    Args:
-        module: the model with its initial weights, on the device. The run trains this object.
-        gradient: the clipped gradient of `module`, or of its head where there is a trunk.
-        trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.
-        source, plan, settings, performance: as given.
-        transform: from stored images to the model's inputs.
-        circumstances: what the statement must say besides the plan.
-        key: the dice key; replaced by the recorded one when a run is resumed.
-        input_shape: of one view of one example, as `gradient` takes it.
-        functions: digests of what the model computes, in evaluation and in training, so that a run is resumed with that
-            model only.
-        request: what the user asked for, as plain data (source and its options).
-        candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
-            owner's list of uses counts the search instead of it.
-    """
-
-    module: nn.Module
-    gradient: ClippedGradient
-    source: Source
-    plan: PrivacyPlan
-    settings: Settings
-    performance: Performance
-    transform: Transform | AsStored
-    circumstances: Circumstances
-    key: DiceKey
-    input_shape: tuple[int, ...]
-    functions: Mapping[str, str]
-    trunk: Trunk | None = None
-    request: Mapping[str, Any] = field(default_factory=dict)
-    candidate: bool = False
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return torch.device(self.performance.device)
-
-    @property
-    def place(self) -> str | None:
-        """Where the data were read from, as far as the run knows; for the owner's own list of runs."""
-        return self.request.get("source", {}).get("spec")
-
-    @property
-    def views(self) -> Views:
-        """How the views of an example are made."""
-        return self.settings.view_rule
-
-    def record(self, run: str) -> dict[str, Any]:
-        """What settings.json holds."""
-        return {
-            "run": run,
-            "candidate": self.candidate,
-            "request": dict(self.request),
-            "settings": self.settings.to_dict(),
-            "performance": self.performance.to_dict(),
-            "environment": pins.environment(),
-            "circumstances": self.circumstances.to_dict(),
-            "data": {
-                "kind": self.source.kind,
-                "fingerprint": self.source.fingerprint,
-                "material": self.source.material,
-                "pixels": self.source.pixels,
-                "classes": list(self.source.classes),
-                "channels": self.source.channels,
-                "size": self.source.size,
-                "features": self.source.features,
-                "backbone": self.source.backbone,
-            },
-            "transform": self.transform.to_dict(),
-            "model": dict(self.functions),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,14 +15,15 @@ from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import AsStored, Contents, Source, Transform
 from sfumato.gradients import ClippedGradient
+from sfumato.models.losses import LOSSES
 from sfumato.privacy import Circumstances, PrivacyPlan, Search
 from sfumato.randomness import DiceKey
-from sfumato.training import checkpoint, loop, pins
-from sfumato.training.checkpoint import stored_materials
+from sfumato.runs import checkpoint, pins
+from sfumato.runs.checkpoint import stored_materials
+from sfumato.runs.public_records import refuse_trained_on
+from sfumato.training import loop
 from sfumato.training.inputs import OnFeatures, features_of, kept_bytes
-from sfumato.training.loop import Job
-from sfumato.training.losses import LOSSES
-from sfumato.training.public_records import refuse_trained_on
+from sfumato.training.job import Job
 from sfumato.training.settings import Performance, Settings
 
 CPU_MEMORY = 512 << 20

@@ -24,16 +24,17 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato._files import write
 from sfumato.averaging import EMA
 from sfumato.data import AsStored, Source, Transform, open_source
+from sfumato.models.losses import LOSSES
 from sfumato.privacy import NoPromise
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.report import Facts, page
-from sfumato.training import directory as names
-from sfumato.training import evaluate, finish, pins, public_records
-from sfumato.training.checkpoint import Checkpoint, to_bytes
-from sfumato.training.directory import RunDirectory, sweep
+from sfumato.runs import directory as names
+from sfumato.runs import pins, public_records
+from sfumato.runs.checkpoint import Checkpoint, to_bytes
+from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.training import evaluate, finish
 from sfumato.training.inputs import viewed
 from sfumato.training.loop import CHECKPOINT_SECONDS, check_choices, evaluation_steps, optimizer_for, set_rate
-from sfumato.training.losses import LOSSES
 from sfumato.training.prepare import build, choose_device, default_threads, origins, transform_for
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance

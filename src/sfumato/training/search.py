@@ -9,12 +9,13 @@ import torch
 from sfumato.data import Part
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.privacy import Ledger, PrivateSelection
-from sfumato.training import directory as names
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.runs.run import Run, read
 from sfumato.training import evaluate, finish, loop
-from sfumato.training.directory import RunDirectory, sweep
-from sfumato.training.loop import Job, Outcome
+from sfumato.training.job import Job
+from sfumato.training.loop import Outcome
 from sfumato.training.progress import Progress
-from sfumato.training.run import Run, read
 
 
 def train_candidate(job: Job, run: RunDirectory, *, progress: Progress | None = None) -> Outcome:

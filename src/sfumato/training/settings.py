@@ -9,7 +9,7 @@ from typing import Any
 from sfumato import models
 from sfumato._checks import SfumatoError, not_negative, number, one_of, positive, positive_integer
 from sfumato.data import Views
-from sfumato.training.losses import LOSSES
+from sfumato.models.losses import LOSSES
 
 LARGEST_RATE = 3e38
 """Float32 ends there."""

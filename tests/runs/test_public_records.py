@@ -9,7 +9,7 @@ import pytest
 
 from sfumato import SfumatoError, open_source, owner_key
 from sfumato.data import put_aside
-from sfumato.training import public_records
+from sfumato.runs import public_records
 
 LABELS = np.arange(60) % 3
 

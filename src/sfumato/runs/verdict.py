@@ -10,9 +10,9 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
-from sfumato.training import directory as names
-from sfumato.training.checkpoint import METADATA, read_safetensors
-from sfumato.training.directory import RunDirectory, file_hash
+from sfumato.runs import directory as names
+from sfumato.runs.checkpoint import METADATA, read_safetensors
+from sfumato.runs.directory import RunDirectory, file_hash
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "

@@ -16,7 +16,7 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import ordinary, write
 from sfumato.data import BACKBONE, Cache
 from sfumato.models import METADATA, file_of, stored_about
-from sfumato.training import pins
+from sfumato.runs import pins
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sfumato import SfumatoError, optim
-from sfumato.training.checkpoint import Checkpoint, read_safetensors, to_bytes
+from sfumato.runs.checkpoint import Checkpoint, read_safetensors, to_bytes
 
 
 def trained(name: str, steps: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -48,7 +48,7 @@ def test_every_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, name):
 
 def test_the_bytes_are_a_function_of_the_content(tmp_path):
     script = (
-        "import sys, torch; from sfumato.training.checkpoint import to_bytes;"
+        "import sys, torch; from sfumato.runs.checkpoint import to_bytes;"
         "sys.stdout.write(__import__('hashlib').sha256(to_bytes("
         "{name: torch.full((3,), float(place)) for place, name in enumerate('hgfedcba')}, {'a': 'x'})).hexdigest())"
     )

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from sfumato import Gaussian, PrivacyPlan, SfumatoError, Statement, verify
 from sfumato.privacy import Circumstances, Draws, Entry, PrivateSelection, ledger
-from sfumato.training.checkpoint import METADATA, read_safetensors, to_bytes
-from sfumato.training.directory import file_hash
+from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
+from sfumato.runs.directory import file_hash
 
 
 def test_a_run_as_training_left_it_holds(one_run):
