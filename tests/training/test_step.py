@@ -122,6 +122,17 @@ def test_parts_that_do_not_fit_the_plan_are_refused():
             PrivateStep(plan=PLAN, gradient=gradient, noise=wrong)
 
 
+def test_a_gradient_of_another_sensitivity_than_the_theorem_s_is_refused():
+    class Twice(ClippedGradient):
+        def sensitivity(self, adjacency):
+            return 2 * super().sensitivity(adjacency)
+
+    twice = Twice(model(), functional.cross_entropy, max_norm=0.3)
+    noise = Noise(PLAN.mechanism, sensitivity=0.6, key=DiceKey.from_seed(0))
+    with pytest.raises(SfumatoError, match="one example moves the gradient's sum by up to 0.6"):
+        PrivateStep(plan=PLAN, gradient=twice, noise=noise)
+
+
 def test_descend_uses_the_private_gradient_and_leaves_nothing_behind():
     module = model()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
