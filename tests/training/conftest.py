@@ -19,6 +19,12 @@ def home(tmp_path_factory, monkeypatch) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch) -> None:
+    """The page's two curves take longer than the small runs here; `tests/report` draws them."""
+    monkeypatch.setattr("sfumato.report.document.curve", lambda rows, key: "<svg></svg>" if rows else "")
+
+
 @pytest.fixture(scope="session")
 def arrays(tmp_path_factory) -> str:
     """A private source of little pictures, four classes by where a bright spot is."""
