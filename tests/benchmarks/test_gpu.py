@@ -67,7 +67,8 @@ def test_every_file_of_tests_is_a_piece(gpu, tmp_path):
     assert len(names) == len(set(names))
 
 
-def test_tests_are_counted_by_their_names(gpu, tmp_path):
+def test_tests_are_counted_by_their_names(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-n 0")
     call = gpu.Call(options=options(gpu, tmp_path), until=time.monotonic() + 600)
     (name,) = gpu.tested(call.options)
     found = gpu.tests(call, name)
