@@ -108,8 +108,9 @@ class Run:
     Args:
         directory: where its files are.
         statement: what it promised.
-        accuracy, top5: on the test split; private figures unless the data are public. With five classes or fewer there
-            is no top five.
+        accuracy: on the test split; a private figure unless the data are public.
+        top5: how often the right class is among the five likeliest there, private likewise; None with five classes or
+            fewer.
         seconds: time spent on training in this process.
         steps: how many steps were taken.
         kind: of the source: "digits", "folder", ...
@@ -170,11 +171,13 @@ def train(
         source: a spelling such as "folder:pictures", or an opened `Source`.
         plan: everything that decides epsilon; its `examples` must be the source's.
         directory: the run directory.
-        learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, zoom, pretrained, head,
-            head_deviation, head_bias, loss, pretrained_rate, trainable, seed: see `Settings`.
         averaging: the weights' moving average, or None for the last weights.
-        device, threads, micro_batch: performance; they don't change the promise.
+        device: where to compute; None for cuda where there is one.
+        threads: of the CPU. Like the device and `micro_batch` they don't change the promise.
+        micro_batch: examples that are in memory at a time.
         progress: where to report to.
+
+    All other arguments, from `learning_rate` to `seed`, are those of `Settings`.
 
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.
