@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,14 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
+
+
+@pytest.fixture(autouse=True)
+def one_thread_again():
+    """A command sets torch's threads for its process, which here is that of the next test as well."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

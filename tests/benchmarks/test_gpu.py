@@ -52,7 +52,9 @@ def test_a_process_is_interrupted_when_the_time_is_up(gpu, tmp_path, monkeypatch
     monkeypatch.setattr(gpu, "PATIENCE", 2.0)
     call = gpu.Call(options=options(gpu, tmp_path), until=time.monotonic() + 3)
     script = (
-        "import pathlib, time\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    pathlib.Path('{}').touch()"
+        "import pathlib, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background\n"
+        "try:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    pathlib.Path('{}').touch()"
     )
     with pytest.raises(gpu.TimeIsUpError):
         call.run("sleeper", [sys.executable, "-c", script.format(tmp_path / "told")])
@@ -67,7 +69,8 @@ def test_every_file_of_tests_is_a_piece(gpu, tmp_path):
     assert len(names) == len(set(names))
 
 
-def test_tests_are_counted_by_their_names(gpu, tmp_path):
+def test_tests_are_counted_by_their_names(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-n 0")
     call = gpu.Call(options=options(gpu, tmp_path), until=time.monotonic() + 600)
     (name,) = gpu.tested(call.options)
     found = gpu.tests(call, name)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sfumato.cli import main
 from sfumato.cli.verbs import VERBS, load
 
 COMMAND = Path(sys.executable).with_name("sfumato")
@@ -75,7 +76,7 @@ def test_train_and_verify_as_commands(workplace, quick):
     assert ended.returncode == 0
     assert ended.stdout.startswith("The statement follows from the record.")
     (workplace / "a" / "model.safetensors").write_bytes(b"")
-    assert command("verify", "a").returncode == 1
+    assert main(["verify", "a"]) == 1
 
 
 def test_refusals_as_commands(workplace):

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
@@ -26,9 +26,10 @@ PLAN = PrivacyPlan(
     examples=st.integers(200, 100_000),
     share=st.floats(0.002, 1.0),
     steps=st.integers(1, 3000),
-    epsilon=st.floats(0.05, 10.0),
+    epsilon=st.floats(0.05, 2.0),  # a large epsilon costs the accountant ten times a small one
 )
-@settings(max_examples=7, deadline=None)
+@example(examples=100_000, share=0.002, steps=3000, epsilon=10.0)
+@settings(max_examples=4, deadline=None)
 def test_the_least_noise_meets_the_budget_and_a_little_less_would_not(examples, share, steps, epsilon):
     batch = max(1, int(examples * share))
     plan = PrivacyPlan.calibrate(examples=examples, batch_size=batch, steps=steps, epsilon=epsilon, delta=1e-5)
@@ -39,8 +40,9 @@ def test_the_least_noise_meets_the_budget_and_a_little_less_would_not(examples, 
         assert less.epsilon() > epsilon * 0.999
 
 
-@given(batch=st.integers(40, 2000), sigma=st.floats(0.7, 5.0), epsilon=st.floats(0.5, 12.0))
-@settings(max_examples=4, deadline=None)
+@given(batch=st.integers(40, 2000), sigma=st.floats(1.5, 5.0), epsilon=st.floats(0.5, 2.0))
+@example(batch=40, sigma=0.7, epsilon=12.0)
+@settings(max_examples=3, deadline=None)
 def test_the_most_steps_meet_the_budget_and_one_more_would_not(batch, sigma, epsilon):
     known = {"examples": 2000, "batch_size": batch, "noise_multiplier": sigma, "delta": 1e-5}
     if PrivacyPlan.calibrate(**known, steps=1).epsilon() > epsilon:
@@ -179,7 +181,7 @@ def test_the_default_delta_is_one_that_somebody_would_sign():
         assert 10 * delta > min(1e-5, 0.0999999 / examples), "the largest power of ten"
 
 
-@pytest.mark.parametrize("epsilon", [1e-10, 1e-4, 100.0, 5000.0])
+@pytest.mark.parametrize("epsilon", [1e-10, 1e-4, 5000.0])
 def test_extreme_budgets_are_met(epsilon):
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=10, steps=3, epsilon=epsilon, delta=1e-5)
     assert plan.epsilon() <= epsilon

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import dp_accounting
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato import SfumatoError
@@ -99,11 +99,12 @@ def test_one_step_of_poisson_against_numerical_integration():
 
 @given(
     batch=st.integers(1, 900),
-    sigma=st.floats(0.6, 20.0),
+    sigma=st.floats(1.0, 20.0),
     steps=st.integers(1, 300),
     delta=st.sampled_from([1e-4, 1e-6]),
 )
-@settings(max_examples=8, deadline=None)
+@example(batch=300, sigma=0.6, steps=300, delta=1e-6)
+@settings(max_examples=7, deadline=None)
 def test_laws(batch, sigma, steps, delta):
     here = epsilon(poisson(1000, batch, sigma, steps), delta, grid=COARSE_GRID)
     slack = 1e-6 + 2e-3 * here

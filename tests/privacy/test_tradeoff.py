@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
@@ -29,12 +29,14 @@ def small(**changed) -> Frontier:
 
 @given(
     batch=st.integers(20, 2000),
-    epsilon=st.floats(0.3, 12.0),
-    sigma=st.floats(0.8, 30.0),
+    epsilon=st.floats(0.3, 2.0),
+    sigma=st.floats(1.5, 30.0),
     delta=st.sampled_from([1e-4, 1e-6]),
     epochs=st.none() | st.floats(2.0, 200.0),
 )
-@settings(max_examples=6, deadline=None)
+@example(batch=500, epsilon=12.0, sigma=2.0, delta=1e-6, epochs=None)
+@example(batch=2000, epsilon=0.5, sigma=0.8, delta=1e-4, epochs=None)
+@settings(max_examples=4, deadline=None)
 def test_no_point_exceeds_the_budget_and_one_step_more_would(batch, epsilon, sigma, delta, epochs):
     asked = {"batch_size": batch, "epsilon": epsilon, "delta": delta, "epochs": epochs}
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -30,7 +31,7 @@ from sfumato.training import finish, loop
 ATTEMPT = Path(__file__).with_name("attempt.py")
 # The noise multiplier makes the accounting quick; it does not matter here.
 COMMON = "train digits --noise-multiplier 8 --learning-rate 0.5 --seed 7 --device cpu --threads 1"
-LONG = f"{COMMON} --model cnn --steps 30 --batch-size 32 --views 2 --shift 1 --ema 0.99 --micro-batch 12".split()
+LONG = f"{COMMON} --model cnn --steps 12 --batch-size 32 --views 2 --shift 1 --ema 0.99 --micro-batch 12".split()
 SHORT = f"{COMMON} --model linear --steps 3 --batch-size 32 --views 2 --shift 1 --ema 0.99 --micro-batch 12".split()
 STEPS = 3
 
@@ -177,25 +178,26 @@ def test_runs_killed_at_random_moments_end_with_the_same_bytes(start, uninterrup
     """Eight kills: five at any time of a run, three while one is being concluded."""
     expected, seconds = uninterrupted
     moments = random.Random(20)
-    run = tmp_path / "0" / "run"
-    for number, kill in enumerate(["any", "any", "end", "any", "end", "any", "any", "end"], start=1):
+    places = (tmp_path / f"{number}" / "run" for number in itertools.count())
+    run = next(places)
+    for kill in ["any", "any", "end", "any", "end", "any", "any", "end"]:
         killed = False
         while not killed:
             process = start(LONG, output=run)
             if kill == "end":
                 while process.running() and not (run / "evaluation.json").exists():
                     time.sleep(0.002)
-                time.sleep(moments.uniform(0, 0.1 * seconds))
+                time.sleep(moments.uniform(0, 0.03 * seconds))
             else:
                 time.sleep(moments.uniform(0, 0.8 * seconds))
             process.kill()
             killed = process.join() == -signal.SIGKILL
             if (run / "done").exists():
                 main(["train", str(run)])  # removes the key that a kill after the done marker leaves
-                same_run(run, expected, steps=30)
-                run = tmp_path / f"{number}" / "run"
+                same_run(run, expected, steps=12)
+                run = next(places)
     assert start(LONG, output=run).join() == 0
-    same_run(run, expected, steps=30)
+    same_run(run, expected, steps=12)
 
 
 def test_a_run_killed_at_each_of_its_side_effects_ends_with_the_same_bytes(start, short, tmp_path):

@@ -42,8 +42,8 @@ class Transform:
         resolution: pixels on each side of the result, cut out of the middle; None for all of the picture.
         enlarged: to how many pixels a side the picture is brought before that; None for as it is.
         interpolation: "bilinear" or "bicubic", both antialiased.
-        bit_depth, window: how files of 16 bits are read, as the model's own images were: see `Levels`. None to refuse
-            them.
+        bit_depth: how files of 16 bits are read, as the model's own images were: see `Levels`. None to refuse them.
+        window: likewise.
 
     >>> transform = Transform(size=8, channels=1)
     >>> batch = transform(np.full((2, 8, 8, 1), 255, np.uint8))

@@ -38,8 +38,9 @@ class Source:
 
     Args:
         kind: "digits", "folder", "npz", "csv", "torchvision" or "features"; never a path.
-        train, test: the records; images uint8 (N, size, size, channels), or features float32 (N, S, D), of which the
+        train: the training records; images uint8 (N, size, size, channels), or features float32 (N, S, D), of which the
             first is what a record is scored on and the last K are what it is trained on.
+        test: the records that none is trained on, likewise.
         classes: class names; a label is a position in it.
         size: pixels on each side of every picture.
         channels: 1 (grey) or 3 (red, green, blue).
@@ -50,8 +51,9 @@ class Source:
         fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits; of the larger training
             pictures in place of the others where there are such.
         size_rule: how the size came about, in words.
-        bit_depth, window: what was declared of pixels of 16 bits (`Levels`); None for nothing, and for a cache, whose
-            transform has it.
+        bit_depth: what was declared of pixels of 16 bits (`Levels`); None for nothing, and for a cache, whose transform
+            has it.
+        window: likewise.
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
         parted: whether the two parts were made beforehand, in an order of their own; otherwise a keyed hash made them.
         test_fraction: the expected share of the test part, where the keyed hash split.

@@ -302,7 +302,8 @@ class ClippedGradient:
         """An estimate of the memory, in bytes, that one more example in a batch costs, views included.
 
         Args:
-            example_shape, targets: as in `self_check`.
+            example_shape: as in `self_check`.
+            targets: as in `self_check`.
         """
         with torch.enable_grad():
             return self._bytes_each(self._road(self._made_up(example_shape, targets, examples=1))[1])

@@ -116,8 +116,8 @@ class Ledger:
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
     >>> with Ledger(path) as ledger:
     ...     entry = ledger.append("release", {"step": 0})
-    >>> [entry.kind for entry in read(path)]
-    ['release']
+    >>> read(path)[0].kind
+    'release'
     """
 
     def __init__(self, path: str | os.PathLike[str]):

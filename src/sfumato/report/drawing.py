@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -36,12 +38,17 @@ def svg(figure: Figure, name: str) -> str:
 
 def rendered(template: str, **values: Any) -> str:
     """The template of this name, filled in; text is escaped, and a value that is missing is an error."""
+    return _compiled(template).render(**values)
+
+
+@cache
+def _compiled(template: str) -> Template:
     import jinja2
 
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(files("sfumato.report").joinpath(template).read_text("utf-8")).render(**values)
+    return environment.from_string(files("sfumato.report").joinpath(template).read_text("utf-8"))
 
 
 def png(image: np.ndarray) -> bytes:

@@ -20,8 +20,9 @@ class Run:
     Args:
         directory: where its files are.
         statement: what it promised.
-        accuracy, top5: on the test split; private figures unless the data are public. With five classes or fewer there
-            is no top five.
+        accuracy: on the test split; a private figure unless the data are public.
+        top5: how often the right class is among the five likeliest there, private likewise; None with five classes or
+            fewer.
         seconds: time spent on training in this process.
         steps: how many steps were taken.
         kind: of the source: "digits", "folder", ...

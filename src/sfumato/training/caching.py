@@ -75,7 +75,9 @@ def features(
         weights: a safetensors file in place of what the backbone's library downloads.
         resolution: pixels on each side of what the backbone sees; None for what it was trained with.
         model: the function that builds the network of a run that trained one of your own, as in "package:function".
-        crop, views, flip: see `Showing`; views None for one, or with `flip` for the image and its mirror image.
+        crop: see `Showing`.
+        views: see `Showing`; None for one, or with `flip` for the image and its mirror image.
+        flip: see `Showing`.
         dtype: "float32", "float16" or "bfloat16": how features are stored.
         batch: images at a time.
         device: where to compute; None for cuda where there is one.

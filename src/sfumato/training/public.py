@@ -230,13 +230,15 @@ def pretrain(
         model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
         source: a spelling such as "torchvision:CIFAR100", or an opened `Source`.
         directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights.
-        steps, batch_size: how long, and how many examples in a step.
+        steps: how many.
+        batch_size: examples in a step.
         public: the owner's declaration that the records of a source named by its spelling are public.
-        learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, zoom, pretrained, head,
-            head_deviation, head_bias, loss, pretrained_rate, trainable, seed: see `Settings`.
         averaging: the weights' moving average, or None for the last weights.
-        device, threads: performance.
+        device: where to compute; None for cuda where there is one.
+        threads: of the CPU.
         progress: where to report to.
+
+    All other arguments, from `learning_rate` to `seed`, are those of `Settings`.
 
     **Guarantee.** None. Private data are refused.
     """

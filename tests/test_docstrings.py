@@ -1,0 +1,34 @@
+"""The examples in docstrings run, and print what they say.
+
+They are run from here, and not collected by pytest, so that not every process of the tests imports the whole package.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if ">>> " in path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_examples_in_docstrings(path: Path):
+    name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    module = importlib.import_module(name)
+    failed, tried = doctest.testmod(module)
+    assert tried == path.read_text("utf-8").count(">>> ")
+    assert not failed
+
+
+def test_an_example_that_is_wrong_would_be_found():
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(verbose=False)
+    wrong = parser.get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, None)
+    assert runner.run(wrong, out=lambda text: None) == (1, 1)
+
+
+def test_there_are_examples():
+    assert len(MODULES) > 35
