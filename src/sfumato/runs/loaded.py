@@ -1,0 +1,184 @@
+"""The model of a finished run, to be used: built by what its file says, never by what the file brings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.data import TEST_FRACTION, AsStored, Picture, Source, Transform, preparation
+from sfumato.models.losses import probabilities
+from sfumato.runs import directory as names
+from sfumato.runs.checkpoint import read_safetensors
+from sfumato.runs.directory import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A trained model with what belongs to it.
+
+    Args:
+        module: in evaluation mode, on the CPU.
+        transform: from images to its inputs: `transform.read(path)` or `transform(uint8 array (N, H, W, C))`.
+        classes: the names of its outputs.
+        statement: what its training promised, as in statement.json.
+        loss: the name of the loss that it was trained by, which says what its logits mean.
+        features: of a head that was trained on a cache: the width and the digest of its backbone's features.
+        test_fraction: the share of the test part, where the keyed hash split the records that it was trained on.
+    """
+
+    module: nn.Module
+    transform: Transform | AsStored
+    classes: tuple[str, ...]
+    statement: Mapping[str, Any]
+    loss: str = "softmax"
+    features: Mapping[str, Any] | None = None
+    test_fraction: float = TEST_FRACTION
+
+    def on(self, source: Source) -> tuple[nn.Module, Transform | AsStored]:
+        """The module and the preparation for the records of this source, images or features.
+
+        Errors: `SfumatoError` for other classes than the model's, and for features that it was not trained on.
+        """
+        for label, (there, here) in enumerate(zip_longest(source.classes, self.classes, fillvalue="no class")):
+            if there != here:
+                raise SfumatoError(
+                    f"label {label} of the source means {there!r}, and of the model {here!r}",
+                    "give a source with the classes of the model, in their order (`classes`)",
+                )
+        if source.cache is None:
+            return self.module, self.transform
+        contents = source.cache.contents
+        known = self.features or {}
+        if (known.get("width"), known.get("digest")) != (contents.width, contents.digest):
+            raise SfumatoError(
+                f"the features in {source.cache.path} are not of the backbone that the model was trained on",
+                "give those of the same backbone, or images",
+            )
+        if isinstance(self.module, models.OnBackbone):
+            return self.module.on_features(), AsStored(width=contents.width)
+        return self.module, AsStored(width=contents.width)
+
+    def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
+        """Probabilities (N, classes), on the CPU, of one image or of several.
+
+        Args:
+            images: paths, bytes, open binary files, images of Pillow, or arrays: whatever `transform.read` takes; or
+                one array (N, H, W, C).
+            batch: so many at a time.
+        """
+        listed: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
+        device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(listed), batch):
+                inputs = torch.stack([self.transform.read(image) for image in listed[start : start + batch]])
+                parts.append(probabilities(self.module(inputs.to(device)), self.loss).cpu())
+        return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+
+
+def _is_one(images: Picture | Sequence[Picture]) -> bool:
+    """Whether this is a single image, and no list of them."""
+    if isinstance(images, np.ndarray):
+        return images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (1, 3))
+    return isinstance(images, (str, os.PathLike, bytes)) or not isinstance(images, Iterable) or hasattr(images, "read")
+
+
+def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = None) -> Loaded:
+    """The model of a finished run.
+
+    Args:
+        directory: the run directory, or its model.safetensors alone (the file says how to build the model).
+        model: where the run trained an object of the caller's own, the module to fill. Where it trained what a function
+            of one's own builds, or has the features of such, that function's name, as in "package:function": a file may
+            come from anybody, so what it names is never imported on its own word.
+    """
+    named = model if isinstance(model, str) else None
+    if named is not None and models.is_own(named):
+        models.function_of(named)
+    with models.away_from_working_directory():
+        path = Path(directory)
+        if path.is_dir() or not path.exists():
+            RunDirectory(path).require_finished()
+            path = path / names.MODEL
+        weights, metadata = read_safetensors(path)
+        about = _about(path, metadata)
+        if model is None and about["model"] == "module":
+            raise SfumatoError(
+                f"{path} was trained from a module that only its own code can build", "pass it: load(run, model=module)"
+            )
+        try:
+            if not isinstance(model, nn.Module):
+                with torch.random.fork_rng(devices=[]):
+                    model = _built(about, named, path)
+            return _filled(model, weights, about, path)
+        except SfumatoError:
+            raise
+        except (RuntimeError, MemoryError, TypeError, ValueError, KeyError) as error:
+            if named is not None:
+                raise  # it may be the user's own function that failed
+            raise SfumatoError(
+                f"no model can be built by what {path} says ({type(error).__name__}: {error})", "restore it from a copy"
+            ) from error
+
+
+def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What a model file says of itself."""
+    about = models.about_of(metadata, path)
+    if about is None:
+        raise SfumatoError(f"{path} is no model of sfumato", "name a run directory or its model file")
+    if about.get("format") != models.FORMAT:
+        raise SfumatoError(f"{path} was written by another version of sfumato", "train it again with this one")
+    return about
+
+
+def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[str, Any], path: Path) -> Loaded:
+    """The module with the weights of a file, and what belongs to it."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise SfumatoError(
+            f"the weights of {path} do not fit the model ({first})", "pass the model of the run"
+        ) from None
+    model.eval()
+    return Loaded(
+        module=model,
+        transform=preparation(about["transform"]),
+        classes=tuple(about["classes"]),
+        statement=about["statement"],
+        loss=about.get("loss", "softmax"),
+        features=about.get("features"),
+        test_fraction=about["test_fraction"],
+    )
+
+
+def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module:
+    """The model that a file speaks of, with untrained weights; `named` is what its user calls it."""
+    features, classes = about.get("features"), len(about["classes"])
+
+    def trusted(spelling: str) -> str:
+        return models.trusted(
+            spelling,
+            named,
+            where=path,
+            remedy="if you trust that code, name it: `model={0}`",
+        )
+
+    if features is None:
+        spelling = named if named and about["model"] == "module" else trusted(about["model"])
+        return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
+    known = features["backbone"]
+    if known is not None and not known["name"].startswith(models.TORCHVISION):
+        trusted(known["name"])
+    backbone = None if known is None else models.build_backbone(models.Architecture(**known))
+    return models.create_head(about["model"], classes=classes, width=features["width"], backbone=backbone)
