@@ -151,7 +151,8 @@ class Transform:
         if shaped.ndim != 3 or shaped.shape[2] not in (1, 3) or not shaped.size:
             raise SfumatoError(
                 f"image is an array of shape {image.shape}; it must be (H, W), (H, W, 1) or (H, W, 3)",
-                "move the channels to the end with numpy.moveaxis(image, 0, -1)",
+                "move the channels to the end with numpy.moveaxis(image, 0, -1), leave out a fourth one, or give "
+                "several images as (N, H, W, 1 or 3)",
             )
         if self.levels is not None and shaped.dtype in (np.uint16, np.int16):
             shaped = self.levels.applied(shaped, "image")
@@ -187,13 +188,24 @@ def _content(image: bytes | IO[bytes]) -> tuple[bytes, str]:
     """The bytes of a picture, and what to call it."""
     if isinstance(image, bytes):
         return image, f"of {len(image)} bytes"
-    content = image.read() if hasattr(image, "read") else None
+    if isinstance(image, torch.Tensor):
+        raise SfumatoError(
+            f"image is a tensor of shape {tuple(image.shape)}",
+            "give it as an array with the channels at the end, such as image.permute(1, 2, 0).numpy()",
+        )
+    name = str(getattr(image, "name", "of an open file"))
+    try:
+        content = image.read() if hasattr(image, "read") else None
+    except (OSError, ValueError) as error:  # the latter of a file that is closed
+        raise SfumatoError(f"image {name!r} cannot be read ({error})", "open it again, or give its path") from None
+    if content == b"":
+        raise SfumatoError(f"image {name!r} has been read to its end, or is empty", "rewind it with seek(0)")
     if not isinstance(content, bytes):
         kind = "a file that was opened as text" if isinstance(content, str) else f"a {type(image).__name__}"
         raise SfumatoError(
             f"image is {kind}", "give a path, bytes, an open binary file, an image of Pillow, or an array of uint8"
         )
-    return content, str(getattr(image, "name", "of an open file"))
+    return content, name
 
 
 @dataclass(frozen=True, kw_only=True)
