@@ -263,6 +263,11 @@ def test_runs_on_the_same_images_in_two_formats_are_counted_together(call, quick
     call(f"train npz:a.npz {quick} --seed 2 --output two --json")
     assert main(shlex.split(f"train npz:a.npz {quick} --seed 3 --output three --dry-run")) == 0
     assert "note: 2 earlier runs of yours used these data" in capsys.readouterr().err
+    (together,) = (line for line in call(f"train npz:a.npz {quick} --output three").splitlines() if "At least" in line)
+    assert together.startswith("At least 3 runs of yours have used these data; planned in advance, they are together (")
+    assert together.endswith("A set that was changed and lies elsewhere counts apart.")
+    np.savez("b.npz", x_train=x[0][1:], y_train=y[0][1:], x_test=x[1], y_test=y[1])
+    assert "runs of yours" not in call(f"train npz:b.npz {quick} --output fewer"), "as the line says"
 
 
 def test_plan_prints_a_table_and_what_to_do_next(capsys):
