@@ -105,6 +105,15 @@ def test_other_options_for_an_unfinished_run_are_refused(quick, unfinished, caps
     assert not Path("runs/digits-2").exists()
 
 
+def test_another_run_is_said_to_be_one_only_where_it_begins(call, quick, capsys):
+    call(f"train digits {quick}")
+    said = "note: runs/digits holds a finished run; this is another one, in runs/digits-2"
+    assert call(f"train digits {quick} --views 0", status=1).startswith("error: --views")
+    capsys.readouterr()
+    assert main(shlex.split(f"train digits {quick}")) == 0
+    assert said in capsys.readouterr().err.splitlines()
+
+
 def test_earlier_runs_on_private_data_are_told_before_another_is_paid(quick, capsys, spots_folder):
     for expected in ("", "note: 1 earlier run of yours used these data; together with this one"):
         capsys.readouterr()
