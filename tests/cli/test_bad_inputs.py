@@ -227,10 +227,9 @@ REFUSED = {
     "train digits QUICK --output full": "full exists and holds no run of sfumato; let --output be empty or new",
     "train digits QUICK --output file": "file exists and holds no run of sfumato; let --output be empty or new",
     "train digits QUICK --output .": ". exists and holds no run of sfumato; let --output be empty or new",
-    "train digits QUICK --output file/run": "file/run cannot be written (...); free some space or choose another "
-    "--output; what is unfinished goes on when the command is given again",
-    "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); free some space or choose another "
-    "--output; what is unfinished goes on when the command is given again",
+    "train digits QUICK --output file/run": "file/run cannot be written (Not a directory); choose a --output that can "
+    "be written",
+    "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); choose a --output that can be written",
     f"train digits QUICK --output {'a' * 300}": f"{'a' * 300}/settings.json: File name too long; check the path, its "
     "permissions and the disk",
     # runs
@@ -279,8 +278,12 @@ REFUSED = {
     "predict finished /dev/zero": "image '/dev/zero' is a device; name an ordinary file, or take it out",
     "predict finished empty": "no images were given; name image files, or folders that hold some",
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
-    "evaluate finished folder:pictures": "'pictures/...' has the label 'a', which is not among the declared classes; "
-    "...",
+    "evaluate finished folder:pictures": "'pictures/a/0.png' has the label 'a', a class that the model does not know; "
+    "take its images out of the source",
+    "evaluate finished csv:table.csv": "line 2 of 'table.csv' has the label 'a', a class that the model does not know; "
+    "take its images out of the source",
+    "evaluate finished npz:eleven.npz": "archive 'eleven.npz' holds the label 10, a class that the model does not "
+    "know; take its images out of the source",
     "evaluate finished digits --part validation": "--part must be one of test, train, all; "
     "got 'validation'; choose one of "
     "these names",
@@ -311,6 +314,8 @@ def workshop(tmp_path_factory, digits_run, quick):
     (here / "newline").mkdir()
     (here / "newline/a\nb.png").write_text("junk")
     (here / "junk.csv").write_text("x,y\n1,2\n")
+    (here / "table.csv").write_text("path,label\npictures/a/0.png,a\n")
+    np.savez(here / "eleven.npz", x=np.zeros((22, 8, 8), np.uint8), y=np.arange(22) % 11)
     (here / "junk.toml").write_text("steps = = 3\n")
     (here / "unknown.toml").write_text('source = "digits"\nstepz = 3\n')
     (here / "nosource.toml").write_text("steps = 3\n")
@@ -432,7 +437,19 @@ def matches(line: str, expected: str) -> None:
 def test_a_directory_that_cannot_be_written(workplace, quick, capsys):
     (workplace / "closed").mkdir(mode=0o500)
     assert main(shlex.split(f"train digits {quick} --output closed/run")) == 1
-    assert "error: closed/run cannot be written (Permission denied); " in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "error: closed/run cannot be written (Permission denied); choose a --output that can be written\n"
+    )
+
+
+def test_a_place_that_cannot_be_made_is_refused_before_anything_is_read(workplace, capsys):
+    (workplace / "runs").touch()
+    (workplace / "file").touch()
+    for place, option in (("file/run", "--output file/run"), ("runs/digits", "")):
+        assert main(shlex.split(f"train digits {option}")) == 1
+        assert capsys.readouterr().err == (
+            f"error: {place} cannot be written (Not a directory); choose a --output that can be written\n"
+        )
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,9 @@ def _classes(
     known = names or declared.classes
     if known is not None:
         if largest >= len(known):
-            raise SfumatoError(
-                f"{where} holds the label {largest}, and {len(known)} classes are named",
+            raise class_lists.UnknownClassError(
+                f"{where} holds the label {largest}",
+                f"and {len(known)} classes are named",
                 "name every class in the order of the labels, which count from 0",
             )
         return declared.classes or known, True

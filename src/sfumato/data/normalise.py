@@ -16,7 +16,7 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import images as pictures
-from sfumato.data.levels import Levels
+from sfumato.data.levels import Levels, UndeclaredError
 from sfumato.data.paths import expanded
 
 INTERPOLATIONS = ("bilinear", "bicubic")
@@ -131,19 +131,28 @@ class Transform:
         >>> Transform(size=8, channels=3).read(Image.new("L", (20, 10))).shape
         torch.Size([3, 8, 8])
         """
+        try:
+            pixels = self._pixels(image)
+        except UndeclaredError as error:
+            raise SfumatoError(
+                error.problem,
+                "save it with 8 bits, or train a model with `bit_depth` (12 if 4095 is white) or `window`",
+            ) from None
+        return self(pixels[np.newaxis].copy())[0]
+
+    def _pixels(self, image: Picture) -> np.ndarray:
+        """One picture as uint8 (size, size, channels)."""
         form: dict[str, Any] = {"size": self.size, "channels": self.channels, "levels": self.levels}
         with pictures.quiet_decoder():
             if isinstance(image, Image.Image):
-                pixels = pictures.prepare(image, **form)
-            elif isinstance(image, np.ndarray):
-                pixels = pictures.prepare_array(self._in_eight_bits(image), size=self.size, channels=self.channels)[0]
-            elif isinstance(image, (str, os.PathLike)):
+                return pictures.prepare(image, **form)
+            if isinstance(image, np.ndarray):
+                return pictures.prepare_array(self._in_eight_bits(image), size=self.size, channels=self.channels)[0]
+            if isinstance(image, (str, os.PathLike)):
                 path = expanded(image)
-                pixels = pictures.decode(pictures.read_bytes(path), path, **form)
-            else:
-                content, name = _content(image)
-                pixels = pictures.decode(content, Path(name), **form)
-        return self(pixels[np.newaxis].copy())[0]
+                return pictures.decode(pictures.read_bytes(path), path, **form)
+            content, name = _content(image)
+            return pictures.decode(content, Path(name), **form)
 
     def _in_eight_bits(self, image: np.ndarray) -> np.ndarray:
         """One picture (H, W) or (H, W, C) as uint8 (1, H, W, C)."""

@@ -53,7 +53,7 @@ class Loaded:
             if there != here:
                 raise SfumatoError(
                     f"label {label} of the source means {there!r}, and of the model {here!r}",
-                    "give a source with the classes of the model, in their order (`classes`)",
+                    "give a source with the classes of the model, in their order",
                 )
         if source.cache is None:
             return self.module, self.transform
