@@ -25,12 +25,16 @@ REFUSED = {
     "frobnicate": "no verb is called 'frobnicate'; there are train, pretrain, features, dedup, sweep, plan, "
     "tradeoff, evaluate, predict, report, verify, finish; see sfumato --help",
     "trian digits": "no verb is called 'trian'; perhaps you meant train; see sfumato --help",
-    "train": "Missing from sfumato train: SOURCE|RECIPE|RUN Where the images are, a recipe, or a run to resume. "
-    "(required); see sfumato train --help",
+    "train": "SOURCE|RECIPE|RUN is missing: where the images are, a recipe, or a run to resume; see "
+    "sfumato train --help",
+    "train ''": "source '' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
+    "torchvision:NAME, features:PATH",
+    "evaluate finished": "SOURCE is missing: digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or "
+    "features:PATH for a run on features; see sfumato evaluate --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
     "see sfumato train --help",
     "train digits extra QUICK": "Unrecognized options: extra; see sfumato train --help",
-    "predict": "Missing from sfumato predict: RUN The run directory. (required); see sfumato predict --help",
+    "predict": "RUN is missing: the run directory; see sfumato predict --help",
     # numbers of the plan
     "train digits --epsilon three": "--epsilon must be a number, or several with commas between them, got 'three'; "
     "see sfumato train --help",
@@ -129,6 +133,8 @@ REFUSED = {
     "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small pictures, "
     "zoom for large ones",
     "train digits QUICK --zoom 9": "--zoom must lie between 1 and 4, got 9.0; give 1.2, or 1 for none",
+    "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
+    "place",
     "sweep digits QUICK --vary zoom=1,1.2": "a search cannot vary zoom; vary ...",
     "train digits QUICK --model cnn,norm=none": "model 'cnn' has no option norm; it takes none",
     "train digits QUICK --head old": "--head must be one of new, pretrained; got 'old'; choose one of these names",
@@ -142,8 +148,11 @@ REFUSED = {
     "pretrain digits --steps 0": "--steps must be at least 1, got 0; give the number of training steps",
     "pretrain digits --epsilon 3": "Unrecognized options: --epsilon, 3; see sfumato pretrain --help",
     "train digits QUICK --shift -1": "--shift must not be negative, got -1; give a number of pixels",
-    "train digits QUICK --flip maybe": "invalid choice 'maybe' for argument '--flip'. Expected one of ...; see sfumato "
-    "train --help",
+    "train digits QUICK --flip maybe": "--flip must be True or False, got 'maybe'; see sfumato train --help",
+    "predict finished pictures --top x": "--top must be a whole number, got 'x'; see sfumato predict --help",
+    "plan --max-norm x": "--max-norm must be a number, got 'x'; see sfumato plan --help",
+    "train digits --bit-depth 12 --window 0,4095": "--bit-depth 12 and --window 0,4095 are both given; give the one "
+    "that fits the data",
     "train digits QUICK --seed three": "--seed must be a whole number, got 'three'; see sfumato train --help",
     "train digits QUICK --device tpu": "--device must be cpu, cuda or cuda:N, got 'tpu'; give one of these",
     "train digits QUICK --device cuda:99": "device cuda:99 is not there: torch sees ... CUDA devices; give --device "
@@ -378,6 +387,23 @@ def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatc
     matches(line.removeprefix("error: "), REFUSED[command])
     assert "; " in line
     assert _listing(workshop) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("train", 2),
+        ("plan", 2),
+        ("plan --examples 9 --steps 9", 2),
+        ("tradeoff --examples 9", 2),
+        ("train digits --window 5", 2),
+        ("train digits --bit-depth many", 2),
+        ("train digits --bit-depth 17", 1),
+        ("train digits --window 5,4", 1),
+    ],
+)
+def test_what_cannot_be_understood_has_a_status_of_its_own(command, status):
+    assert main(shlex.split(command)) == status
 
 
 def test_what_is_no_text_is_refused_wherever_it_stands(workshop, monkeypatch, capsys):

@@ -154,7 +154,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         from sfumato._checks import SfumatoError
         from sfumato.runs import directory as names
 
-        if not (FilePath(what) / names.SETTINGS).is_file():
+        if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
         given = [name for name in self.given if name not in ("what", "dry_run", "json", "trust_code")]
         if given:

@@ -25,7 +25,7 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     from sfumato.randomness import Choice
 
     space: dict[str, Dimension] = {}
-    chosen_by = None
+    chosen_by, named = None, set()
     if recipe.named_by(what):
         chosen_by, table = recipe.label_of(what), recipe.table_of(what).get(TABLE, {})
         space |= {name.replace("-", "_"): _from_table(name, value) for name, value in table.items()}
@@ -36,7 +36,11 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
         name, equals, rule = text.partition("=")
         if not equals or not rule:
             raise SfumatoError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
-        space[name.strip("-").replace("-", "_")] = _from_text(name, rule)
+        option = name.strip("-").replace("-", "_")
+        if option in named:
+            raise SfumatoError(f"--vary names {name} twice", "list all of its values in one place")
+        named.add(option)
+        space[option] = _from_text(name, rule)
     if chosen_by is not None and chosen_by in space:
         option = chosen_by.replace("_", "-")
         raise SfumatoError(f"--{option} chooses the row of {recipe.title(what)}, so it cannot vary", "search each row")

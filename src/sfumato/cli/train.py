@@ -74,7 +74,7 @@ class Train(PrivateChoices):
         """These options over the recipe's. What cannot be read is refused, before anything heavy is imported."""
         from sfumato._checks import SfumatoError
 
-        if FilePath(self.what).is_dir() and ":" not in self.what:
+        if self.what and FilePath(self.what).is_dir() and ":" not in self.what:
             from sfumato.data import Cache
 
             raise SfumatoError(
