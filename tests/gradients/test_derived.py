@@ -13,7 +13,7 @@ from sfumato.gradients import ClippedGradient, derived, oracle
 from sfumato.gradients.contributions import OfRows
 from sfumato.gradients.derived import Forms, Operands
 from sfumato.gradients.randomless import WithoutRandomness
-from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.use import Instantiated
 
 
 def standardised(weight, gain=None, epsilon=1e-5):

@@ -9,7 +9,7 @@ from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.sites.conv import ConvSite
 from sfumato.gradients.sites.linear import OuterProduct
-from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.use import Instantiated
 
 
 def net():

@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from sfumato import DiceKey, Gaussian, Noise, SfumatoError
+from sfumato.randomness.noise import gaussian
 
 SIZE = 40_000
 LIMIT = 5.5
@@ -112,3 +113,25 @@ def test_the_sum_is_kept_and_the_argument_unchanged():
 def test_a_sensitivity_that_bounds_nothing_is_refused(sensitivity):
     with pytest.raises(SfumatoError, match="sensitivity must"):
         Noise(Gaussian(noise_multiplier=1.0), sensitivity=sensitivity, key=DiceKey.from_seed(0))
+
+
+def test_large_parameters_are_drawn_in_blocks_of_their_own_generators():
+    key, count = DiceKey.from_seed(0), gaussian.BLOCK + 4
+    noise = Noise(Gaussian(noise_multiplier=2.0), sensitivity=0.5, key=key)
+    found = noise.add({"a": torch.zeros(4, count // 4)}, 3)["a"].flatten()
+    first = key.generator("noise", 3, "a").standard_normal(gaussian.BLOCK)
+    rest = key.generator("noise 1", 3, "a").standard_normal(len(found) - gaussian.BLOCK)
+    assert torch.equal(found, torch.from_numpy(np.concatenate([first, rest])).float())
+
+
+def test_a_state_knows_its_step():
+    noise = Noise(Gaussian(noise_multiplier=1.0), sensitivity=1.0, key=DiceKey.from_seed(0))
+    total = {"a": torch.zeros(3)}
+    first, state = noise.add(total, 0, noise.begin())
+    second, state = noise.add(total, 1, state)
+    assert state.step == 2
+    assert torch.equal(first["a"], noise.add(total, 0)["a"])
+    assert not torch.equal(first["a"], second["a"])
+    for wrong in (0, 1, 3):
+        with pytest.raises(SfumatoError, match="the noise's state is that of step 2"):
+            noise.add(total, wrong, state)

@@ -46,9 +46,9 @@ def test_an_empty_batch_is_a_step_like_any_other(spots, plan, tmp_path, monkeypa
 def test_a_release_is_recorded_before_it_is_computed(spots, plan, tmp_path, monkeypatch):
     compute, seen = PrivateStep.__call__, []
 
-    def computing(self, step, micro_batches):
+    def computing(self, step, micro_batches, state):
         seen.append((step, ledger.read(tmp_path / "run" / "ledger.jsonl")[-1].body.get("step")))
-        return compute(self, step, micro_batches)
+        return compute(self, step, micro_batches, state)
 
     monkeypatch.setattr(PrivateStep, "__call__", computing)
     train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)

@@ -8,7 +8,7 @@ from .features import BACKBONE as BACKBONE
 from .features import PARTS as PARTS
 from .features import Cache as Cache
 from .features import Contents as Contents
-from .files import FileRecords as FileRecords
+from .file_records import FileRecords as FileRecords
 from .filtered import write_without as write_without
 from .kinds import KINDS as KINDS
 from .kinds import is_public as is_public

@@ -18,7 +18,8 @@ from sfumato.data.files import memory
 from sfumato.data.filtered import MARK
 from sfumato.data.images import check_size, larger, prepare_array
 from sfumato.data.levels import Levels, undeclared
-from sfumato.data.records import Declared, Loaded, Records
+from sfumato.data.loaded import Loaded
+from sfumato.data.records import Declared, Records
 from sfumato.data.split import in_test
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")

@@ -9,7 +9,8 @@ import numpy as np
 from sfumato.data.classes import renumbered
 from sfumato.data.codes import codes_of
 from sfumato.data.images import larger, prepare_array
-from sfumato.data.records import Declared, Loaded, Records
+from sfumato.data.loaded import Loaded
+from sfumato.data.records import Declared, Records
 
 SPLIT_SEED = b"sfumato digits split"
 """Part of every hash that orders the digits for the split. Public and fixed: figures on `digits` can be compared."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,17 +16,13 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import images as pictures
 from sfumato.data.codes import as_array, pixel_code, stored_code
-from sfumato.data.levels import Levels
-from sfumato.data.records import Declared, Loaded, Progress, Records
+from sfumato.data.file_records import FileRecords, in_threads
+from sfumato.data.loaded import Loaded
+from sfumato.data.records import Declared, Records
 from sfumato.data.split import in_test
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 MEMORY_SHARE = 0.5
 """How much of the machine's memory pictures may take; more of them stay in their files."""
-
-_BLOCK = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,65 +42,6 @@ class Entry:
     part: str | None = None
     user: str | None = None
     filtered: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FileRecords:
-    """One part of a source whose pictures stay in their files and are decoded whenever they are asked for.
-
-    For sets that memory cannot hold; the pictures are those that `Records` would hold.
-
-    Args:
-        files: array (N,) of paths.
-        labels: int64 array (N,), positions in the source's class list.
-        codes: uint8 array (N, 32), each record's own two (`codes`).
-        users: array (N,) of text that says whose picture each one is, where the source knows.
-        size, channels: what every picture is brought to.
-        levels: what was declared of pixels of 16 bits.
-    """
-
-    files: np.ndarray = field(repr=False)
-    labels: np.ndarray = field(repr=False)
-    codes: np.ndarray = field(repr=False)
-    users: np.ndarray | None = field(repr=False, default=None)
-    size: int
-    channels: int
-    levels: Levels | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """N, H, W, C."""
-        return (len(self), self.size, self.size, self.channels)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory: none."""
-        return 0
-
-    def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Pictures uint8 (n, H, W, C) of the records at these positions."""
-        paths = [Path(path) for path in self.files[rows]]
-        pixels = np.empty((len(paths), *self.shape[1:]), np.uint8)
-        for index, picture in enumerate(_in_threads(self._picture, paths)):
-            pixels[index] = picture
-        return pixels
-
-    def chosen(self, which: np.ndarray) -> FileRecords:
-        """The records where the mask (N,) is true."""
-        return replace(
-            self,
-            files=self.files[which],
-            labels=self.labels[which],
-            codes=self.codes[which],
-            users=None if self.users is None else self.users[which],
-        )
-
-    def _picture(self, path: Path) -> np.ndarray:
-        content = pictures.read_bytes(path)
-        return pictures.decode(content, path, size=self.size, channels=self.channels, levels=self.levels)
 
 
 def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> Loaded:
@@ -155,7 +91,7 @@ def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]
     def header(entry: Entry) -> pictures.Header:
         return pictures.header(pictures.read_bytes(entry.path), entry.path, levels=declared.levels)
 
-    headers = list(_in_threads(header, entries))
+    headers = list(in_threads(header, entries))
     channels = declared.channels or (1 if all(found.grey for found in headers) else 3)
     if declared.size is not None:
         return declared.size, channels, "declared"
@@ -186,7 +122,7 @@ def _records(
     larger = np.empty((len(entries) if held and side else 0, side, side, channels), np.uint8)
     train, test = _Members(), _Members()
     # Training pictures fill the array from its start and test pictures from its end: no second copy of the whole.
-    for index, (found, own, is_test) in enumerate(_in_threads(one, entries, declared.progress)):
+    for index, (found, own, is_test) in enumerate(in_threads(one, entries, declared.progress)):
         if held:
             images[-1 - len(test.entries) if is_test else len(train.entries)] = found[0]
         if len(found) > 1:
@@ -244,20 +180,3 @@ def memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 1 << 62
-
-
-def _in_threads(
-    work: Callable[[Item], Result], items: Sequence[Item], progress: Progress | None = None
-) -> Iterator[Result]:
-    pool = ThreadPoolExecutor()
-    try:
-        done = 0
-        for start in range(0, len(items), _BLOCK):
-            # Results come in the order of the items, so the first bad file by name is the one that is reported.
-            for result in pool.map(work, items[start : start + _BLOCK]):
-                yield result
-                done += 1
-                if progress is not None:
-                    progress(done, len(items))
-    finally:
-        pool.shutdown(cancel_futures=True)

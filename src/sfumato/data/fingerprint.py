@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 
-from sfumato.data.files import FileRecords
+from sfumato.data.file_records import FileRecords
 from sfumato.data.records import Progress, Records
 
 _BLOCK = 1024

@@ -11,7 +11,8 @@ from sfumato._checks import SfumatoError
 from sfumato.data import paths
 from sfumato.data.files import Entry, load_files
 from sfumato.data.images import EXTENSIONS
-from sfumato.data.records import Declared, Loaded
+from sfumato.data.loaded import Loaded
+from sfumato.data.records import Declared
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _MEDICAL = (".dcm", ".dicom")

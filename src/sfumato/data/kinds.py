@@ -14,7 +14,8 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.paths import expanded
 
 if TYPE_CHECKING:
-    from sfumato.data.records import Declared, Loaded
+    from sfumato.data.loaded import Loaded
+    from sfumato.data.records import Declared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,14 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.codes import LENGTH, codes_of
 from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, Cache
-from sfumato.data.files import FileRecords
+from sfumato.data.file_records import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.levels import Levels
+from sfumato.data.loaded import Loaded
 from sfumato.data.pieces import CachedRecords
-from sfumato.data.records import TEST_FRACTION, Declared, Loaded, Progress, Records
+from sfumato.data.records import TEST_FRACTION, Declared, Progress, Records
 from sfumato.data.views import Views
 
 Part = Records | FileRecords | CachedRecords

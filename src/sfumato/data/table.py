@@ -13,7 +13,8 @@ from sfumato.data import paths
 from sfumato.data.classes import UnknownClassError
 from sfumato.data.files import Entry, load_files
 from sfumato.data.filtered import MARK
-from sfumato.data.records import Declared, Loaded
+from sfumato.data.loaded import Loaded
+from sfumato.data.records import Declared
 
 LONGEST_LINE = 1 << 24
 """Characters: a longer line is refused before it is read to its end."""

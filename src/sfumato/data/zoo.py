@@ -12,7 +12,8 @@ from sfumato._checks import SfumatoError
 from sfumato.data.classes import renumbered
 from sfumato.data.codes import codes_of
 from sfumato.data.images import larger, prepare_array
-from sfumato.data.records import Declared, Loaded, Records
+from sfumato.data.loaded import Loaded
+from sfumato.data.records import Declared, Records
 
 NAMES = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 

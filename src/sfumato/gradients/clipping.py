@@ -17,6 +17,8 @@ import math
 import torch
 from torch import Tensor
 
+from sfumato.gradients import grid
+
 # Numbers of float32 that are squared and summed in their own type before float64 takes over.
 _PIECE = 64
 # Elements converted to float64 at a time: the buffer stays in a core's cache instead of being fresh memory.
@@ -91,7 +93,7 @@ def _squared_lengths_in_float64(rows: Tensor) -> Tensor:
     return sum(torch.linalg.vector_norm(block.double(), dim=1).square() for block in rows.split(width, dim=1))  # type: ignore
 
 
-def clip_factors(squares: Tensor, losses: Tensor, *, max_norm: float, dtype: torch.dtype) -> Tensor:
+def clip_factors(squares: Tensor, losses: Tensor, *, max_norm: float, dtype: torch.dtype, elements: int) -> Tensor:
     """``min(1, C / norm)`` for each example, rounded down; zero for an example that is not finite.
 
     Args:
@@ -99,14 +101,16 @@ def clip_factors(squares: Tensor, losses: Tensor, *, max_norm: float, dtype: tor
         losses: (B,), the per-example losses; one that is not finite excludes its example.
         max_norm: the bound ``C``.
         dtype: the coarsest type in which the weighted sums are computed.
+        elements: of all gradients of an example together, for the rounding of sums on the grid (`grid`).
 
     Returns:
         (B,) float64. A factor of exactly zero means: leave this example out.
 
     **Guarantee.** One example's term of a weighted sum with these factors has an L2 norm of at most ``C``: its exact
-    value is at most ``C (1 - 4 epsilon)``, and two roundings of relative size ``epsilon / 2`` each follow.
+    value is at most ``C (1 - 4 epsilon - a)``, and two roundings of relative size ``epsilon / 2`` each follow; ``a C``
+    is left for the rounding of sums on the grid (`grid.allowance`).
     """
-    bound = max_norm * (1 - 4 * torch.finfo(dtype).eps)
+    bound = max_norm * (1 - 4 * torch.finfo(dtype).eps - grid.allowance(elements))
     norms = squares.sqrt()
     factors = torch.where(norms > bound, bound / norms, 1.0)
     return torch.where(torch.isfinite(squares) & torch.isfinite(losses), factors, 0.0)

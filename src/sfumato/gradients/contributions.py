@@ -7,8 +7,8 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.derived import Operand, Operands
-from sfumato.gradients.sites import Use
-from sfumato.gradients.sites.uses import Instantiated, slices, together, tolerance
+from sfumato.gradients.sites.uses import together
+from sfumato.gradients.use import Instantiated, Use, slices, tolerance
 
 # What the numbers s, a, c may be wrong by, relative to the norm that they give.
 _FORM_ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}

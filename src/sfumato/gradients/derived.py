@@ -28,8 +28,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.sites import RowMap, Use
-from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.use import Instantiated, RowMap, Use
 
 # Backward steps of views that hold every entry once.
 _MOVES = ("T", "Transpose", "Permute", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Alias")

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato.gradients import clipping
 from sfumato.gradients.derived import refuse_bypassed
-from sfumato.gradients.sites import Use
-from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.use import Instantiated, Use
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:

@@ -117,7 +117,9 @@ def explain(
             found = run(model, loss, *made_up, views=views, road=road, memory=memory, keys=keys)
             sums: list[tuple[tuple[str, ...], float, int]] = []
             with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
-                factors = clipping.clip_factors(found.squared_norms(), found.losses, max_norm=1.0, dtype=torch.float32)
+                factors = clipping.clip_factors(
+                    found.squared_norms(), found.losses, max_norm=1.0, dtype=torch.float32, elements=1
+                )
                 while found.parts:
                     part = found.parts.pop()
                     size, start = part.bytes(), time.perf_counter()

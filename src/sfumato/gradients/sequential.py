@@ -36,6 +36,7 @@ def clipped_sum(
     """
     total = zero_gradients(model)
     coarsest = max((value.dtype for value in total.values()), key=lambda dtype: torch.finfo(dtype).eps)
+    elements = sum(value.numel() for value in total.values())
     norms, losses = [], []
     for index in range(tensors(inputs)[0].shape[0]):
         leaves = make_leaves(model, 1, (), own_copies=True)
@@ -47,7 +48,9 @@ def clipped_sum(
         squares = value.detach().new_zeros(1).double()
         for gradient in found.values():
             squares += clipping.squared_norms(gradient.unsqueeze(0))
-        factor = clipping.clip_factors(squares, value.detach().reshape(1), max_norm=max_norm, dtype=coarsest)
+        factor = clipping.clip_factors(
+            squares, value.detach().reshape(1), max_norm=max_norm, dtype=coarsest, elements=elements
+        )
         for name, gradient in found.items():
             total[name] += clipping.weighted_sum(gradient.unsqueeze(0).to(total[name].dtype), factor)
         norms.append(squares.sqrt())

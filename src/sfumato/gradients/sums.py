@@ -55,7 +55,8 @@ def clipped_sum(found: Run, trainable: dict[str, Tensor], max_norm: float) -> Cl
     sums: dict[str, Tensor] = {}
     with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
         squares = found.squared_norms()
-        factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, dtype=coarsest)
+        elements = sum(parameter.numel() for parameter in trainable.values())
+        factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, dtype=coarsest, elements=elements)
         while found.parts:  # one at a time, so that what a part holds is freed with it
             sums |= found.parts.pop().weighted_sums(factors)
         gradients = {

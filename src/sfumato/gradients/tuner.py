@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.sites import Site
-from sfumato.gradients.sites.uses import Held, Kept, Kernel
+from sfumato.gradients.sites.uses import Held, Kept
+from sfumato.gradients.use import Kernel
 
 # Products of a weight gradient of one example below which the usual way is taken unmeasured.
 _SMALL = 300_000
@@ -32,6 +33,16 @@ _CLEARLY = 0.95
 _MEASURED: dict[tuple, str] = {}
 
 
+class Described(Protocol):
+    """What the tuner asks of a site."""
+
+    kind: str
+
+    def describe(self) -> str:
+        """Its shape in words."""
+        ...
+
+
 class Tuner:
     """Ways by site.
 
@@ -42,11 +53,11 @@ class Tuner:
     def __init__(self, ways: Mapping[str, str] | None = None):
         self.ways: dict[str, str] = dict(ways or {})
 
-    def chosen(self, site: Site, kernel: Kernel, g: Tensor) -> str | None:
+    def chosen(self, site: Described, kernel: Kernel, g: Tensor) -> str | None:
         """The way of a site, if it is known already."""
         return self.ways.get(_key(site, kernel, g))
 
-    def way(self, site: Site, kernel: Kernel, x: Tensor, g: Tensor) -> str:
+    def way(self, site: Described, kernel: Kernel, x: Tensor, g: Tensor) -> str:
         """ "keep W", "drop W" with W a way of the kernel to instantiate, or "gram".
 
         Args:
@@ -75,7 +86,7 @@ class Tuner:
         return way
 
 
-def _key(site: Site, kernel: Kernel, g: Tensor) -> str:
+def _key(site: Described, kernel: Kernel, g: Tensor) -> str:
     places = "x".join(map(str, g.shape[1:-1] if g.dim() == 3 and kernel.views == 1 else g.shape[2:]))
     return f"{site.kind} {site.describe()}, {f'{kernel.views} x ' if kernel.views > 1 else ''}{places}"
 

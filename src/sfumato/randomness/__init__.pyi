@@ -1,6 +1,7 @@
 from .keys import DiceKey as DiceKey
 from .keys import owner_key as owner_key
 from .noise import Noise as Noise
+from .noise import NoiseState as NoiseState
 from .sampler import Sampler as Sampler
 from .search import noisy_score as noisy_score
 from .search import number_of_candidates as number_of_candidates

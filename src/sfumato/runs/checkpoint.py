@@ -16,6 +16,7 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import ordinary, write
 from sfumato.data import BACKBONE, Cache
 from sfumato.models import METADATA, file_of, stored_about
+from sfumato.randomness import NoiseState
 from sfumato.runs import pins
 
 
@@ -28,6 +29,7 @@ class Checkpoint:
         model: parameters and buffers.
         average: the averaged parameters; empty without averaging.
         optimizer: the optimizer's own state, as its `state_dict` gives it.
+        noise: what the noise remembers; of no use to training without privacy.
         run: the identity of the run that it belongs to.
         ledger: the hash of the ledger's entry for the last of these steps; empty where there is no ledger.
     """
@@ -37,6 +39,7 @@ class Checkpoint:
     average: dict[str, Tensor]
     optimizer: dict[str, Any]
     run: str
+    noise: NoiseState
     ledger: str = ""
 
     @classmethod
@@ -48,6 +51,7 @@ class Checkpoint:
         optimizer: torch.optim.Optimizer,
         *,
         run: str,
+        noise: NoiseState | None = None,
         ledger: str = "",
     ) -> Checkpoint:
         """The state of live objects (not copied)."""
@@ -57,6 +61,7 @@ class Checkpoint:
             average=average,
             optimizer=optimizer.state_dict(),
             run=run,
+            noise=noise or NoiseState(step=step),
             ledger=ledger,
         )
 
@@ -80,12 +85,15 @@ class Checkpoint:
         skeleton = _lift(self.optimizer, "optimizer", tensors)
         tensors |= {f"model.{name}": value for name, value in self.model.items()}
         tensors |= {f"average.{name}": value for name, value in self.average.items()}
-        metadata = {
-            METADATA: json.dumps(
-                {"step": self.step, "optimizer": skeleton, "run": self.run, "ledger": self.ledger}, sort_keys=True
-            )
+        tensors |= {f"noise.{name}": value for name, value in self.noise.tensors.items()}
+        about = {
+            "step": self.step,
+            "optimizer": skeleton,
+            "noise": self.noise.step,
+            "run": self.run,
+            "ledger": self.ledger,
         }
-        write(path, to_bytes(tensors, metadata), private=True)
+        write(path, to_bytes(tensors, {METADATA: json.dumps(about, sort_keys=True)}), private=True)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -99,6 +107,7 @@ class Checkpoint:
                 average=_under("average.", tensors),
                 optimizer=_lower(about["optimizer"], tensors),
                 run=about["run"],
+                noise=NoiseState(step=about["noise"], tensors=_under("noise.", tensors)),
                 ledger=about["ledger"],
             )
         except (KeyError, ValueError, TypeError):

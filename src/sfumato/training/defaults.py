@@ -27,7 +27,7 @@ NOISE_ON_A_LOGIT = 3.0
 
 
 ENOUGH_SIGNAL = 10.0
-"""Below this `signal_per_class` plans reached less than half of what is learnt without privacy: docs/defaults.md."""
+"""Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/defaults.md."""
 
 
 LEAST_SENSIBLE_NOISE = 0.05
@@ -165,8 +165,8 @@ def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:
         helps.insert(0, f"epsilon {enough:.2g} in place of {plan.epsilon():.2g}")
     return (
         f"{classes} classes of about {plan.population / classes:.0f} images each leave a signal of {signal:.2g} over "
-        f"the noise for each class; below {ENOUGH_SIGNAL:g}, trials learnt less than half of what is learnt without "
-        f"privacy; what helps: {', '.join(helps[:-1])}, or {helps[-1]}"
+        f"the noise for each class; below {ENOUGH_SIGNAL:g}, most trials learnt less than half of what is learnt "
+        f"without privacy; what helps: {', '.join(helps[:-1])}, or {helps[-1]}"
     )
 
 

@@ -149,7 +149,7 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
     rate = optim.schedule(job.settings.schedule, steps=plan.steps, warmup=job.settings.warmup)
     sampler = Sampler(plan, key, records=len(job.source.train))
     noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
-    private_step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
+    private_step, state = PrivateStep(plan=plan, gradient=job.gradient, noise=noise), checkpoint.noise
     due = evaluation_steps(plan.steps)
     inputs, examine = Inputs(job, progress), None if job.candidate else examiner(job, progress)
 
@@ -171,7 +171,8 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
                 ledger.append("release", {"step": step, "plan": plan.fingerprint})
             participants = sampler.draw(step)
             set_rate(optimizer, job.settings.learning_rate * rate(step))
-            descend(optimizer, trained, private_step(step, inputs.micro_batches(key, step, participants)))
+            gradient, state = private_step(step, inputs.micro_batches(key, step, participants), state)
+            descend(optimizer, trained, gradient)
             if averaging is not None:
                 average = averaging.update(average, trained, step)
             if step + 1 in due:
@@ -181,8 +182,10 @@ def take_steps(job: Job, run: RunDirectory, ledger: Ledger, *, progress: Progres
                 with writing(ledger.path):
                     ledger.sync()
                 head = ledger.entries[step + 1].hash
-                state = Checkpoint.of(step + 1, module, average, optimizer, run=checkpoint.run, ledger=head)
-                state.save(run / names.CHECKPOINT)
+                reached = Checkpoint.of(
+                    step + 1, module, average, optimizer, run=checkpoint.run, noise=state, ledger=head
+                )
+                reached.save(run / names.CHECKPOINT)
                 saved, saved_at = step + 1, time.monotonic()
     return Outcome(step=saved, weights=_weights(module, average), seconds=time.monotonic() - began)
 

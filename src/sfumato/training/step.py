@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient
+from sfumato.gradients import ClippedGradient, GridSum
+from sfumato.gradients.grid import MOST_EXAMPLES
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import Noise
+from sfumato.randomness import Noise, NoiseState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,23 @@ class PrivateStep:
     noise: Noise
 
     def __post_init__(self) -> None:
-        bound = self.gradient.sensitivity(self.plan.adjacency)
+        bound, wanted = self.gradient.sensitivity(self.plan.adjacency), self.plan.theorem.sensitivity
+        size = self.plan.expected_batch_size
+        if size > MOST_EXAMPLES:
+            raise SfumatoError(
+                f"the plan's batches have {size} examples, and a sum holds at most {MOST_EXAMPLES}",
+                "plan smaller batches",
+            )
         if self.gradient.max_norm != self.plan.max_norm:
             raise SfumatoError(
                 f"the gradient clips to {self.gradient.max_norm}, but the plan says max_norm {self.plan.max_norm}",
                 "build ClippedGradient with max_norm=plan.max_norm",
+            )
+        if bound != wanted * self.plan.max_norm:
+            raise SfumatoError(
+                f"one {self.plan.unit.name} moves the gradient's sum by up to {bound}, and the plan's theorem is about "
+                f"{wanted} times max_norm {self.plan.max_norm}",
+                "give a gradient of that sensitivity, or a plan whose theorem speaks of it",
             )
         if self.noise.sensitivity != bound or self.noise.mechanism != self.plan.mechanism:
             raise SfumatoError(
@@ -55,26 +68,33 @@ class PrivateStep:
                 "build Noise with plan.mechanism and gradient.sensitivity(plan.adjacency)",
             )
 
-    def __call__(self, step: int, micro_batches: Iterable[tuple[Any, ...]]) -> dict[str, Tensor]:
-        """The private gradient: {parameter: float32 tensor}.
+    @overload
+    def __call__(self, step: int, micro_batches: Iterable[tuple[Any, ...]]) -> dict[str, Tensor]: ...
+    @overload
+    def __call__(
+        self, step: int, micro_batches: Iterable[tuple[Any, ...]], state: NoiseState
+    ) -> tuple[dict[str, Tensor], NoiseState]: ...
+    def __call__(self, step, micro_batches, state=None):
+        """The private gradient: {parameter: float32 tensor}; and the noise's next state, where one is given.
 
         Args:
             step: 0 for the first.
             micro_batches: pieces of the participants, each the arguments of `gradient`: inputs (b, ...) or (b, K, ...),
                 targets (b, ...) and, if wanted, keys (b, 4); none for an empty batch, which is a release like any
                 other: noise alone.
+            state: of the noise, as `Noise.add` takes it.
         """
         if not 0 <= step < self.plan.steps:
             raise SfumatoError(
                 f"step must lie in 0..{self.plan.steps - 1}, got {step}", "plan more steps before the run begins"
             )
-        total = {name: zero.double() for name, zero in self.gradient.zeros().items()}  # rounding must not add up
+        total = GridSum(self.gradient.zeros(), max_norm=self.plan.max_norm)
         for micro_batch in micro_batches:
-            for name, part in self.gradient(*micro_batch).gradients.items():
-                total[name] += part
-        noisy = self.noise.add(total, step)
+            total.add(self.gradient(*micro_batch).gradients)
+        noisy, following = self.noise.add(total.value(), step, NoiseState(step=step) if state is None else state)
         divisor = self.plan.expected_batch_size * self.plan.max_norm
-        return {name: value / divisor for name, value in noisy.items()}
+        gradient = {name: value / divisor for name, value in noisy.items()}
+        return gradient if state is None else (gradient, following)
 
 
 def descend(

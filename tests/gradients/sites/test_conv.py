@@ -6,9 +6,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sfumato.gradients.sites import RowMap, uses
+from sfumato.gradients.sites import uses
 from sfumato.gradients.sites.conv import ConvKernel, Geometry
 from sfumato.gradients.sites.uses import Held, Kept
+from sfumato.gradients.use import RowMap
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

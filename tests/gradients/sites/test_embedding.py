@@ -9,9 +9,8 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.sites import RowMap
 from sfumato.gradients.sites.embedding import EmbeddingSite, RowsUse
-from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.use import Instantiated, RowMap
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

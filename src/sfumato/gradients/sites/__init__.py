@@ -8,69 +8,14 @@ another way of computing norms is another `Use` (`uses`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 if TYPE_CHECKING:
     from sfumato.gradients.derived import Operand
     from sfumato.gradients.tuner import Tuner
-
-
-class RowMap(NamedTuple):
-    """What a use must know of a tensor V, each row of which is a function of one row of a parameter.
-
-    Attributes:
-        values: (rows, ...), V itself.
-        scales: (rows,) float64, s of `derived`.
-        sizes: (rows,) float64, at least the norm of the map that pulls a row's gradient back.
-    """
-
-    values: Tensor
-    scales: Tensor
-    sizes: Tensor
-
-
-class RowStatistics(NamedTuple):
-    """What the norm of a pulled-back gradient needs, for per-example gradients G of a tensor with rows v_i (`RowMap`).
-
-    Attributes:
-        squares: (B,) float64, ``sum_i s_i^2 |G_bi|^2``.
-        own: (B, rows) float64, ``G_bi . v_i``.
-        ones: (B, rows) float64, ``G_bi . 1``.
-        rounding: (B,) float64, what `weighted_sum` and the dots may be wrong by, in norm, once it is pulled back.
-        own_rounding: (B, rows) float64, what `own` may be wrong by besides.
-    """
-
-    squares: Tensor
-    own: Tensor
-    ones: Tensor
-    rounding: Tensor
-    own_rounding: Tensor
-
-
-class Use(Protocol):
-    """The per-example gradients of one tensor from one use of it, in whatever form is cheapest."""
-
-    def squared_norms(self) -> Tensor:
-        """(B,) float64, never smaller than the square of what `weighted_sum` adds for the example with factor 1."""
-        ...
-
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        """``sum_b factors_b G_b``, of the tensor's shape, float32 at least; factors (B,), zero means excluded."""
-        ...
-
-    def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        """(B, *shape), the per-example gradients themselves, or those of the examples `rows` alone."""
-        ...
-
-    def row_statistics(self, rows: RowMap) -> RowStatistics:
-        """For a tensor that is itself a function of parameters."""
-        ...
-
-    def bytes(self) -> int:
-        """Memory held, in bytes."""
-        ...
+    from sfumato.gradients.use import Use
 
 
 class Site:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
-from sfumato.gradients.sites.uses import MOST_GRAM_PRODUCTS, Instantiated, slices
+from sfumato.gradients.sites.uses import MOST_GRAM_PRODUCTS
 from sfumato.gradients.sites.weights import use_of_weight
+from sfumato.gradients.use import Instantiated, slices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import RowMap, RowStatistics, Site
-from sfumato.gradients.sites.uses import rounding
+from sfumato.gradients.sites import Site
+from sfumato.gradients.use import RowMap, RowStatistics, rounding
 
 
 def _add_up(values: Tensor, places: Tensor, count: int) -> Tensor:

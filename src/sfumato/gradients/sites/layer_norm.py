@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
-from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.use import Instantiated
 
 # Numbers per example from which a kernel call for each example is faster than tiles of several examples.
 _OWN_CALL = 1 << 15

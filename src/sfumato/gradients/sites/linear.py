@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import RowMap, RowStatistics, Site
-from sfumato.gradients.sites.uses import MOST_GRAM_PRODUCTS, Instantiated, rounding, unit_roundoff
+from sfumato.gradients.sites import Site
+from sfumato.gradients.sites.uses import MOST_GRAM_PRODUCTS
 from sfumato.gradients.sites.weights import use_of_weight
+from sfumato.gradients.use import Instantiated, RowMap, RowStatistics, rounding, unit_roundoff
 
 # Activations above this are normalised before the product, so that no factor becomes a denormal number.
 _LARGEST_PLAIN_NORM = 1e15

@@ -16,7 +16,7 @@ from torch import Tensor
 from sfumato.gradients import clipping
 from sfumato.gradients.lowered import hides_examples
 from sfumato.gradients.sites import Site
-from sfumato.gradients.sites.uses import Instantiated
+from sfumato.gradients.use import Instantiated
 
 # The most groups of one image that CUDA's kernels can launch.
 _MOST_GROUPS = 65535

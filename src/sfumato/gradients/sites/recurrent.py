@@ -18,8 +18,8 @@ from sfumato.gradients import clipping
 from sfumato.gradients.lowered import hides_examples
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.linear import LinearKernel
-from sfumato.gradients.sites.uses import Instantiated
 from sfumato.gradients.sites.weights import use_of_weight
+from sfumato.gradients.use import Instantiated
 
 # A step takes the mapped input and the mapped hidden state (N, gates) and the states (N, H), and gives the next states;
 # the first of them is the hidden state, which is the output.

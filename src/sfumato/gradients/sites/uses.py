@@ -18,185 +18,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import RowMap, RowStatistics, Use
+from sfumato.gradients.use import (
+    Instantiated,
+    Kernel,
+    RowMap,
+    RowStatistics,
+    Use,
+    of_all,
+    rounding,
+    row_statistics_of,
+    slices,
+    tolerance,
+)
 
-# Numbers in one tile of per-example gradients: a few megabytes, which stay in a core's cache.
-TILE = 1 << 20
-# Rounding of a weight gradient, in units of the type's rounding, relative to the sum of its absolute terms: so much,
-# and one more for so many positions. With 65,536 positions errors of 71 units were seen, with a million of 3,200.
-_ALLOWED_ROUNDINGS, _POSITIONS_PER_ROUNDING = 4, 256
 # The Gram form in float64: relative to the square of the reach, what dot products of 9,000 numbers may lose.
 _GRAM_ROUNDING = 1e-12
 # Products of the Gram form, in float64, for each product of the plain weight gradient: more are not worth measuring.
 MOST_GRAM_PRODUCTS = 2
 # Norms of inputs or output gradients outside of this range could overflow or vanish in a product with a clip factor.
 _PLAIN_RANGE = (1e-12, 1e12)
-
-
-def unit_roundoff(tensor: Tensor) -> float:
-    """The rounding unit of matrix products of such tensors, which may be coarser than the type's."""
-    if tensor.dtype == torch.float64:
-        return torch.finfo(torch.float64).eps / 2
-    try:
-        lax = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}[torch.get_float32_matmul_precision()]
-    except RuntimeError:  # precisions were set one by one, which this question refuses to sum up
-        return 2.0**-8
-    if tensor.device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
-        lax = max(lax, 2.0**-11)
-    return lax
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    """The largest allowance for rounding, relative to the norm: beyond it an example is instantiated."""
-    return 3e-10 if dtype == torch.float64 else 5e-5
-
-
-def rounding(reach: Tensor, like: Tensor, positions: int) -> Tensor:
-    """By how much a computed weight gradient may differ from the exact one in norm.
-
-    Args:
-        reach: (B,) bounds on the sums of the absolute terms.
-        like: one of the factors, for its type and device.
-        positions: the terms of an example's gradient.
-    """
-    return (_ALLOWED_ROUNDINGS + positions / _POSITIONS_PER_ROUNDING) * unit_roundoff(like) * reach
-
-
-class Instantiated:
-    """Per-example gradients (B, *shape) as they are: the plain way, and the common form of all others."""
-
-    def __init__(self, values: Tensor):
-        self._values = values
-
-    def squared_norms(self) -> Tensor:
-        return clipping.squared_norms(self._values)
-
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        return clipping.weighted_sum(self._values, factors)
-
-    def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        return self._values if rows is None else self._values[rows]
-
-    def row_statistics(self, rows: RowMap) -> RowStatistics:
-        return _row_statistics(self._values, rows)
-
-    def bytes(self) -> int:
-        return self._values.numel() * self._values.element_size()
-
-
-def _row_statistics(gradients: Tensor, rows: RowMap) -> RowStatistics:
-    """Of (b, rows, ...) that are summed as they are."""
-    each = gradients.flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(-1)
-    squares = clipping.squared_lengths(each)
-    return RowStatistics(
-        squares=squares @ rows.scales.square(),
-        own=(each * rows.values.reshape(each.shape[1:])).sum(dim=-1).double(),
-        ones=each.sum(dim=-1).double(),
-        rounding=rounding((squares @ rows.sizes.square()).sqrt(), each, 0),
-        own_rounding=torch.zeros_like(squares),
-    )
-
-
-def _of_all(parts: list[RowStatistics]) -> RowStatistics:
-    """Of all examples, from those of the tiles."""
-    return RowStatistics(*map(torch.cat, zip(*parts, strict=True)))
-
-
-class Kernel(Protocol):
-    """The arithmetic of one linear map of a weight (out, ...), used at T positions of each example.
-
-    Inputs ``x`` and output gradients ``g`` have the axis of examples and views, (B*K, ...), first.
-    """
-
-    joins: ClassVar[bool]
-    """Whether the second axis of x and g is that of positions, so that uses of one weight can be joined there."""
-
-    @property
-    def views(self) -> int:
-        """K; images of one example follow each other."""
-        ...
-
-    def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
-        """(b, *shape): per-example gradients."""
-        ...
-
-    def total(self, x: Tensor, g: Tensor) -> Tensor:
-        """The ordinary gradient of the weight, summed over examples."""
-        ...
-
-    def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
-        """(b,) float64: ``sum_tt' (a_t . a_t') (g_t . g_t')``, in float64 throughout."""
-        ...
-
-    def spread(self) -> float:
-        """At least ``sum_t |a_t| |g_t|`` over ``|x| |g|``, with a_t what the weight meets at position t."""
-        ...
-
-    def positions(self, g: Tensor) -> int:
-        """T, those of all views together."""
-        ...
-
-    def gradient_elements(self) -> int:
-        """Numbers in one per-example gradient."""
-        ...
-
-    def fan_in(self) -> int:
-        """Numbers in one row of the weight."""
-        ...
-
-    def ways(self) -> tuple[str, ...]:
-        """Those of `instantiate` that can be used here, the usual one first."""
-        ...
-
-    def has_gram(self) -> bool:
-        """Whether `squares_by_gram` can be used."""
-        ...
-
-    def gram_pays(self, x: Tensor, g: Tensor) -> bool:
-        """Whether it can, and is not far more arithmetic than the gradients themselves."""
-        ...
-
-    def gram_elements(self, x: Tensor, g: Tensor) -> int:
-        """Numbers that `squares_by_gram` writes for one example."""
-        ...
-
-    def row_squares(self, g: Tensor) -> Tensor:
-        """(b, out) float64: squared norms of each example's output gradients, by output channel."""
-        ...
-
-    def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
-        """Output gradients with a factor for each output channel."""
-        ...
-
-    def applied(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The map of the inputs, without a bias."""
-        ...
-
-    def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor:
-        """(b, out) float64: ``sum_t g_to (y_to - bias_o)``."""
-        ...
-
-    def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
-        """(b, out) float64: ``sum_t g_to (a_t . 1)``, the row sums of the gradients."""
-        ...
-
-
-def slices(examples: int, each: int, views: int = 1) -> Iterator[slice]:
-    """Slices of the examples' images, K = views of each, so that `each` numbers per example stay within a tile.
-
-    Tiles are of like sizes, and hold as many examples for one thread as for another.
-    """
-    step, threads = max(1, TILE // max(1, each)), torch.get_num_threads()
-    step = round(step / threads) * threads or step
-    count = max(1, -(-examples // step))
-    step = -(-examples // (count * threads)) * threads if step >= threads else -(-examples // count)
-    return (slice(start * views, min(start + step, examples) * views) for start in range(0, examples, max(1, step)))
 
 
 class Kept:
@@ -217,9 +62,9 @@ class Kept:
             if derived is None:
                 squares.append(clipping.squared_norms(tile))
             else:
-                statistics.append(_row_statistics(tile, derived))
+                statistics.append(row_statistics_of(tile, derived))
         self._squares = torch.cat(squares) if squares else None
-        self._statistics = _of_all(statistics) if statistics else None
+        self._statistics = of_all(statistics) if statistics else None
 
     def squared_norms(self) -> Tensor:
         if self._squares is None:
@@ -241,7 +86,7 @@ class Kept:
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         if self._statistics is None:
-            self._statistics = _of_all([_row_statistics(tile, rows) for tile in self._tiles])
+            self._statistics = of_all([row_statistics_of(tile, rows) for tile in self._tiles])
         return self._statistics
 
     def bytes(self) -> int:
@@ -394,7 +239,7 @@ class Held:
         reach = torch.where(self._in_range, kernel.spread() * self._sizes[0] * pulled, torch.inf)
         if self._way != "gram":
             tiles = (kernel.instantiate(x, g, self._way) for x, g in self._parts(kernel.gradient_elements()))
-            found = _of_all([_row_statistics(tile, rows) for tile in tiles])
+            found = of_all([row_statistics_of(tile, rows) for tile in tiles])
             return found._replace(rounding=self._rounding(reach))
         if y is not None and bias is not None:
             shares = bias.double().abs() / rows.values.flatten(1).double().norm(dim=1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import Site, Use
-from sfumato.gradients.sites.uses import Held, Kept, Kernel
+from sfumato.gradients.sites import Site
+from sfumato.gradients.sites.uses import Held, Kept
+from sfumato.gradients.use import Kernel, Use
 
 
 def use_of_weight(site: Site, kernel: Kernel, x: Tensor, g: Tensor, y: Tensor | None = None) -> Use:

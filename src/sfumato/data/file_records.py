@@ -1,0 +1,96 @@
+"""Records whose pictures stay in their files, and files read in several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from sfumato.data import images as pictures
+from sfumato.data.levels import Levels
+from sfumato.data.records import Progress
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_BLOCK = 4096
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FileRecords:
+    """One part of a source whose pictures stay in their files and are decoded whenever they are asked for.
+
+    For sets that memory cannot hold; the pictures are those that `Records` would hold.
+
+    Args:
+        files: array (N,) of paths.
+        labels: int64 array (N,), positions in the source's class list.
+        codes: uint8 array (N, 32), each record's own two (`codes`).
+        users: array (N,) of text that says whose picture each one is, where the source knows.
+        size, channels: what every picture is brought to.
+        levels: what was declared of pixels of 16 bits.
+    """
+
+    files: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    codes: np.ndarray = field(repr=False)
+    users: np.ndarray | None = field(repr=False, default=None)
+    size: int
+    channels: int
+    levels: Levels | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """N, H, W, C."""
+        return (len(self), self.size, self.size, self.channels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: none."""
+        return 0
+
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Pictures uint8 (n, H, W, C) of the records at these positions."""
+        paths = [Path(path) for path in self.files[rows]]
+        pixels = np.empty((len(paths), *self.shape[1:]), np.uint8)
+        for index, picture in enumerate(in_threads(self._picture, paths)):
+            pixels[index] = picture
+        return pixels
+
+    def chosen(self, which: np.ndarray) -> FileRecords:
+        """The records where the mask (N,) is true."""
+        return replace(
+            self,
+            files=self.files[which],
+            labels=self.labels[which],
+            codes=self.codes[which],
+            users=None if self.users is None else self.users[which],
+        )
+
+    def _picture(self, path: Path) -> np.ndarray:
+        content = pictures.read_bytes(path)
+        return pictures.decode(content, path, size=self.size, channels=self.channels, levels=self.levels)
+
+
+def in_threads(
+    work: Callable[[Item], Result], items: Sequence[Item], progress: Progress | None = None
+) -> Iterator[Result]:
+    """The results in the order of the items, so that the first bad file by name is the one that is reported."""
+    pool = ThreadPoolExecutor()
+    try:
+        done = 0
+        for start in range(0, len(items), _BLOCK):
+            for result in pool.map(work, items[start : start + _BLOCK]):
+                yield result
+                done += 1
+                if progress is not None:
+                    progress(done, len(items))
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,35 @@
+"""What one kind of source hands back once it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.data.file_records import FileRecords
+from sfumato.data.records import Records
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Loaded:
+    """What one kind of source hands back.
+
+    Args:
+        train: the part to learn from.
+        test: the part to measure on.
+        classes: class names; a label is a position in it.
+        classes_listed: whether somebody wrote the class list down (the owner or the file), so that a class without
+            any picture is meant; otherwise the list is what the labels show.
+        parted: whether the parts were made beforehand; otherwise the keyed hash made them.
+        size_rule: how the pictures' size came about, in words.
+        filtered: whether the set was filtered by looking at private data.
+        larger: the part to learn from with its pictures at `zoomed` pixels a side; None where that was not asked for,
+            or where the originals are arrays that are no larger than the pictures are.
+    """
+
+    train: Records | FileRecords
+    test: Records | FileRecords
+    classes: tuple[str, ...]
+    classes_listed: bool
+    parted: bool
+    size_rule: str
+    filtered: bool = False
+    larger: Records | FileRecords | None = None

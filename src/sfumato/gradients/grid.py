@@ -1,0 +1,55 @@
+"""Sums of clipped gradients on an integer grid: in whatever order parts come, from however many workers, the same bits.
+
+A grid step is C 2^-38 for the clipping norm C. Rounding a part to the grid moves it by at most half a step in each
+coordinate, in norm by sqrt(d) C 2^-39 for d parameters. Where an example joins or leaves a part, that happens twice;
+clip factors are smaller by as much (`clipping.clip_factors`), so the bound C holds for sums on the grid as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+STEP = 2.0**-38
+"""In units of C."""
+MOST_EXAMPLES = 1 << 24
+"""Sums of so many examples fit, with room for a batch that happens to be larger than expected."""
+
+
+def allowance(elements: int) -> float:
+    """By how much, in units of C, rounding to the grid may move the difference that one example makes to a sum.
+
+    Args:
+        elements: d, the number of trained parameters' elements.
+    """
+    return STEP * elements**0.5
+
+
+class GridSum:
+    """The sum of the parts of a step, on the grid.
+
+    Args:
+        like: {name: tensor} of the shapes and on the devices of the parts.
+        max_norm: C.
+
+    >>> total = GridSum({"w": torch.zeros(2)}, max_norm=0.5)
+    >>> for part in ([0.1, 0.2], [0.3, 0.4]):
+    ...     total.add({"w": torch.tensor(part)})
+    >>> [round(value, 6) for value in total.value()["w"].tolist()]
+    [0.4, 0.6]
+    """
+
+    def __init__(self, like: Mapping[str, Tensor], *, max_norm: float):
+        self._step = STEP * max_norm
+        self._total = {name: torch.zeros_like(value, dtype=torch.int64) for name, value in like.items()}
+
+    def add(self, part: Mapping[str, Tensor]) -> None:
+        """Add a part of the step's participants."""
+        for name, total in self._total.items():
+            total += (part[name].double() / self._step).round_().to(torch.int64)
+
+    def value(self) -> dict[str, Tensor]:
+        """{name: float64 tensor} in the units of the parts."""
+        return {name: total.double().mul_(self._step) for name, total in self._total.items()}

@@ -1,0 +1,233 @@
+"""The per-example gradients of one tensor from one use of it: what a use can do, and its plain form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from sfumato.gradients import clipping
+
+# Numbers in one tile of per-example gradients: a few megabytes, which stay in a core's cache.
+TILE = 1 << 20
+# Rounding of a weight gradient, in units of the type's rounding, relative to the sum of its absolute terms: so much,
+# and one more for so many positions. With 65,536 positions errors of 71 units were seen, with a million of 3,200.
+_ALLOWED_ROUNDINGS, _POSITIONS_PER_ROUNDING = 4, 256
+
+
+class RowMap(NamedTuple):
+    """What a use must know of a tensor V, each row of which is a function of one row of a parameter.
+
+    Attributes:
+        values: (rows, ...), V itself.
+        scales: (rows,) float64, s of `derived`.
+        sizes: (rows,) float64, at least the norm of the map that pulls a row's gradient back.
+    """
+
+    values: Tensor
+    scales: Tensor
+    sizes: Tensor
+
+
+class RowStatistics(NamedTuple):
+    """What the norm of a pulled-back gradient needs, for per-example gradients G of a tensor with rows v_i (`RowMap`).
+
+    Attributes:
+        squares: (B,) float64, ``sum_i s_i^2 |G_bi|^2``.
+        own: (B, rows) float64, ``G_bi . v_i``.
+        ones: (B, rows) float64, ``G_bi . 1``.
+        rounding: (B,) float64, what `weighted_sum` and the dots may be wrong by, in norm, once it is pulled back.
+        own_rounding: (B, rows) float64, what `own` may be wrong by besides.
+    """
+
+    squares: Tensor
+    own: Tensor
+    ones: Tensor
+    rounding: Tensor
+    own_rounding: Tensor
+
+
+class Use(Protocol):
+    """The per-example gradients of one tensor from one use of it, in whatever form is cheapest."""
+
+    def squared_norms(self) -> Tensor:
+        """(B,) float64, never smaller than the square of what `weighted_sum` adds for the example with factor 1."""
+        ...
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """``sum_b factors_b G_b``, of the tensor's shape, float32 at least; factors (B,), zero means excluded."""
+        ...
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        """(B, *shape), the per-example gradients themselves, or those of the examples `rows` alone."""
+        ...
+
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
+        """For a tensor that is itself a function of parameters."""
+        ...
+
+    def bytes(self) -> int:
+        """Memory held, in bytes."""
+        ...
+
+
+def unit_roundoff(tensor: Tensor) -> float:
+    """The rounding unit of matrix products of such tensors, which may be coarser than the type's."""
+    if tensor.dtype == torch.float64:
+        return torch.finfo(torch.float64).eps / 2
+    try:
+        lax = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}[torch.get_float32_matmul_precision()]
+    except RuntimeError:  # precisions were set one by one, which this question refuses to sum up
+        return 2.0**-8
+    if tensor.device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+        lax = max(lax, 2.0**-11)
+    return lax
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """The largest allowance for rounding, relative to the norm: beyond it an example is instantiated."""
+    return 3e-10 if dtype == torch.float64 else 5e-5
+
+
+def rounding(reach: Tensor, like: Tensor, positions: int) -> Tensor:
+    """By how much a computed weight gradient may differ from the exact one in norm.
+
+    Args:
+        reach: (B,) bounds on the sums of the absolute terms.
+        like: one of the factors, for its type and device.
+        positions: the terms of an example's gradient.
+    """
+    return (_ALLOWED_ROUNDINGS + positions / _POSITIONS_PER_ROUNDING) * unit_roundoff(like) * reach
+
+
+class Instantiated:
+    """Per-example gradients (B, *shape) as they are: the plain way, and the common form of all others."""
+
+    def __init__(self, values: Tensor):
+        self._values = values
+
+    def squared_norms(self) -> Tensor:
+        return clipping.squared_norms(self._values)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        return clipping.weighted_sum(self._values, factors)
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        return self._values if rows is None else self._values[rows]
+
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
+        return row_statistics_of(self._values, rows)
+
+    def bytes(self) -> int:
+        return self._values.numel() * self._values.element_size()
+
+
+def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
+    """Of (b, rows, ...) that are summed as they are."""
+    each = gradients.flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(-1)
+    squares = clipping.squared_lengths(each)
+    return RowStatistics(
+        squares=squares @ rows.scales.square(),
+        own=(each * rows.values.reshape(each.shape[1:])).sum(dim=-1).double(),
+        ones=each.sum(dim=-1).double(),
+        rounding=rounding((squares @ rows.sizes.square()).sqrt(), each, 0),
+        own_rounding=torch.zeros_like(squares),
+    )
+
+
+def of_all(parts: list[RowStatistics]) -> RowStatistics:
+    """Of all examples, from those of the tiles."""
+    return RowStatistics(*map(torch.cat, zip(*parts, strict=True)))
+
+
+class Kernel(Protocol):
+    """The arithmetic of one linear map of a weight (out, ...), used at T positions of each example.
+
+    Inputs ``x`` and output gradients ``g`` have the axis of examples and views, (B*K, ...), first.
+    """
+
+    joins: ClassVar[bool]
+    """Whether the second axis of x and g is that of positions, so that uses of one weight can be joined there."""
+
+    @property
+    def views(self) -> int:
+        """K; images of one example follow each other."""
+        ...
+
+    def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
+        """(b, *shape): per-example gradients."""
+        ...
+
+    def total(self, x: Tensor, g: Tensor) -> Tensor:
+        """The ordinary gradient of the weight, summed over examples."""
+        ...
+
+    def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
+        """(b,) float64: ``sum_tt' (a_t . a_t') (g_t . g_t')``, in float64 throughout."""
+        ...
+
+    def spread(self) -> float:
+        """At least ``sum_t |a_t| |g_t|`` over ``|x| |g|``, with a_t what the weight meets at position t."""
+        ...
+
+    def positions(self, g: Tensor) -> int:
+        """T, those of all views together."""
+        ...
+
+    def gradient_elements(self) -> int:
+        """Numbers in one per-example gradient."""
+        ...
+
+    def fan_in(self) -> int:
+        """Numbers in one row of the weight."""
+        ...
+
+    def ways(self) -> tuple[str, ...]:
+        """Those of `instantiate` that can be used here, the usual one first."""
+        ...
+
+    def has_gram(self) -> bool:
+        """Whether `squares_by_gram` can be used."""
+        ...
+
+    def gram_pays(self, x: Tensor, g: Tensor) -> bool:
+        """Whether it can, and is not far more arithmetic than the gradients themselves."""
+        ...
+
+    def gram_elements(self, x: Tensor, g: Tensor) -> int:
+        """Numbers that `squares_by_gram` writes for one example."""
+        ...
+
+    def row_squares(self, g: Tensor) -> Tensor:
+        """(b, out) float64: squared norms of each example's output gradients, by output channel."""
+        ...
+
+    def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
+        """Output gradients with a factor for each output channel."""
+        ...
+
+    def applied(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The map of the inputs, without a bias."""
+        ...
+
+    def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor:
+        """(b, out) float64: ``sum_t g_to (y_to - bias_o)``."""
+        ...
+
+    def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
+        """(b, out) float64: ``sum_t g_to (a_t . 1)``, the row sums of the gradients."""
+        ...
+
+
+def slices(examples: int, each: int, views: int = 1) -> Iterator[slice]:
+    """Slices of the examples' images, K = views of each, so that `each` numbers per example stay within a tile.
+
+    Tiles are of like sizes, and hold as many examples for one thread as for another.
+    """
+    step, threads = max(1, TILE // max(1, each)), torch.get_num_threads()
+    step = round(step / threads) * threads or step
+    count = max(1, -(-examples // step))
+    step = -(-examples // (count * threads)) * threads if step >= threads else -(-examples // count)
+    return (slice(start * views, min(start + step, examples) * views) for start in range(0, examples, max(1, step)))
