@@ -287,6 +287,18 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
     assert "next: sfumato train SOURCE --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 1e-05" in printed.err
 
 
+def test_plan_names_what_looks_wrong_as_train_does(capsys):
+    for options, notes in (
+        ("--batch-size 100 --steps 50 --epsilon 8 --delta 1e-4", ()),
+        ("--batch-size 100 --steps 50 --epsilon 8 --delta 0.5", ("delta 0.5 is above 1/N",)),
+        ("--batch-size 100 --steps 50 --epsilon 0.01", ("even 2 classes of about 500 images each leave a signal of",)),
+    ):
+        assert main(shlex.split(f"plan --examples 1000 {options} --json")) == 0
+        told = capsys.readouterr().err
+        assert told.count("note: ") == len(notes), told
+        assert all(f"note: {note}" in told for note in notes)
+
+
 # -- tradeoff ----------------------------------------------------------------------------------------------------------
 
 TRADEOFF = "tradeoff --examples 2000 --epsilon 2 --delta 1e-4 --batch-size 500 2000 --noise-multiplier 4 8"
