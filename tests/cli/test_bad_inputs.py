@@ -396,6 +396,7 @@ def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatc
         ("plan", 2),
         ("plan --examples 9 --steps 9", 2),
         ("tradeoff --examples 9", 2),
+        ("sweep digits", 2),
         ("train digits --window 5", 2),
         ("train digits --bit-depth many", 2),
         ("train digits --bit-depth 17", 1),

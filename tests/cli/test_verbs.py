@@ -401,6 +401,25 @@ def test_report_writes_the_page_again_and_a_public_one(call, run):
     call(f"verify {run}")
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("statement.json", '"epsilon": 0', '"epsilon": 1'),
+        ("plan.json", '"max_norm": 1.0', '"max_norm": 2.0'),
+        ("ledger.jsonl", '"step":1', '"step":7'),
+    ],
+)
+def test_report_says_that_a_run_was_changed(run, capsys, name, old, new):
+    assert main(["report", run]) == 0
+    assert "is not as the run left it" not in capsys.readouterr().err
+    text = Path(run, name).read_text()
+    assert old in text
+    Path(run, name).write_text(text.replace(old, new))
+    assert main(["report", run]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"note: {run}/{name} is not as the run left it; see sfumato verify {run}"
+
+
 def test_verify_says_in_one_line_that_the_statement_follows(call, run):
     line = call(f"verify {run}")
     assert line.count("\n") == 1

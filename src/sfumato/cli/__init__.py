@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = parse(given)
         return verb if isinstance(verb, int) else verb.run()
     except SfumatoError as error:
-        from sfumato.cli.options import IncompleteError
+        from sfumato.cli.options import UnclearError
 
         print(f"error: {in_options(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
-        return 2 if isinstance(error, IncompleteError) else 1
+        return 2 if isinstance(error, UnclearError) else 1
     except KeyboardInterrupt:
         print("interrupted: an unfinished run goes on when the same command is given again", file=sys.stderr)
         return 130

@@ -112,7 +112,7 @@ class Dedup:
             asdict(pair) | {"public": places[0][pair.public], "private": places[1][pair.private]} for pair in pairs
         ]
         write(place / "pairs.json", json.dumps(listed, indent=1).encode(), private=True)
-        shown = _shown(pairs, *images, *places)
+        shown = _shown(pairs, images[0], images[1], places[0], places[1])
         write(place / "pairs.html", page_of_pairs("Alike in both sets", summary, shown).encode(), private=True)
         # A filter by a set that was filtered by private data is not stable either.
         marked = self.drop == "public" or public.filtered or private.filtered

@@ -9,8 +9,8 @@ import tyro
 from sfumato._checks import SfumatoError
 
 
-class IncompleteError(SfumatoError):
-    """A command that lacks something: it cannot be understood, as where the parser misses an argument."""
+class UnclearError(SfumatoError):
+    """A command that cannot be understood, though the parser lets it pass: something is missing, or cannot be read."""
 
 
 def _shown(metavar: str, hint: str = "") -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato.cli import console
-from sfumato.cli.options import Delta, IncompleteError, Number, Whole
+from sfumato.cli.options import Delta, Number, UnclearError, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +41,14 @@ class Plan:
         from sfumato.privacy.remarks import above_one_record, weak_signal
 
         if self.examples is None:
-            raise IncompleteError(
+            raise UnclearError(
                 "--examples is missing", "give the number of training examples, such as --examples 50000"
             )
         positive_integer("examples", self.examples)
         four = ("batch_size", "steps", "noise_multiplier", "epsilon")
         given = [f"--{name.replace('_', '-')}" for name in four if getattr(self, name) is not None]
         if len(given) != 3:
-            raise IncompleteError(
+            raise UnclearError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
                 f"{', '.join(given) or 'none'}",
                 "leave out only the one that should follow from the others",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import BatchSizes, Delta, IncompleteError, Multipliers, Number, Path, SingleView, Whole
+from sfumato.cli.options import BatchSizes, Delta, Multipliers, Number, Path, SingleView, UnclearError, Whole
 
 if TYPE_CHECKING:
     from sfumato.privacy.tradeoff import Frontier, Point
@@ -60,7 +60,7 @@ class Tradeoff:
 
         if self.examples is None or self.epsilon is None:
             missing = "--examples" if self.examples is None else "--epsilon"
-            raise IncompleteError(
+            raise UnclearError(
                 f"{missing} is missing", "give budget and number of examples, as in --examples 50000 --epsilon 8"
             )
         positive_integer("examples", self.examples)
