@@ -16,9 +16,12 @@ from pathlib import Path
 import torch
 
 from sfumato import ClippedGradient, Noise, PrivacyPlan, open_source
+from sfumato.privacy import Ledger
 from sfumato.runs.directory import LEDGER, RunDirectory
-from sfumato.training import loop
+from sfumato.training import resume
 from sfumato.training.prepare import prepare
+from sfumato.training.run import go_on
+from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
@@ -48,32 +51,16 @@ def measure(source, model: str, steps: int, batch_size: int) -> dict[str, object
     spent: dict[str, float] = {}
     timed(ClippedGradient, "__call__", spent)
     timed(Noise, "add", spent)
-    timed(loop.Inputs, "__init__", spent)
-    examiner = loop.examiner
-    measured = {"evaluation": 0.0}
-
-    def timed_examiner(*arguments):
-        began = time.perf_counter()
-        examine = examiner(*arguments)
-        measured["evaluation"] += time.perf_counter() - began
-
-        def outer(weights):
-            began = time.perf_counter()
-            try:
-                return examine(weights)
-            finally:
-                measured["evaluation"] += time.perf_counter() - began
-
-        return outer
-
-    loop.examiner = timed_examiner
+    timed(steps.Inputs, "__init__", spent)
+    timed(Scorer, "__init__", spent)
+    timed(Scorer, "outputs", spent)
     run = RunDirectory(Path(tempfile.mkdtemp()) / "run")
-    loop.begin(job, run)
+    resume.begin(job, run)
     began = time.perf_counter()
-    with loop.Ledger(run / LEDGER) as ledger:
-        loop.take_steps(job, run, ledger)
-    whole = time.perf_counter() - began - spent.pop("__init__") - measured["evaluation"]
-    loop.examiner = examiner
+    with Ledger(run / LEDGER) as ledger:
+        go_on(job, run, ledger)
+    evaluating = spent.pop("outputs")
+    whole = time.perf_counter() - began - spent.pop("__init__") - evaluating
     gradient, noise = spent["__call__"], spent["add"]
     return {
         "model": model,
@@ -83,7 +70,7 @@ def measure(source, model: str, steps: int, batch_size: int) -> dict[str, object
         "gradient": gradient / whole,
         "noise": noise / whole,
         "overhead": 1 - (gradient + noise) / whole,
-        "evaluation_seconds_in_all": measured["evaluation"],
+        "evaluation_seconds_in_all": evaluating,
     }
 
 

@@ -1,6 +1,68 @@
-"""One thread for torch in all tests and in the processes that they start: small work does not gain from more, and on a
-busy machine several threads wait for each other."""
+"""One thread for torch in all tests and in the processes that they start (small work does not gain from more, and on a
+busy machine several threads wait for each other); an owner's directory for each test; small runs to look at."""
+
+from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch) -> Path:
+    """An owner's directory for each test."""
+    path = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("SFUMATO_HOME", str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def arrays(tmp_path_factory) -> str:
+    """A private source of little pictures, four classes by where a bright spot is."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(240) % 4
+    images = generator.integers(0, 60, (240, 8, 8), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[4 * (label // 2) : 4 * (label // 2) + 4, 4 * (label % 2) : 4 * (label % 2) + 4] += 150
+    path = tmp_path_factory.mktemp("arrays") / "spots.npz"
+    np.savez(path, x_train=images[:200], y_train=labels[:200], x_test=images[200:], y_test=labels[200:])
+    return f"npz:{path}"
+
+
+@pytest.fixture(scope="session")
+def spots(arrays) -> Source:
+    return open_source(arrays, owner_key=bytes(32))
+
+
+@pytest.fixture(scope="session")
+def plan() -> PrivacyPlan:
+    return PrivacyPlan.calibrate(examples=200, batch_size=50, steps=12, epsilon=8.0, delta=1e-3)
+
+
+@pytest.fixture(scope="session")
+def options() -> dict:
+    """How the runs here are trained."""
+    return {"learning_rate": 1.0, "averaging": EMA(0.9), "views": 2, "shift": 1, "seed": 5, "threads": 1}
+
+
+@pytest.fixture(scope="session")
+def one_run(tmp_path_factory, spots, plan, options) -> Run:
+    """A finished run; tests that change files copy it."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+    try:
+        return train("cnn", spots, plan, directory=tmp_path_factory.mktemp("runs") / "spots", **options)
+    finally:
+        patch.undo()
+
+
+@pytest.fixture
+def copy(one_run, tmp_path) -> Path:
+    return Path(shutil.copytree(one_run.directory, tmp_path / "copy"))

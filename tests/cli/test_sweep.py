@@ -322,6 +322,25 @@ def test_a_selection_goes_on_only_as_what_it_was(call, spots, monkeypatch):
     assert "what began there differs in its search: selection draws mean was 3.0 and is 4.0," in told
 
 
+def test_a_selection_goes_on_with_its_own_key_alone(call, spots, monkeypatch):
+    """By another key another number of candidates would be drawn: a search that was begun again is another law."""
+    key, record = Path(".won.search/search.key"), Path(".won.search/search.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(search_private, "carried_out", lambda *_, **__: (_ for _ in ()).throw(StopError))
+        for _ in range(2):  # begun, and gone on with
+            with pytest.raises(StopError):
+                main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
+    own = key.read_bytes()
+    key.unlink()
+    randomness.DiceKey.fresh().save(key)
+    assert "is not the one that the search began with" in call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
+    key.write_bytes(own)
+    begun = json.loads(record.read_text())
+    record.write_text(json.dumps({name: begun[name] for name in begun if name != "key_check"}))
+    assert "is not the one that the search began with" in call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
+    assert files(".") == {"spots.npz", str(key), str(record)}, "nothing was trained"
+
+
 def test_scores_may_be_taken_on_public_data(call, spots):
     np.savez("other.npz", **np.load("spots.npz"))
     told = call(f"sweep {spots} {QUICK} {SELECTED} --score-on npz:other.npz", status=1)

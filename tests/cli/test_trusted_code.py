@@ -162,11 +162,18 @@ def test_an_unfinished_run_s_code_is_not_run(mine, elsewhere, capsys, verb, run)
 def test_a_model_file_that_lacks_something_is_refused(mine, elsewhere):
     tensors, metadata = read_safetensors(mine / "private" / "model.safetensors")
     about = json.loads(metadata[METADATA])
-    for name in ("model", "classes", "size", "statement", "format"):
+    for name, problem in (
+        *(
+            (name, f"says of its model that {name} is missing")
+            for name in ("model", "classes", "size", "test_fraction")
+        ),
+        ("statement", "is no model of sfumato"),
+        ("format", "was written by another version of sfumato"),
+    ):
         less = {key: value for key, value in about.items() if key != name}
         Path("b.safetensors").write_bytes(to_bytes(tensors, {METADATA: json.dumps(less)}))
-        with pytest.raises(sfumato.SfumatoError, match="is no model of sfumato"):
-            sfumato.load("b.safetensors")
+        with pytest.raises(sfumato.SfumatoError, match=problem):
+            sfumato.load("b.safetensors", model="owncode:build,depth=2")
     for text in ("[]", "3", "{}", '"a"'):
         Path("b.safetensors").write_bytes(to_bytes(tensors, {METADATA: text}))
         with pytest.raises(sfumato.SfumatoError, match="is no model of sfumato"):

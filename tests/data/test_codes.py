@@ -82,6 +82,14 @@ def test_a_code_is_that_of_the_pixels_and_their_shape(first, second):
     assert pixel_code(KEY, grey) == pixel_code(KEY, np.repeat(grey, 3, axis=2)), "of grey pictures one channel counts"
 
 
+@pytest.mark.parametrize("channel", [0, 1, 2])
+def test_pictures_that_differ_in_one_channel_alone_have_different_codes(channel):
+    for one in (np.random.default_rng(0).integers(256, size=(4, 5, 3), dtype=np.uint8), np.zeros((4, 5, 3), np.uint8)):
+        other = one.copy()
+        other[2, 3, channel] ^= 1
+        assert pixel_code(KEY, one) != pixel_code(KEY, other)
+
+
 def test_large_jpegs_are_known_by_their_files_alone(tmp_path):
     """Unpacking them as a whole would take several times as long as reading them."""
     generator = np.random.default_rng(0)

@@ -56,6 +56,23 @@ def test_the_slow_road_is_exact(compare, model, views):
     assert model is Branching or gradient.unused_parameters == ()
 
 
+@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
+def test_an_example_whose_loss_alone_is_not_finite_adds_zero_on_the_slow_road(compare, bad):
+    """Its gradient is as good as any other, and as small: only the loss tells."""
+
+    def loss(outputs, targets):
+        return (outputs.square().sum(1) + targets).mean()
+
+    x, y = torch.randn(3, 4).double(), torch.tensor([0, bad, 0]).double()
+    model = Branching().double()
+    with pytest.warns(RuntimeWarning, match="one at a time"):
+        gradient = compare(model, x, y, loss=loss)
+    total, others = gradient(x, y), gradient(x[[0, 2]], y[[0, 2]])
+    assert total.norms.isfinite().all()
+    assert total.losses.isfinite().tolist() == [True, False, True]
+    assert all(torch.equal(value, others.gradients[name]) for name, value in total.gradients.items())
+
+
 def test_a_bad_example_adds_zero_on_the_slow_road():
     x = torch.randn(3, 4)
     x[1, 0] = float("nan")

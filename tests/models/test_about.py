@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 import sfumato
 from sfumato import SfumatoError, models
 from sfumato.models import METADATA, about_of
+from sfumato.models.about import REQUIRED
 
 RIGHT = {
     "format": 2,
@@ -59,6 +60,13 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, name, value):
         with pytest.raises(SfumatoError, match=f"says of its model that {name} is") as refusal:
             use()
         assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("name", [name for name in REQUIRED if name != "statement"])
+def test_what_is_missing_is_refused_by_name(tmp_path, name):
+    about = {other: value for other, value in RIGHT.items() if other != name}
+    with pytest.raises(SfumatoError, match=f"a says of its model that {name} is missing"):
+        about_of({METADATA: json.dumps(about)}, "a")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,13 @@ def test_options_follow_after_commas():
     )
 
 
+@pytest.mark.parametrize("length", [900, 5000, 100_000])
+def test_a_value_that_no_parser_takes_is_text(length):
+    """Python's own ends with a different error for each of these lengths."""
+    value = "-" * length + "1"
+    assert parse(f"cnn,a={value}") == ("cnn", {"a": value})
+
+
 @pytest.mark.parametrize("spelling", ["cnn,", "cnn,norm", "cnn,=3", "cnn,a b=3"])
 def test_what_is_no_option_is_refused(spelling):
     with pytest.raises(SfumatoError, match="is no option; write options as in wrn-16-4,norm=none"):

@@ -124,6 +124,8 @@ def test_a_plan_survives_json(plan):
     [
         {"steps": None},
         {"steps": 1.5},
+        {"steps": 10_000_001},
+        {"noise_multiplier": 1e300},
         {"sampling": "Shuffled"},
         {"mechanism": "Laplace"},
         {"delta": "1e-5"},

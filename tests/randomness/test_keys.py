@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import stat
 
@@ -44,6 +46,17 @@ def test_every_bit_of_the_key_matters(position):
 def test_the_generator_carries_more_than_256_derived_bits():
     state = DiceKey.from_seed(0).generator("noise", 0).bit_generator.state["state"]
     assert np.count_nonzero(state["key"]) + np.count_nonzero(state["counter"]) == 5
+
+
+def test_a_check_value_is_its_run_s_and_holds_nothing_of_the_key():
+    """It stands in the ledger, which may be published; and runs that have begun know their keys by it."""
+    secret = bytes(range(32))
+    values = {run: DiceKey(secret).check_value(run) for run in ("", "a", "b", "c" * 64)}
+    for run, value in values.items():
+        message = len(b"check").to_bytes(8, "big") + b"check" + len(run).to_bytes(8, "big") + run.encode() + bytes(8)
+        assert value == hmac.digest(secret, message, hashlib.sha512)[:32].hex()
+        assert not any(secret[place : place + 4] in bytes.fromhex(value) for place in range(29))
+    assert len(set(values.values())) == len(values)
 
 
 def test_fresh_keys_differ_and_hide():

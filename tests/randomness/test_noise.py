@@ -63,6 +63,19 @@ def test_no_noise_comes_again(far):
         assert not torch.isclose(one, other).any()
 
 
+def test_the_noise_is_drawn_in_float64_and_rounded_once_with_the_sum():
+    """As every statement says; digit for digit, since a resumed run must have the noise that it had."""
+    key, generator = DiceKey.from_seed(0), np.random.default_rng(1)
+    noise = Noise(Gaussian(noise_multiplier=1.7), sensitivity=0.3, key=key)
+    for step, name, shape in ((0, "weight", (40, 5)), (9, "bias", (7,)), (9, "gain", ())):
+        total = generator.normal(size=shape, scale=10)
+        drawn = key.generator("noise", step, name).standard_normal(shape, dtype=np.float64)
+        expected = np.asarray(total + 1.7 * 0.3 * drawn, dtype=np.float32)
+        found = noise.add({name: torch.tensor(total)}, step)[name]
+        assert found.dtype == torch.float32
+        assert np.array_equal(found.numpy(), expected)
+
+
 def test_coordinates_are_independent():
     values = draw()
     for lag in (1, 2, 64, 1024):

@@ -45,6 +45,16 @@ def test_a_wrong_probability_would_be_rejected():
     assert abs(z_of(table(0.21).sum(), STEPS * RECORDS, 0.2)) > LIMIT
 
 
+@pytest.mark.parametrize("batch_size", [1, 20, 777])
+def test_the_coins_that_come_up_are_those_below_q_and_no_other(batch_size):
+    """A probability that is wrong by a hundredth is too little to see in few draws, and too much for the promise."""
+    key, records = DiceKey.from_seed(0), 200_000
+    sampler = Sampler(poisson(1000, batch_size), key, records=records)
+    for step in (0, 3):
+        coins = key.generator("sampling", step).random(records)
+        assert sampler.draw(step).tolist() == [index for index in range(records) if coins[index] < batch_size / 1000]
+
+
 def test_batch_sizes_are_binomial_and_not_constant():
     sizes = table().sum(1)
     expected = RECORDS * 0.2 * 0.8

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from dataclasses import replace
+
 import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato.privacy import Draws, PrivateSelection
 from sfumato.runs import uses
 
 
@@ -61,6 +66,23 @@ def test_a_line_that_was_whole_and_is_cut_or_lost_is_missed(tmp_path, place):
             uses.plans(["a"], tmp_path)
 
 
+def test_two_runs_that_begin_at_once_are_both_in_the_list(tmp_path, monkeypatch):
+    """A line that came in between the reading of the last one and the writing of the next would break the chain."""
+    uses.record(["a"], "run0", plan(50), tmp_path)
+    other, code = threading.Thread(target=uses.record, args=(["a"], "run1", plan(60), tmp_path)), uses._code
+
+    def slow(line):
+        monkeypatch.setattr(uses, "_code", code)
+        other.start()
+        other.join(timeout=0.3)  # it waits for its turn, so this one has to go on first
+        return code(line)
+
+    monkeypatch.setattr(uses, "_code", slow)
+    uses.record(["a"], "run2", plan(70), tmp_path)
+    other.join()
+    assert [found.steps for found in uses.plans(["a"], tmp_path)] == [50, 70, 60]
+
+
 def test_one_run_has_one_plan(tmp_path):
     uses.record(["a"], "run1", plan(50), tmp_path)
     uses.record(["b"], "run1", plan(1), tmp_path)
@@ -94,6 +116,16 @@ def test_a_whole_line_that_cannot_be_read_is_refused(tmp_path, damage):
         uses.plans(["a"], tmp_path)
 
 
+def test_a_line_of_both_a_plan_and_a_selection_is_refused(tmp_path):
+    """Whichever were read, the line might mean the other."""
+    selection = PrivateSelection(plan=plan(1), draws=Draws(mean=2), score_noise=None)
+    uses.record(["a"], "run1", plan(50), tmp_path)
+    path = tmp_path / uses.FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"selection": selection.to_dict()}) + "\n")
+    with pytest.raises(SfumatoError, match="it has both a plan and a selection"):
+        uses.plans(["a"], tmp_path)
+
+
 def test_together_is_one_long_run_for_equal_plans():
     epsilon, delta = uses.together([plan(50), plan(100)])
     assert epsilon == pytest.approx(plan(150).epsilon(), rel=1e-3)
@@ -104,6 +136,25 @@ def test_together_is_more_than_each_and_less_than_the_sum():
     parts = [plan(50), plan(30, sigma=1.5), plan(80, batch_size=50)]
     epsilon, _ = uses.together(parts)
     assert max(part.epsilon() for part in parts) < epsilon < sum(part.epsilon() for part in parts)
+
+
+def test_selections_and_runs_share_one_delta_equally():
+    """Basic composition: the deltas of the parts add up to the delta that the owner is told."""
+    public = PrivateSelection(plan=plan(30), draws=Draws(mean=5), score_noise=None)
+    noisy = PrivateSelection(plan=plan(20, sigma=3.0), draws=Draws(mean=10), score_noise=25.0)
+    share = 1e-5 / 3
+    expected = public.epsilon(share) + noisy.epsilon(share) + plan(150).epsilon(share)
+    assert uses.together([public, plan(50), noisy, plan(100)]) == (pytest.approx(expected, rel=1e-3), 1e-5)
+    assert uses.together([public, noisy]) == (pytest.approx(public.epsilon(5e-6) + noisy.epsilon(5e-6)), 1e-5)
+
+
+def test_what_the_owner_is_told_holds_at_the_largest_delta():
+    strict = replace(plan(30), delta=1e-7)
+    both = plan(80).epsilon(1e-5)
+    for order in ([strict, plan(50)], [plan(50), strict]):
+        assert uses.together(order) == (pytest.approx(both, rel=1e-3), 1e-5)
+    chosen = PrivateSelection(plan=strict, draws=Draws(mean=5), score_noise=None)
+    assert uses.together([chosen, plan(50)])[1] == uses.together([plan(50), chosen])[1] == 1e-5
 
 
 def test_many_different_plans_are_still_bounded():

@@ -69,6 +69,13 @@ def hidden_seed(copy):
     (copy / "statement.json").write_text(json.dumps(data))
 
 
+def ended_before_it_began(copy):
+    """Statement, model and ledger agree on it."""
+    written = json.loads((copy / "statement.json").read_text())
+    plan, facts = PrivacyPlan.from_dict(written["plan"]), Circumstances.from_dict(written["circumstances"])
+    conclude_with(copy, Statement(plan=plan, circumstances=replace(facts, steps_taken=-1)).to_dict(), steps_taken=-1)
+
+
 DAMAGE = {
     "epsilon lowered in the statement": (
         lambda copy: edit_json(copy / "statement.json", epsilon=0.1),
@@ -106,6 +113,20 @@ DAMAGE = {
         lambda copy: rewrite(copy, lambda events: [*events[:5], events[-1]]),
         "it ends after 12 steps, but records 4",
     ),
+    "a release of another plan": (
+        lambda copy: rewrite(
+            copy, lambda events: [*events[:3], ("release", {**events[3][1], "plan": "0" * 64}), *events[4:]]
+        ),
+        "entry 3 is not step 2",
+    ),
+    "all releases of another plan": (
+        lambda copy: rewrite(
+            copy,
+            lambda events: [(kind, body | {"plan": "0" * 64} if kind == "release" else body) for kind, body in events],
+        ),
+        "entry 1 is not step 0",
+    ),
+    "an end before the first step": (ended_before_it_began, "it ends after -1 steps, but records 12"),
 }
 
 
@@ -149,6 +170,14 @@ def test_a_name_that_stands_twice_in_the_model_file_is_damage(copy):
     assert "the name 'classes' stands twice" in verify(copy).line
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "statement.json"])
+def test_a_pipe_in_place_of_a_file_is_damage_and_never_read(copy, name):
+    """Reading from it would wait for ever for somebody to write."""
+    (copy / name).unlink()
+    os.mkfifo(copy / name)
+    assert f"{name} is a pipe" in verify(copy).line
+
+
 def test_what_is_no_finished_run_is_refused(copy, tmp_path):
     (copy / "done").unlink()
     rewrite(copy, lambda events: events[:-1])
@@ -178,14 +207,14 @@ def test_the_published_files_alone_can_be_verified(copy, tmp_path):
 # -- a run that won a search -------------------------------------------------------------------------------------------
 
 
-def conclude_with(copy, statement):
+def conclude_with(copy, statement, **more):
     """What the end of a search leaves: statement, model and the ledger's last line speak of the same promise."""
     (copy / "statement.json").write_text(json.dumps(statement))
     _, metadata = read_safetensors(copy / "model.safetensors")
     about = {**json.loads(metadata[METADATA]), "statement": statement}
     weights = load_file(copy / "model.safetensors")
     (copy / "model.safetensors").write_bytes(to_bytes(weights, {METADATA: json.dumps(about, sort_keys=True)}))
-    last = {
+    last = more | {
         key: file_hash(copy / name) for key, name in (("model", "model.safetensors"), ("statement", "statement.json"))
     }
     rewrite(copy, lambda events: [*events[:-1], ("end", {**events[-1][1], **last})])

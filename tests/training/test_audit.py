@@ -30,18 +30,18 @@ class Recorder:
         self.released: list[dict[str, torch.Tensor]] = []
         inner = PrivateStep.__call__
 
-        def outer(private_step, step, micro_batches):
+        def outer(private_step, step, micro_batches, state):
             pieces = list(micro_batches)
             total = private_step.gradient.zeros()
             for inputs, targets, _ in pieces:
                 for name, part in private_step.gradient(inputs, targets).gradients.items():
                     total[name] += part
-            result = inner(private_step, step, pieces)
+            result, following = inner(private_step, step, pieces, state)
             self.steps.append(step)
             self.targets.append(np.concatenate([t.numpy() for _, t, _ in pieces]) if pieces else np.zeros(0, np.int64))
             self.sums.append(total)
             self.released.append(result)
-            return result
+            return result, following
 
         patch.setattr(PrivateStep, "__call__", outer)
 
@@ -182,9 +182,9 @@ class Zoom(nn.Module):
 
 def test_a_run_is_not_resumed_with_another_function(spots, plan, options, tmp_path, monkeypatch):
     from sfumato import SfumatoError
-    from sfumato.training import loop
+    from sfumato.training import run
 
-    monkeypatch.setattr(loop, "take_steps", lambda *arguments, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(run, "take_steps", lambda *arguments, **more: (_ for _ in ()).throw(KeyboardInterrupt))
     torch.manual_seed(0)
     choices = {**options, "views": 1, "shift": 0}
     with pytest.raises(KeyboardInterrupt):
@@ -225,9 +225,10 @@ class Drip:
         return ClippedSum(gradients={"weight": part}, norms=part, losses=part)
 
 
-def test_rounding_does_not_add_up_over_pieces():
+def test_rounding_does_not_add_up_over_pieces(monkeypatch):
     """Removing one example cuts all later pieces elsewhere: in float32 the partial sums would move by more than C."""
-    plan = PrivacyPlan.calibrate(examples=2, batch_size=2, steps=1, noise_multiplier=1e-9, delta=1e-6)
+    plan = PrivacyPlan.calibrate(examples=2, batch_size=2, steps=1, noise_multiplier=1.0, delta=1e-6)
+    monkeypatch.setattr(Noise, "standard_deviation", 1e-9)
     noise = Noise(plan.mechanism, sensitivity=1.0, key=DiceKey.from_seed(0))
     step = PrivateStep(plan=plan, gradient=Drip(), noise=noise)  # pyright: ignore[reportArgumentType]
     released = step(0, [(torch.zeros(1), torch.zeros(1))] * 10_001)["weight"] * 2

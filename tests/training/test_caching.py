@@ -15,11 +15,13 @@ from sfumato.data import AsStored, Cache, Records, Transform, open_source, put_a
 from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan
-from sfumato.randomness import DiceKey
+from sfumato.randomness import DiceKey, NoiseState
 from sfumato.runs import checkpoint
-from sfumato.training import Settings, caching, evaluate, inputs, loop, public, train
+from sfumato.training import Settings, caching, evaluate, inputs, public, train
+from sfumato.training.job import PublicTraining
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
+from sfumato.training.steps import PublicSteps
 
 KEY = bytes(32)
 
@@ -112,11 +114,12 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, pictur
     assert torch.equal(found, windows)
     seen, real = [], models.Head.forward
     monkeypatch.setattr(models.Head, "forward", lambda self, rows: (seen.append(rows), real(self, rows))[1])
-    training = public.PublicTraining(settings=settings, steps=1, batch_size=len(windows))
+    training = PublicTraining(settings=settings, steps=1, batch_size=len(windows))
     job = public.prepare(smaller, training)
     seen.clear()
-    public._descend(job, loop.optimizer_for(job.module, settings), DiceKey.from_seed(0), 0)
-    order = public._batch(job, DiceKey.from_seed(0), 0)
+    steps = PublicSteps(job, DiceKey.from_seed(0))
+    steps(0, NoiseState(step=0))
+    order = steps.batch(0)
     assert torch.equal(torch.cat(seen), windows[order].flatten(0, 1))
 
 

@@ -234,16 +234,17 @@ def test_a_torn_last_line_of_the_ledger_was_no_release(unfinished, short):
     same_run(unfinished, short, STEPS)
 
 
+def _stop_at_done(path, content, **options):
+    if path.name == "done":
+        raise StopError
+    directory.write(path, content, **options)
+
+
 @pytest.mark.parametrize("again", ["train", "finish"])
 @pytest.mark.parametrize("ending", ["train", "finish"])
 def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinished, ending, again, monkeypatch, capsys):
-    def stop(path, content, **options):
-        if path.name == "done":
-            raise StopError
-        directory.write(path, content, **options)
-
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "write", stop)
+        patch.setattr(finish, "write", _stop_at_done)
         with pytest.raises(StopError):
             main([ending, str(unfinished)])
     assert ledger.read(unfinished / "ledger.jsonl")[-1].kind == "end"
@@ -257,6 +258,24 @@ def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinishe
     assert verify(unfinished).holds
     assert [entry.kind for entry in ledger.read(unfinished / "ledger.jsonl")].count("end") == 1
     assert "is finished" in refusal(capsys, [again, str(unfinished)])
+
+
+def test_a_run_that_was_being_ended_early_takes_no_step_more(unfinished, capsys, monkeypatch):
+    """Its ledger has ended and its model is lost, so it can only be ended again; nothing is released after an end."""
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "write", _stop_at_done)
+        with pytest.raises(StopError):
+            main(["finish", str(unfinished)])
+    model = unfinished / "model.safetensors"
+    expected = file_hash(model)
+    model.unlink()
+    before = (unfinished / "ledger.jsonl").read_bytes()
+    line = refusal(capsys, ["train", str(unfinished)])
+    assert f"the run in {unfinished} was being ended after 2 of 3 steps; complete that (sfumato finish" in line
+    assert (unfinished / "ledger.jsonl").read_bytes() == before
+    assert main(["finish", str(unfinished)]) == 0
+    assert file_hash(model) == expected
+    assert verify(unfinished).holds
 
 
 COMMANDS_THAT_MEET_A_RUN = {
@@ -319,6 +338,15 @@ def test_a_secret_dice_key_is_kept_for_the_whole_run(tmp_path, monkeypatch):
     for name in ("one", "two"):
         assert main(["train", str(tmp_path / name / "run")]) == 0
     same_run(tmp_path / "one" / "run", tmp_path / "two" / "run", STEPS)
+
+
+def test_no_file_of_a_run_but_its_key_holds_the_key(begun, short):
+    """Not even the check value by which the ledger knows it: with the key the noise could be subtracted."""
+    secret = (begun / "dice.key").read_text().strip()
+    for path in [*begun.iterdir(), *short.iterdir()]:  # the key of the same command, though deleted, is the same
+        content = path.read_bytes()
+        held = secret.encode() in content.lower() or bytes.fromhex(secret) in content
+        assert held == (path.name == "dice.key"), path.name
 
 
 def _stop(*_):

@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, DiceKey, PrivacyPlan, SfumatoError, models, train
+from sfumato.training.evaluate import score_of
 from sfumato.training.inputs import Inputs, OnFeatures, features
-from sfumato.training.loop import examiner
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
+from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Performance, Settings
 
 
@@ -46,10 +47,11 @@ def test_the_clipped_gradient_is_that_of_the_whole_model(job, spots):
 
 def test_the_score_on_features_is_the_score_on_images(job, spots):
     torch.nn.init.normal_(job.module.head.weight)
-    on_features = examiner(job, Silence())(job.module.state_dict())
+    scorer = Scorer(job)
+    on_features = score_of(scorer.outputs(job.module.state_dict()), scorer.labels)
     job_without = prepare(None, spots, job.plan, job.settings)
     object.__setattr__(job_without, "trunk", None)
-    on_images = examiner(job_without, Silence())(job.module.state_dict())
+    on_images = score_of(Scorer(job_without).outputs(job.module.state_dict()), scorer.labels)
     assert on_features.accuracy == pytest.approx(on_images.accuracy)
     assert on_features.loss == pytest.approx(on_images.loss, rel=1e-5)
 

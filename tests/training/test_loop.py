@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from sfumato import DiceKey, Noise, PrivacyPlan, train
+from sfumato import DiceKey, Noise, PrivacyPlan, SfumatoError, open_source, train
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import Sampler
 from sfumato.runs.checkpoint import Checkpoint
@@ -41,6 +43,95 @@ def test_an_empty_batch_is_a_step_like_any_other(spots, plan, tmp_path, monkeypa
         assert torch.equal(value, noise[name] / 20)
     releases = [entry.body["step"] for entry in ledger.read(run.directory / "ledger.jsonl") if entry.kind == "release"]
     assert releases == list(range(plan.steps))
+
+
+class StopError(BaseException):
+    """Ends the process's work, as a kill would."""
+
+
+@pytest.fixture
+def stopped(spots, plan, tmp_path, monkeypatch):
+    """A function that begins a run, stops it in its first step, and returns its directory and its job."""
+
+    def stop(*_):
+        raise StopError
+
+    def stopped(model="linear"):
+        jobs, begin = [], loop.begin
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "begin", lambda job, run: (jobs.append(job), begin(job, run)))
+            patch.setattr(loop, "descend", stop)
+            with pytest.raises(StopError):
+                train(model, spots, plan, directory=tmp_path / "run", **PLAIN)
+        return tmp_path / "run", jobs[0]
+
+    return stopped
+
+
+def test_a_run_goes_on_with_no_other_data_though_its_settings_say_so(stopped, arrays, plan, tmp_path):
+    """The sums of both would get the same noise, and their difference would have none."""
+    run, job = stopped()
+    content = dict(np.load(arrays.removeprefix("npz:")))
+    content["x_train"] = content["x_train"][:, ::-1]
+    np.savez(tmp_path / "other.npz", **content)
+    other = open_source(f"npz:{tmp_path / 'other.npz'}", owner_key=bytes(32))
+    assert (len(other.train), other.shape) == (len(job.source.train), job.source.shape)
+    with pytest.raises(SfumatoError, match="differs in its data"):
+        train("linear", other, plan, directory=run, **PLAIN)
+    record = json.loads((run / "settings.json").read_text())
+    record["data"] = replace(job, source=other).record(record["run"])["data"]
+    (run / "settings.json").write_text(json.dumps(record))
+    with pytest.raises(SfumatoError, match="began otherwise than this run, in: data commitment"):
+        train("linear", other, plan, directory=run, **PLAIN)
+
+
+class Doubling(nn.Module):
+    """What it computes in training is a multiple of what it computes in evaluation."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.layer, self.factor = nn.Linear(64, 4), factor
+
+    def forward(self, x):
+        return self.layer(x.flatten(1)) * (self.factor if self.training else 1)
+
+
+def test_a_run_goes_on_with_no_model_that_is_another_in_training(stopped, spots, plan):
+    model = Doubling(2)
+    run, _ = stopped(model)
+    other = Doubling(3)
+    other.load_state_dict(model.state_dict())
+    with pytest.raises(SfumatoError, match="differs in its model: in training was"):
+        train(other, spots, plan, directory=run, **PLAIN)
+    assert train(model, spots, plan, directory=run, **PLAIN).directory == run
+
+
+def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
+    run, job = stopped()
+    began = ledger.read(run / "ledger.jsonl")[0].body
+    identity = json.loads((run / "settings.json").read_text())["run"]
+    opening = loop._opening(job, identity)
+    assert {name: began[name] for name in opening} == opening
+    source, settings = job.source, job.settings
+
+    def differs_in(other):
+        return [name for name in opening if other[name] != opening[name]]
+
+    for part, change in [
+        ("data_commitment", {"source": replace(source, fingerprint="0" * 64)}),
+        ("settings_commitment", {"source": replace(source, features="0" * 64)}),
+        ("settings_commitment", {"settings": replace(settings, learning_rate=0.25)}),
+        ("settings_commitment", {"transform": replace(job.transform, mean=(0.25,))}),
+        ("settings_commitment", {"functions": {**job.functions, "function": "0" * 64}}),
+        ("settings_commitment", {"functions": {**job.functions, "in training": "0" * 64}}),
+        ("settings_commitment", {"candidate": True}),
+    ]:
+        assert differs_in(loop._opening(replace(job, **change), identity)) == [part], change
+    assert differs_in(loop._opening(replace(job, plan=replace(job.plan, steps=6)), identity)) == [
+        "plan",
+        "plan_fingerprint",
+    ]
+    assert differs_in(loop._opening(job, "0" * 64)) == ["data_commitment", "settings_commitment"], "not to be linked"
 
 
 def test_a_release_is_recorded_before_it_is_computed(spots, plan, tmp_path, monkeypatch):

@@ -13,10 +13,12 @@ from sfumato._checks import SfumatoError
 from sfumato.randomness import DiceKey
 from sfumato.runs import verify
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import Settings, public
+from sfumato.training import Settings, loop, public
+from sfumato.training.job import PublicTraining
 from sfumato.training.prepare import origins_of
 from sfumato.training.progress import Silence
 from sfumato.training.run import recorded_key, recorded_performance
+from sfumato.training.steps import PublicSteps
 
 SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
 
@@ -35,7 +37,7 @@ def foreign(records: int) -> np.ndarray:
 
 @pytest.fixture
 def training():
-    return public.PublicTraining(settings=SETTINGS, steps=24, batch_size=50)
+    return PublicTraining(settings=SETTINGS, steps=24, batch_size=50)
 
 
 def job_for(source, training, place=None):
@@ -70,19 +72,19 @@ def test_private_data_are_refused(spots, training):
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(shown, training, pretrained, tmp_path, monkeypatch):
-    real, taken = public._descend, []
+    real, taken = PublicSteps.__call__, []
 
-    def dies(job, optimizer, key, step):
+    def dies(self, step, state):
         if step == 13:
             raise KeyboardInterrupt
         taken.append(step)
-        return real(job, optimizer, key, step)
+        return real(self, step, state)
 
-    monkeypatch.setattr(public, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(public, "_descend", dies)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(PublicSteps, "__call__", dies)
     with pytest.raises(KeyboardInterrupt):
         public.execute(job_for(shown, training), tmp_path / "cut")
-    monkeypatch.setattr(public, "_descend", real)
+    monkeypatch.setattr(PublicSteps, "__call__", real)
     again = public.execute(job_for(shown, training, tmp_path / "cut"), tmp_path / "cut")
     assert taken == list(range(13))
     for name in ("model.safetensors", "metrics.jsonl", "evaluation.json"):
@@ -90,7 +92,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(shown, training, pretrained, tmp
 
 
 def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
-    monkeypatch.setattr(public, "_take_steps", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(public, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         public.execute(job_for(shown, training), tmp_path / "cut")
     with pytest.raises(SfumatoError, match="differs in its settings: steps was 24 and is 25"):
@@ -106,9 +108,9 @@ def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
 
 def test_an_epoch_shows_every_example_once(shown, training):
     job = job_for(shown, training)
-    key = DiceKey.from_seed(3)
-    first = np.concatenate([public._batch(job, key, step) for step in range(4)])
-    second = np.concatenate([public._batch(job, key, step) for step in range(4, 8)])
+    steps = PublicSteps(job, DiceKey.from_seed(3))
+    first = np.concatenate([steps.batch(step) for step in range(4)])
+    second = np.concatenate([steps.batch(step) for step in range(4, 8)])
     assert sorted(first) == sorted(second) == list(range(200))
     assert first.tolist() != second.tolist()
 

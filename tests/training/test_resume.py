@@ -11,6 +11,7 @@ from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import file_hash
 from sfumato.training import loop
+from sfumato.training.step import PrivateStep
 
 STEPS = 4
 KINDS = {
@@ -57,7 +58,7 @@ def stop_at(patch, place, step):
         which = stopping(loop.Ledger.append, lambda _, kind, body: body["step"] if kind == "release" else None)
         patch.setattr(loop.Ledger, "append", which)
     elif place == "release":
-        patch.setattr(loop.PrivateStep, "__call__", stopping(loop.PrivateStep.__call__, lambda _, step, *__: step))
+        patch.setattr(PrivateStep, "__call__", stopping(PrivateStep.__call__, lambda _, step, *__: step))
     elif place == "checkpoint":
         patch.setattr(Checkpoint, "save", stopping(Checkpoint.save, lambda self, _: self.step - 1))
 

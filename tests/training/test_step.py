@@ -73,6 +73,17 @@ def test_micro_batches_don_t_matter():
     assert np.allclose(flat(step_of()(3, pieces)), flat(step_of()(3, [(inputs, targets)])), atol=1e-6)
 
 
+def test_what_many_small_pieces_add_up_to_is_not_rounded_away():
+    """In float32 nothing of them would be left: each is less than half of the last digit of the sum before."""
+    gradient = ClippedGradient(nn.Linear(2, 1, bias=False), lambda outputs, _: outputs.sum(), max_norm=PLAN.max_norm)
+    noise = Noise(PLAN.mechanism, sensitivity=PLAN.max_norm, key=DiceKey.from_seed(0))
+    step, unused = PrivateStep(plan=PLAN, gradient=gradient, noise=noise), torch.zeros(4096)
+    large, small = (torch.full((4096, 2), 0.125), unused), (torch.full((1, 2), 1e-5), unused[:1])
+    assert torch.tensor(512.0) + 1e-5 == 512
+    difference = (flat(step(0, [large, *[small] * 200])) - flat(step(0, [large]))) * 20 * PLAN.max_norm
+    assert difference == pytest.approx(200 * 1e-5, rel=0.1)
+
+
 def test_the_divisor_is_the_expected_batch_size_and_not_the_realised_one():
     inputs, targets = data(5)
     found = flat(step_of()(0, [(inputs, targets)])) - flat(step_of()(0, []))

@@ -10,12 +10,15 @@ import torch
 from PIL import Image
 
 from sfumato import DiceKey, PrivacyPlan, SfumatoError, Views, open_source, owner_key, pretrain, train
-from sfumato.training import loop, public
+from sfumato.randomness import NoiseState
+from sfumato.training import public, run
 from sfumato.training.estimate import estimate
 from sfumato.training.inputs import Inputs
+from sfumato.training.job import PublicTraining
 from sfumato.training.prepare import prepare
-from sfumato.training.progress import Silence
+from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
+from sfumato.training.steps import PublicSteps
 
 SIZE, SIDE, ZOOM = 10, 12, 1.2
 SETTINGS = Settings(model="cnn", optimizer="sgd", learning_rate=0.1, views=2, zoom=ZOOM, flip=True, seed=3)
@@ -68,20 +71,19 @@ def test_private_training_sees_windows_on_the_larger_pictures(folder, sources, p
     assert (inputs - blurred).abs().mean() > 0.05, "a source opened without zoom has its pictures enlarged"
     assert zoomed.transform == plain.transform
     assert zoomed.transform.size == SIZE
-    scores = [loop.examiner(job, Silence())(plain.module.state_dict()) for job in (plain, zoomed)]
-    assert scores[0] == scores[1], "test images are what they were"
+    scores = [Scorer(job).outputs(plain.module.state_dict()) for job in (plain, zoomed)]
+    assert torch.equal(*scores), "test images are what they were"
     assert estimate(zoomed).data_bytes - estimate(plain).data_bytes == 40 * SIDE**2
 
 
 def test_public_training_sees_them_too(folder, sources, monkeypatch):
-    job = public.prepare(
-        replace(sources[1], public=True), public.PublicTraining(settings=SETTINGS, steps=2, batch_size=8)
-    )
+    job = public.prepare(replace(sources[1], public=True), PublicTraining(settings=SETTINGS, steps=2, batch_size=8))
     seen = []
     job.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
     key = DiceKey.from_seed(0)
-    public._descend(job, loop.optimizer_for(job.module, SETTINGS), key, 1)
-    expected = windows(folder, key, 1, public._batch(job, key, 1), 2)
+    steps = PublicSteps(job, key)
+    steps(1, NoiseState(step=1))
+    expected = windows(folder, key, 1, steps.batch(1), 2)
     assert torch.allclose(torch.cat(seen), expected.flatten(0, 1), atol=1e-5)
 
 
@@ -96,7 +98,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
         train("cnn", source, plan, directory=tmp_path / "run", learning_rate=0.1, views=2, zoom=ZOOM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "take_steps", stop)
+        patch.setattr(run, "take_steps", stop)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 begin(folder)
@@ -108,7 +110,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
     assert begin(folder) is None
     about = {"steps": 2, "batch_size": 8, "learning_rate": 0.1, "public": True, "zoom": ZOOM}
     with monkeypatch.context() as patch:
-        patch.setattr(public, "_take_steps", stop)
+        patch.setattr(public, "take_steps", stop)
         with pytest.raises(KeyboardInterrupt):
             pretrain("cnn", folder, directory=tmp_path / "public", **about)
     assert opened[2].larger.shape == opened[0].larger.shape
@@ -121,5 +123,5 @@ def test_another_zoom_than_the_source_was_opened_for_is_refused(sources, plan):
         with pytest.raises(SfumatoError, match=f"open it with zoom={other}"):
             public.prepare(
                 replace(sources[1], public=True),
-                public.PublicTraining(settings=replace(SETTINGS, zoom=other), steps=2, batch_size=8),
+                PublicTraining(settings=replace(SETTINGS, zoom=other), steps=2, batch_size=8),
             )

@@ -10,7 +10,7 @@ from sfumato.cli import console
 if TYPE_CHECKING:
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.job import Job
+    from sfumato.training.job import PrivateJob
 
 
 def show(run: Run, *, json: bool) -> None:
@@ -64,7 +64,7 @@ def show(run: Run, *, json: bool) -> None:
     console.talk(f"sfumato verify {path}   checks that the statement follows from the record")
 
 
-def show_dry_run(job: Job, run: RunDirectory, *, json: bool) -> None:
+def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     from sfumato.training.estimate import estimate
     from sfumato.training.finish import plan_table
 

@@ -14,7 +14,7 @@ from sfumato.cli.options import BatchSize, Steps
 if TYPE_CHECKING:
     from sfumato.data import Source
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.public import PublicJob, PublicTraining
+    from sfumato.training.job import PublicJob, PublicTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Pretrain(Choices):
         console.result()
         console.result(done.statement.sentence)
         console.result()
-        console.talk(f"sfumato train SOURCE --pretrained {done.directory} --model {job.training.settings.model}")
+        console.talk(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
         console.talk("   fine-tunes it privately, with a classifier that starts at zero")
         return 0
 
@@ -101,7 +101,7 @@ class Pretrain(Choices):
 def decide(asked: Pretrain, source: Source) -> tuple[PublicTraining, list[str]]:
     """How to train: what was asked for, the rest by rule."""
     from sfumato.training import defaults
-    from sfumato.training.public import PublicTraining
+    from sfumato.training.job import PublicTraining
     from sfumato.training.settings import Settings
 
     given = {field.name: getattr(asked, field.name) for field in fields(asked)}

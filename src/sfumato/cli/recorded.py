@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.job import Job
-    from sfumato.training.public import PublicJob
+    from sfumato.training.job import PrivateJob, PublicJob
 
 
 def ended(path: str) -> Run | None:
@@ -29,6 +28,7 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     from sfumato.randomness import owner_key
     from sfumato.runs import directory as names
     from sfumato.training import public
+    from sfumato.training.job import PublicTraining
     from sfumato.training.run import recorded_key, recorded_performance
 
     run = names.RunDirectory(path)
@@ -39,7 +39,7 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     record = run.read_json(names.SETTINGS)
     if "source" not in record["request"]:
         raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
-    training = public.PublicTraining.from_dict(record)
+    training = PublicTraining.from_dict(record)
     recipe.trusted(training.settings.model, f"the run in {path}", trust_code=trust_code)
     job = public.prepare(
         open_source(**record["request"]["source"], owner_key=owner_key()),
@@ -51,7 +51,7 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     return job, run
 
 
-def job(path: str, *, trust_code: bool) -> tuple[Job, RunDirectory]:
+def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
     """Read the data and build the model that the run in `path` began with."""
     from sfumato._checks import SfumatoError
     from sfumato.cli import recipe

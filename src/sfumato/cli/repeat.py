@@ -65,12 +65,12 @@ def _materials(data: Mapping[str, Any]) -> list[str]:
 
 def carried_out(asked: Train, progress: Progress) -> Run:
     """One of several runs: begun, resumed, or read where it is finished."""
-    from sfumato.training import loop
+    from sfumato.training import resume
     from sfumato.training import run as runs
 
     job, run = asked.job(progress)
     if run.finished:
-        loop.compare(job, run, going_on=False)
+        resume.compare(job, run, going_on=False)
         return runs.read(run)
     return runs.execute(job, run, progress=progress)
 

@@ -16,7 +16,7 @@ from sfumato.cli.repeat import repeat
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.job import Job
+    from sfumato.training.job import PrivateJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Train(PrivateChoices):
             return recipe.budget_of(self.what)
         return self.epsilon
 
-    def job(self, progress: Any) -> tuple[Job, RunDirectory]:
+    def job(self, progress: Any) -> tuple[PrivateJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
         from sfumato.cli import recipe, recorded
         from sfumato.privacy import Search

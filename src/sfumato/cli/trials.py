@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
     from sfumato.randomness import Dimension
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.job import Job
+    from sfumato.training.job import PrivateJob
     from sfumato.training.settings import Settings
 
 
@@ -196,7 +196,7 @@ def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings) -> No
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
     from sfumato.randomness import DiceKey
     from sfumato.runs.public_records import refuse_trained_on
-    from sfumato.training.loop import check_choices
+    from sfumato.training.descent import check_choices
     from sfumato.training.prepare import build, trained_on
 
     source.shown(settings.view_rule)
@@ -267,7 +267,7 @@ def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any
     """
     from sfumato._checks import SfumatoError
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training import loop, search
+    from sfumato.training import resume, search
     from sfumato.training import run as runs
 
     if "refused" in _STATE:
@@ -286,7 +286,7 @@ def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any
             return {"right": search.right_answers(job, outcome, data.validation)}
     job = job_for(setting, data, number, change, run)
     if run.finished:
-        loop.compare(job, run, going_on=False)
+        resume.compare(job, run, going_on=False)
     else:
         runs.execute(job, run)
     return figures(run)
@@ -313,7 +313,7 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def job_for(setting: Setting, data: Opened, number: int, change: Mapping[str, Any], run: RunDirectory) -> Job:
+def job_for(setting: Setting, data: Opened, number: int, change: Mapping[str, Any], run: RunDirectory) -> PrivateJob:
     """One run of the search, ready to begin or to go on."""
     from sfumato.training.prepare import prepare
     from sfumato.training.run import recorded_key, recorded_performance

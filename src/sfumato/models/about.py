@@ -31,9 +31,10 @@ def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, 
     if not isinstance(about, dict) or "statement" not in about:
         return None
     for name, right in _RIGHT.items():
-        if (name in about or name in REQUIRED) and not right(about.get(name)):
+        if not right(about[name]) if name in about else name in REQUIRED:
+            said = shortened(repr(about[name])) if name in about else "missing"
             raise SfumatoError(
-                f"{path} says of its model that {name} is {shortened(about.get(name))!r}, which cannot be",
+                f"{path} says of its model that {name} is {said}, which cannot be",
                 "restore it from a copy, or train it again",
             )
     return about

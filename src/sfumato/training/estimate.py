@@ -11,7 +11,7 @@ import torch
 
 from sfumato.randomness import DiceKey, Noise
 from sfumato.training.inputs import features_of, kept_bytes
-from sfumato.training.job import Job
+from sfumato.training.job import PrivateJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Estimate:
     micro_batches: int
 
 
-def estimate(job: Job) -> Estimate:
+def estimate(job: PrivateJob) -> Estimate:
     """Time one micro-batch and one draw of noise on synthetic inputs; nothing private is touched, nothing is spent."""
     count = min(job.performance.micro_batch, job.plan.expected_batch_size)
     views = (job.settings.views,) if job.settings.views > 1 else ()
@@ -44,7 +44,7 @@ def estimate(job: Job) -> Estimate:
     )
 
 
-def _data_bytes(job: Job) -> int:
+def _data_bytes(job: PrivateJob) -> int:
     """The images, and the features where a trunk's are kept."""
     parts = (job.source.train, job.source.test)
     images = sum(part.nbytes for part in (*parts, job.source.larger) if part is not None)
@@ -53,7 +53,7 @@ def _data_bytes(job: Job) -> int:
     return images + kept_bytes(job.views, sum(len(part) for part in parts), math.prod(job.input_shape))
 
 
-def _trunk_seconds(job: Job) -> float:
+def _trunk_seconds(job: PrivateJob) -> float:
     """How long the features of all records take."""
     trunk, source = job.trunk, job.source
     if trunk is None:
@@ -63,7 +63,7 @@ def _trunk_seconds(job: Job) -> float:
     return each * (len(source.train) + len(source.test))
 
 
-def _seconds(job: Job, action: Callable[[], object]) -> float:
+def _seconds(job: PrivateJob, action: Callable[[], object]) -> float:
     """The faster of two tries."""
     tries = []
     for _ in range(2):

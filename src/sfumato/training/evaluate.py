@@ -58,18 +58,6 @@ class Score:
         return asdict(self) | {"loss": finite(self.loss)}
 
 
-def score(
-    module: nn.Module,
-    records: Part,
-    transform: Transform | AsStored,
-    device: torch.device,
-    *,
-    loss: str = "softmax",
-) -> Score:
-    """How the module does on the records, by the loss of that name."""
-    return score_of(logits(module, records, transform, device), torch.from_numpy(records.labels), loss=loss)
-
-
 def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score:
     """How logits (N, classes) do against labels (N,), both on the CPU, by the loss of that name."""
     top5 = None
@@ -82,20 +70,12 @@ def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score
     )
 
 
-def evaluation(
-    module: nn.Module,
-    records: Part,
-    transform: Transform | AsStored,
-    device: torch.device,
-    classes: Sequence[str],
-    *,
-    loss: str = "softmax",
-) -> Evaluation:
-    """Accuracy, loss, confusion matrix and some samples, half of them errors where there are that many.
+def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: str = "softmax") -> Evaluation:
+    """Accuracy, loss, confusion matrix and some samples of logits (N, classes), half of them errors where there are
+    that many.
 
     Features have no samples to show.
     """
-    outputs = logits(module, records, transform, device)
     labels = torch.from_numpy(records.labels)
     samples = []
     if not isinstance(records, CachedRecords):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,18 +19,26 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import evaluate
-from sfumato.training.job import Job
+from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Outcome
 from sfumato.training.prepare import trained_on
+from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
 
 
 def conclude(
-    job: Job, run: RunDirectory, ledger: Ledger, outcome: Outcome, *, selection: PrivateSelection | None = None
+    job: PrivateJob,
+    run: RunDirectory,
+    ledger: Ledger,
+    outcome: Outcome,
+    *,
+    scorer: Scorer | None = None,
+    selection: PrivateSelection | None = None,
 ) -> Statement:
     """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again.
 
     Args:
+        scorer: what the run was measured by, where there is one already.
         selection: the private selection that the run has won, which its statement then speaks for.
     """
     if job.candidate and selection is None:
@@ -42,11 +49,8 @@ def conclude(
     early = outcome.step < job.plan.steps
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
-    module = copy.deepcopy(job.module)
-    module.load_state_dict(outcome.weights)
-    result = evaluate.evaluation(
-        module, job.source.test, job.transform, job.device, job.source.classes, loss=job.settings.loss
-    )
+    scorer = scorer or Scorer(job)
+    result = scorer.evaluation(scorer.outputs(outcome.weights) if outcome.outputs is None else outcome.outputs)
     run.write_json(names.EVALUATION, evaluate.to_dict(result), private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)

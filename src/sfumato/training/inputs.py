@@ -20,7 +20,7 @@ from sfumato.training.evaluate import evaluating
 from sfumato.training.progress import Progress, Silence
 
 if TYPE_CHECKING:
-    from sfumato.training.job import Job
+    from sfumato.training.job import Job, PrivateJob
 
 BATCH = 256
 DEVICE_SHARE = 0.4
@@ -66,7 +66,7 @@ class Inputs:
     **Guarantee.** Each record's input is a function of that record, of public constants and of dice that know no data.
     """
 
-    def __init__(self, job: Job, progress: Progress | None = None):
+    def __init__(self, job: PrivateJob, progress: Progress | None = None):
         self._job = job
         self._features = None
         if job.source.cache is not None and _fits(job):

@@ -1,4 +1,4 @@
-"""What a run is to do, decided and checked."""
+"""What a run is to do, decided and checked: private training by a plan, or training without privacy on public data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from sfumato._checks import positive_integer
 from sfumato.data import AsStored, Source, Transform, Views
 from sfumato.gradients import ClippedGradient
 from sfumato.models import Trunk
-from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
 from sfumato.training.settings import Performance, Settings
+
+PUBLIC = "public training"
+"""What the record of a training without privacy calls its kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,34 +28,26 @@ class Job:
 
     Args:
         module: the model with its initial weights, on the device. The run trains this object.
-        gradient: the clipped gradient of `module`, or of its head where there is a trunk.
-        trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.
-        source, plan, settings, performance: as given.
+        source, settings, performance: as given.
+        steps: how many are to be taken.
         transform: from stored images to the model's inputs.
-        circumstances: what the statement must say besides the plan.
         key: the dice key; replaced by the recorded one when a run is resumed.
-        input_shape: of one view of one example, as `gradient` takes it.
         functions: digests of what the model computes, in evaluation and in training, so that a run is resumed with that
             model only.
+        trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.
         request: what the user asked for, as plain data (source and its options).
-        candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
-            owner's list of uses counts the search instead of it.
     """
 
     module: nn.Module
-    gradient: ClippedGradient
     source: Source
-    plan: PrivacyPlan
     settings: Settings
+    steps: int
     performance: Performance
     transform: Transform | AsStored
-    circumstances: Circumstances
     key: DiceKey
-    input_shape: tuple[int, ...]
     functions: Mapping[str, str]
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
-    candidate: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -59,24 +55,61 @@ class Job:
         return torch.device(self.performance.device)
 
     @property
+    def views(self) -> Views:
+        """How the views of an example are made."""
+        return self.settings.view_rule
+
+    @property
+    def scored(self) -> bool:
+        """Whether it is measured on the test split on its way."""
+        return True
+
+    def record(self, run: str) -> dict[str, Any]:
+        """What settings.json holds of any run."""
+        return {
+            "run": run,
+            "request": dict(self.request),
+            "settings": self.settings.to_dict(),
+            "performance": self.performance.to_dict(),
+            "environment": pins.environment(),
+            "transform": self.transform.to_dict(),
+            "model": dict(self.functions),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateJob(Job):
+    """A private run that is to be.
+
+    Args:
+        gradient: the clipped gradient of `module`, or of its head where there is a trunk.
+        plan: what the run will release.
+        circumstances: what the statement must say besides the plan.
+        input_shape: of one view of one example, as `gradient` takes it.
+        candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
+            owner's list of uses counts the search instead of it.
+    """
+
+    gradient: ClippedGradient
+    plan: PrivacyPlan
+    circumstances: Circumstances
+    input_shape: tuple[int, ...]
+    candidate: bool = False
+
+    @property
     def place(self) -> str | None:
         """Where the data were read from, as far as the run knows; for the owner's own list of runs."""
         return self.request.get("source", {}).get("spec")
 
     @property
-    def views(self) -> Views:
-        """How the views of an example are made."""
-        return self.settings.view_rule
+    def scored(self) -> bool:
+        """Whether it is measured on the test split on its way: a candidate is not."""
+        return not self.candidate
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
-        return {
-            "run": run,
+        return super().record(run) | {
             "candidate": self.candidate,
-            "request": dict(self.request),
-            "settings": self.settings.to_dict(),
-            "performance": self.performance.to_dict(),
-            "environment": pins.environment(),
             "circumstances": self.circumstances.to_dict(),
             "data": {
                 "kind": self.source.kind,
@@ -89,6 +122,63 @@ class Job:
                 "features": self.source.features,
                 "backbone": self.source.backbone,
             },
-            "transform": self.transform.to_dict(),
-            "model": dict(self.functions),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicTraining:
+    """How a model is trained without privacy.
+
+    Args:
+        settings: the same choices as for private training.
+        steps: number of steps.
+        batch_size: examples in a step: epochs are shuffled and cut into batches of this size.
+    """
+
+    settings: Settings
+    steps: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        positive_integer("steps", self.steps, remedy="give the number of training steps")
+        positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PublicTraining:
+        """The training in a run's record."""
+        return cls(settings=Settings.from_dict(data["settings"]), steps=data["steps"], batch_size=data["batch_size"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicJob(Job):
+    """A training without privacy that is to be, on public data. It takes no plan, and promises nothing.
+
+    Args:
+        batch_size: examples in a step.
+        origins: what stands behind the initial weights.
+    """
+
+    batch_size: int
+    origins: tuple[str, ...] = ()
+
+    @property
+    def statement(self) -> NoPromise:
+        """That nothing is promised."""
+        return NoPromise(published=self.source.published, origins=self.origins, filtered=self.source.filtered)
+
+    def record(self, run: str) -> dict[str, Any]:
+        """What settings.json holds."""
+        return super().record(run) | {
+            "kind": PUBLIC,
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "data": {
+                "kind": self.source.kind,
+                "fingerprint": self.source.fingerprint,
+                "features": self.source.features,
+                "backbone": self.source.backbone,
+                "filtered": self.source.filtered,
+                "published": self.source.published,
+            },
+            "origin": {"of the initial weights": list(self.origins)},
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -21,9 +22,9 @@ from sfumato.randomness import DiceKey
 from sfumato.runs import checkpoint, pins
 from sfumato.runs.checkpoint import stored_materials
 from sfumato.runs.public_records import refuse_trained_on
-from sfumato.training import loop
+from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_of, kept_bytes
-from sfumato.training.job import Job
+from sfumato.training.job import PrivateJob
 from sfumato.training.settings import Performance, Settings
 
 CPU_MEMORY = 512 << 20
@@ -50,7 +51,7 @@ def prepare(
     search: Search | None = None,
     candidate: int | None = None,
     behind: Collection[str] = (),
-) -> Job:
+) -> PrivateJob:
     """Everything up to the first step.
 
     Args:
@@ -109,11 +110,12 @@ def prepare(
             micro_batch = (
                 recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, images=len(shape) == 3)
             )
-    job = Job(
+    job = PrivateJob(
         module=module,
         gradient=gradient,
         source=source,
         plan=plan,
+        steps=plan.steps,
         settings=settings,
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
         transform=transform_for(module, source, settings),
@@ -125,8 +127,24 @@ def prepare(
         request=request or {},
         candidate=candidate is not None,
     )
-    loop.check(job)
+    check(job)
     return job
+
+
+def check(job: PrivateJob) -> None:
+    """Refuse here what the first step would refuse, before there is a run."""
+    views = job.views
+    job.source.shown(views)
+    if views.count > 1 and job.source.cache is None and not (views.moves or views.flip or job.gradient.draws):
+        raise SfumatoError(
+            f"views is {views.count}, but all views of an image would be alike", "give shift, flip or zoom, or one view"
+        )
+    check_choices(job.module, job.settings, steps=job.plan.steps)
+    if not math.isfinite(job.plan.epsilon()):
+        raise SfumatoError(
+            f"the plan's epsilon is infinite at delta {job.plan.delta!r}, below what the accountant resolves",
+            "give a larger delta, such as 1e-8, or more noise",
+        )
 
 
 def _seeded(

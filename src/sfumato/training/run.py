@@ -17,11 +17,15 @@ from sfumato.runs import directory as names
 from sfumato.runs import public_records, uses
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.run import Run, read
-from sfumato.training import finish, loop
-from sfumato.training.job import Job
+from sfumato.training import finish, resume
+from sfumato.training.job import PrivateJob
+from sfumato.training.loop import Outcome, take_none, take_steps
+from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.prepare import prepare, trained_on
 from sfumato.training.progress import Progress, Silence
+from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Performance, Settings
+from sfumato.training.steps import PrivateSteps
 
 
 def train(
@@ -128,15 +132,17 @@ def recorded_key(run: RunDirectory) -> DiceKey | None:
         return None
 
 
-def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) -> Run:
-    """Begin or resume a run, take its steps, and conclude it."""
+def execute(
+    job: PrivateJob, run: RunDirectory, *, progress: Progress | None = None, observers: Sequence[Observer] = ()
+) -> Run:
+    """Begin or resume a run, take its steps, and conclude it; further observers may look on."""
     progress = progress or Silence()
     if run.complete():  # it was cut at its very end: only its outcome is missing
-        loop.compare(job, run, going_on=False)
+        resume.compare(job, run, going_on=False)
         return read(run)
     if run.exists:
         refuse_finished(run)
-        loop.compare(job, run)
+        resume.compare(job, run)
         progress.say(f"resuming the unfinished run in {run.path}")
     else:
         earlier = earlier_plans(job)
@@ -144,19 +150,44 @@ def execute(job: Job, run: RunDirectory, *, progress: Progress | None = None) ->
             progress.say(uses.told(earlier, job.plan))
         for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
             progress.say(note)
-        loop.begin(job, run)
+        resume.begin(job, run)
     with Ledger(run / names.LEDGER) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
-        outcome = loop.take_steps(job, run, ledger, progress=progress)
+        outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.say("note: the weights are no longer finite numbers: training has diverged; give a smaller rate")
         progress.say("evaluating, and writing the model and its page")
-        statement = finish.conclude(job, run, ledger, outcome)
+        statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     return _finished(job, run, statement, outcome)
 
 
-def earlier_plans(job: Job) -> list[uses.Use]:
+def go_on(
+    job: PrivateJob,
+    run: RunDirectory,
+    ledger: Ledger,
+    *,
+    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
+) -> tuple[Outcome, Scorer | None]:
+    """All steps that are still to be taken, with the run's own key, ledger and checkpoint; and what measured them.
+
+    A candidate of a private selection is not measured: its scorer is None.
+    """
+    progress = progress or Silence()
+    paid = resume.paid_steps(ledger, job, run)
+    resume.refuse_ended(run, ledger, job.plan)
+    key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
+    if paid:
+        progress.say(f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}")
+    steps = PrivateSteps(job, key, progress)
+    scorer = Scorer(job, progress) if job.scored else None
+    looking_on = (Rows(run), Shown(progress, "training"), *observers)
+    outcome = take_steps(job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on)
+    return outcome, scorer
+
+
+def earlier_plans(job: PrivateJob) -> list[uses.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
     return [] if job.source.public else uses.plans(job.source.materials, place=job.place)
 
@@ -170,20 +201,22 @@ def refuse_finished(run: RunDirectory) -> None:
         )
 
 
-def finish_early(job: Job, run: RunDirectory) -> Run:
+def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
     """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
     run.require()
     refuse_finished(run)
     with Ledger(run / names.LEDGER) as ledger:
         sweep(run.path)
         refuse_finished(run)
-        loop.compare(job, run, going_on=False)
-        outcome = loop.take_none(job, run, ledger)
+        resume.compare(job, run, going_on=False)
+        checkpoint = resume.own_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
+        outcome = take_none(job, checkpoint)
+        Rows(run).begin(checkpoint.step, job.steps)
         statement = finish.conclude(job, run, ledger, outcome)
     return _finished(job, run, statement, outcome)
 
 
-def _finished(job: Job, run: RunDirectory, statement: Statement, outcome: loop.Outcome) -> Run:
+def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome: Outcome) -> Run:
     used = earlier_plans(job)
     result = run.read_json(names.EVALUATION)
     return Run(

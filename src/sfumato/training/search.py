@@ -12,27 +12,28 @@ from sfumato.privacy import Ledger, PrivateSelection
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.run import Run, read
-from sfumato.training import evaluate, finish, loop
-from sfumato.training.job import Job
+from sfumato.training import evaluate, finish, resume
+from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Outcome
 from sfumato.training.progress import Progress
+from sfumato.training.run import go_on
 
 
-def train_candidate(job: Job, run: RunDirectory, *, progress: Progress | None = None) -> Outcome:
+def train_candidate(job: PrivateJob, run: RunDirectory, *, progress: Progress | None = None) -> Outcome:
     """All steps of a candidate, begun, resumed or taken before. It is not concluded: nothing of it may be released.
 
     **Guarantee.** The candidate's releases are those of `job.plan`, paid in its own ledger with dice of its own.
     """
     if not run.exists:
-        loop.begin(job, run)
+        resume.begin(job, run)
     else:
-        loop.compare(job, run)
+        resume.compare(job, run)
     with Ledger(run / names.LEDGER) as ledger:
         sweep(run.path)
-        return loop.take_steps(job, run, ledger, progress=progress)
+        return go_on(job, run, ledger, progress=progress)[0]
 
 
-def right_answers(job: Job, outcome: Outcome, validation: Part) -> int:
+def right_answers(job: PrivateJob, outcome: Outcome, validation: Part) -> int:
     """How many validation records the candidate labels rightly. Private: to be used with noise, or on public data.
 
     Outputs that are not finite are no labels: a candidate that has diverged counts as the worst.
@@ -53,7 +54,7 @@ def right_answers(job: Job, outcome: Outcome, validation: Part) -> int:
     return right
 
 
-def conclude_winner(job: Job, run: RunDirectory, outcome: Outcome, selection: PrivateSelection) -> Run:
+def conclude_winner(job: PrivateJob, run: RunDirectory, outcome: Outcome, selection: PrivateSelection) -> Run:
     """Write what the winner leaves behind, with the statement of the whole search."""
     with Ledger(run / names.LEDGER) as ledger:
         finish.conclude(job, run, ledger, outcome, selection=selection)

@@ -98,10 +98,11 @@ class PrivateStep:
 
 
 def descend(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], private_gradient: Mapping[str, Tensor]
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor | None]
 ) -> None:
-    """One step of the optimizer along a private gradient; what an optimizer makes of it is post-processing."""
+    """One step of the optimizer along a gradient; what an optimizer makes of a private one is post-processing."""
     for name, parameter in parameters.items():
-        parameter.grad = private_gradient[name].to(parameter.dtype)
+        value = gradient[name]
+        parameter.grad = None if value is None else value.to(parameter.dtype)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,69 @@
+"""How steps move the weights: optimizer, learning rate and average by the settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato import models, optim
+from sfumato._checks import SfumatoError
+from sfumato.averaging import EMA
+from sfumato.training.job import Job
+from sfumato.training.settings import Settings
+
+FACTOR = "factor"
+"""What a group of an optimizer's parameters calls its share of the learning rate."""
+
+
+def optimizer_for(module: nn.Module, choice: Settings) -> torch.optim.Optimizer:
+    """The chosen optimizer over the parameters that are trained, the classifier's in a group of their own.
+
+    All other layers take `pretrained_rate` times the learning rate (alpha of Mehta et al. 2022, table 7).
+    """
+    below = tuple(f"{name}." for name in models.classifier_names(module))
+    trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    groups: list[Any] = list(trained.values())
+    if choice.pretrained_rate != 1:
+        last = [value for name, value in trained.items() if below and name.startswith(below)]
+        rest = [value for name, value in trained.items() if not (below and name.startswith(below))]
+        if not (last and rest):
+            raise SfumatoError(
+                f"pretrained_rate {choice.pretrained_rate} tells the classifier from the layers before it, and the "
+                f"model trains {'nothing else' if last else 'no classifier that is known'}",
+                "leave it out, or train both",
+            )
+        groups = [{"params": last, FACTOR: 1.0}, {"params": rest, FACTOR: choice.pretrained_rate}]
+    return optim.create(
+        choice.optimizer,
+        groups,
+        learning_rate=choice.learning_rate,
+        momentum=choice.momentum,
+        weight_decay=choice.weight_decay,
+    )
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every group of parameters this learning rate, times its own factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get(FACTOR, 1.0)
+
+
+def check_choices(module: nn.Module, settings: Settings, *, steps: int) -> None:
+    """Refuse an optimizer, a schedule or an average that a run of so many steps could not have."""
+    optim.schedule(settings.schedule, steps=steps, warmup=settings.warmup)
+    optimizer_for(module, settings)
+    EMA(settings.ema)
+
+
+def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that a run trains, by name, without their graph."""
+    return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
+
+
+def beginning_of_average(job: Job) -> dict[str, Tensor]:
+    """The averaged weights before the first step; nothing where the run does not average."""
+    if not job.settings.ema:
+        return {}
+    return {name: value.clone() for name, value in trained_parameters(job.module).items()}

@@ -1,0 +1,42 @@
+"""How weights do on a run's test split, as often as they are asked about."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sfumato.report import Evaluation
+from sfumato.training import evaluate
+from sfumato.training.inputs import OnFeatures, features
+from sfumato.training.job import Job
+from sfumato.training.progress import Progress, Silence
+
+
+class Scorer:
+    """The test split; where the model begins with a fixed trunk, its features are computed once.
+
+    Args:
+        job: the run.
+        progress: where to report to.
+    """
+
+    def __init__(self, job: Job, progress: Progress | None = None):
+        self._job, self._shown = job, copy.deepcopy(job.module)
+        self._features = None if job.trunk is None else features(job, job.source.test, progress or Silence())
+        self.labels = torch.from_numpy(job.source.test.labels)
+
+    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Logits (N, classes) of the model with these weights, on the CPU."""
+        self._shown.load_state_dict(weights)
+        if self._job.trunk is None:
+            return evaluate.logits(self._shown, self._job.source.test, self._job.transform, self._job.device)
+        with torch.inference_mode():
+            return OnFeatures(self._shown, self._job.trunk.head)(self._features).float().cpu()
+
+    def evaluation(self, outputs: Tensor) -> Evaluation:
+        """Accuracy, loss, confusion and samples of these logits."""
+        source, loss = self._job.source, self._job.settings.loss
+        return evaluate.evaluation(outputs, source.test, source.classes, loss=loss)

@@ -1,0 +1,82 @@
+"""What a run's steps are: private ones by its plan, or those of training without privacy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato.models.losses import LOSSES
+from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
+from sfumato.training.inputs import Inputs, viewed
+from sfumato.training.job import PrivateJob, PublicJob
+from sfumato.training.progress import Progress
+from sfumato.training.step import PrivateStep
+
+
+class PrivateSteps:
+    """Participants by the plan, their inputs, and the private step."""
+
+    def __init__(self, job: PrivateJob, key: DiceKey, progress: Progress | None = None):
+        plan = job.plan
+        noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
+        self._plan, self._key = plan, key
+        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
+        self._sampler = Sampler(plan, key, records=len(job.source.train))
+        self._inputs = Inputs(job, progress)
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """The private gradient of a step, and the noise's next state."""
+        participants = self._sampler.draw(step)
+        return self._step(step, self._inputs.micro_batches(self._key, step, participants), state)
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """What so many steps have spent."""
+        return {"epsilon": self._plan.epsilon(steps=step)}
+
+
+class PublicSteps:
+    """The mean gradient of a piece of a shuffled epoch. No noise, and no promise: public data only."""
+
+    def __init__(self, job: PublicJob, key: DiceKey):
+        self._job, self._key = job, key
+        self._records = job.source.shown(job.views)
+        self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}
+        self._loss = 0.0
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor | None], NoiseState]:
+        """The mean gradient of a step's batch; None for a parameter that the loss does not depend on."""
+        job, rule = self._job, self._job.views
+        torch.manual_seed(self._key.seed("model", step))
+        chosen = self.batch(step)
+        dice = rule.draw(self._key.generator("views", step), len(chosen), size=job.source.size)
+        self._loss, size = 0.0, job.performance.micro_batch
+        for start in range(0, len(chosen), size):
+            rows = chosen[start : start + size]
+            stored = torch.from_numpy(self._records.take(rows)).to(job.device)
+            if job.source.cache is None:
+                stored = viewed(stored, dice[start : start + size], job.source, rule, job.transform)
+            views = stored[:, -rule.count :].flatten(0, 1)
+            targets = torch.from_numpy(self._records.labels[rows]).to(job.device).repeat_interleave(rule.count)
+            loss = LOSSES[job.settings.loss](job.module(views), targets) * (len(rows) / len(chosen))
+            loss.backward()
+            self._loss += loss.item()
+        if not np.isfinite(self._loss):
+            raise SfumatoError(
+                f"the loss is {self._loss} at step {step}: training has diverged",
+                "give a smaller learning rate, or some warm-up, and another `directory`",
+            )
+        return {name: value.grad for name, value in self._trained.items()}, NoiseState(step=step + 1)
+
+    def batch(self, step: int) -> np.ndarray:
+        """The step's piece of its epoch, which is shuffled by a function of (key, epoch)."""
+        size, examples = self._job.batch_size, len(self._job.source.train)
+        epoch, place = divmod(step, examples // size)
+        return self._key.generator("epoch", epoch).permutation(examples)[place * size : (place + 1) * size]
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """The mean loss of the last batch."""
+        return {"training_loss": self._loss}
