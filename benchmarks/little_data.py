@@ -2,7 +2,7 @@
 
 The default model on a few images of each class, at epsilon 1, 3, 8 and 1000 (delta 1e-5), which stands for no privacy:
 MNIST, Omniglot, CIFAR-10 and CIFAR-100 (DATA holds NAME.npz with x_train, y_train, x_test, y_test). What matters is
-the plan's signal for each class over the noise, B sqrt(T) / (sigma K) (`defaults.signal_per_class`): below 10, most
+the plan's signal for each class over the noise, B sqrt(T) / (sigma K) (`signal_per_class`): below 10, most
 learn less than half of what is learnt without privacy, counted from chance. Goes on where it stopped; writes
 results/little-data.json.
 """

@@ -51,10 +51,10 @@ def writing(path: Path) -> Iterator[None]:
     except SfumatoError:
         raise
     except OSError as error:
-        raise SfumatoError(
-            f"{path} cannot be written ({error.strerror or error})",
-            "free some space or choose another `directory`; what is unfinished goes on when the command is given again",
-        ) from None
+        remedy = "choose a `directory` that can be written"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "free some space; what is unfinished goes on when the command is given again"
+        raise SfumatoError(f"{path} cannot be written ({error.strerror or error})", remedy) from None
 
 
 def write(path: Path, content: bytes, *, private: bool = False) -> None:

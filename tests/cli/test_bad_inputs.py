@@ -25,12 +25,16 @@ REFUSED = {
     "frobnicate": "no verb is called 'frobnicate'; there are train, pretrain, features, dedup, sweep, plan, "
     "tradeoff, evaluate, predict, report, verify, finish; see sfumato --help",
     "trian digits": "no verb is called 'trian'; perhaps you meant train; see sfumato --help",
-    "train": "Missing from sfumato train: SOURCE|RECIPE|RUN Where the images are, a recipe, or a run to resume. "
-    "(required); see sfumato train --help",
+    "train": "SOURCE|RECIPE|RUN is missing: where the images are, a recipe, or a run to resume; see "
+    "sfumato train --help",
+    "train ''": "source '' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
+    "torchvision:NAME, features:PATH",
+    "evaluate finished": "SOURCE is missing: digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or "
+    "features:PATH for a run on features; see sfumato evaluate --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
     "see sfumato train --help",
     "train digits extra QUICK": "Unrecognized options: extra; see sfumato train --help",
-    "predict": "Missing from sfumato predict: RUN The run directory. (required); see sfumato predict --help",
+    "predict": "RUN is missing: the run directory; see sfumato predict --help",
     # numbers of the plan
     "train digits --epsilon three": "--epsilon must be a number, or several with commas between them, got 'three'; "
     "see sfumato train --help",
@@ -129,6 +133,8 @@ REFUSED = {
     "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small pictures, "
     "zoom for large ones",
     "train digits QUICK --zoom 9": "--zoom must lie between 1 and 4, got 9.0; give 1.2, or 1 for none",
+    "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
+    "place",
     "sweep digits QUICK --vary zoom=1,1.2": "a search cannot vary zoom; vary ...",
     "train digits QUICK --model cnn,norm=none": "model 'cnn' has no option norm; it takes none",
     "train digits QUICK --head old": "--head must be one of new, pretrained; got 'old'; choose one of these names",
@@ -142,8 +148,11 @@ REFUSED = {
     "pretrain digits --steps 0": "--steps must be at least 1, got 0; give the number of training steps",
     "pretrain digits --epsilon 3": "Unrecognized options: --epsilon, 3; see sfumato pretrain --help",
     "train digits QUICK --shift -1": "--shift must not be negative, got -1; give a number of pixels",
-    "train digits QUICK --flip maybe": "invalid choice 'maybe' for argument '--flip'. Expected one of ...; see sfumato "
-    "train --help",
+    "train digits QUICK --flip maybe": "--flip must be True or False, got 'maybe'; see sfumato train --help",
+    "predict finished pictures --top x": "--top must be a whole number, got 'x'; see sfumato predict --help",
+    "plan --max-norm x": "--max-norm must be a number, got 'x'; see sfumato plan --help",
+    "train digits --bit-depth 12 --window 0,4095": "--bit-depth 12 and --window 0,4095 are both given; give the one "
+    "that fits the data",
     "train digits QUICK --seed three": "--seed must be a whole number, got 'three'; see sfumato train --help",
     "train digits QUICK --device tpu": "--device must be cpu, cuda or cuda:N, got 'tpu'; give one of these",
     "train digits QUICK --device cuda:99": "device cuda:99 is not there: torch sees ... CUDA devices; give --device "
@@ -227,10 +236,9 @@ REFUSED = {
     "train digits QUICK --output full": "full exists and holds no run of sfumato; let --output be empty or new",
     "train digits QUICK --output file": "file exists and holds no run of sfumato; let --output be empty or new",
     "train digits QUICK --output .": ". exists and holds no run of sfumato; let --output be empty or new",
-    "train digits QUICK --output file/run": "file/run cannot be written (...); free some space or choose another "
-    "--output; what is unfinished goes on when the command is given again",
-    "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); free some space or choose another "
-    "--output; what is unfinished goes on when the command is given again",
+    "train digits QUICK --output file/run": "file/run cannot be written (Not a directory); choose a --output that can "
+    "be written",
+    "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); choose a --output that can be written",
     f"train digits QUICK --output {'a' * 300}": f"{'a' * 300}/settings.json: File name too long; check the path, its "
     "permissions and the disk",
     # runs
@@ -279,8 +287,12 @@ REFUSED = {
     "predict finished /dev/zero": "image '/dev/zero' is a device; name an ordinary file, or take it out",
     "predict finished empty": "no images were given; name image files, or folders that hold some",
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
-    "evaluate finished folder:pictures": "'pictures/...' has the label 'a', which is not among the declared classes; "
-    "...",
+    "evaluate finished folder:pictures": "'pictures/a/0.png' has the label 'a', a class that the model does not know; "
+    "take its images out of the source",
+    "evaluate finished csv:table.csv": "line 2 of 'table.csv' has the label 'a', a class that the model does not know; "
+    "take its images out of the source",
+    "evaluate finished npz:eleven.npz": "archive 'eleven.npz' holds the label 10, a class that the model does not "
+    "know; take its images out of the source",
     "evaluate finished digits --part validation": "--part must be one of test, train, all; "
     "got 'validation'; choose one of "
     "these names",
@@ -311,6 +323,8 @@ def workshop(tmp_path_factory, digits_run, quick):
     (here / "newline").mkdir()
     (here / "newline/a\nb.png").write_text("junk")
     (here / "junk.csv").write_text("x,y\n1,2\n")
+    (here / "table.csv").write_text("path,label\npictures/a/0.png,a\n")
+    np.savez(here / "eleven.npz", x=np.zeros((22, 8, 8), np.uint8), y=np.arange(22) % 11)
     (here / "junk.toml").write_text("steps = = 3\n")
     (here / "unknown.toml").write_text('source = "digits"\nstepz = 3\n')
     (here / "nosource.toml").write_text("steps = 3\n")
@@ -375,6 +389,24 @@ def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatc
     assert _listing(workshop) == before
 
 
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("train", 2),
+        ("plan", 2),
+        ("plan --examples 9 --steps 9", 2),
+        ("tradeoff --examples 9", 2),
+        ("sweep digits", 2),
+        ("train digits --window 5", 2),
+        ("train digits --bit-depth many", 2),
+        ("train digits --bit-depth 17", 1),
+        ("train digits --window 5,4", 1),
+    ],
+)
+def test_what_cannot_be_understood_has_a_status_of_its_own(command, status):
+    assert main(shlex.split(command)) == status
+
+
 def test_what_is_no_text_is_refused_wherever_it_stands(workshop, monkeypatch, capsys):
     monkeypatch.chdir(workshop)
     for *command, odd in (["predict", "finished", "caf\udce9.png"], ["train", "digits", "--output", "caf\udce9"]):
@@ -432,7 +464,19 @@ def matches(line: str, expected: str) -> None:
 def test_a_directory_that_cannot_be_written(workplace, quick, capsys):
     (workplace / "closed").mkdir(mode=0o500)
     assert main(shlex.split(f"train digits {quick} --output closed/run")) == 1
-    assert "error: closed/run cannot be written (Permission denied); " in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "error: closed/run cannot be written (Permission denied); choose a --output that can be written\n"
+    )
+
+
+def test_a_place_that_cannot_be_made_is_refused_before_anything_is_read(workplace, capsys):
+    (workplace / "runs").touch()
+    (workplace / "file").touch()
+    for place, option in (("file/run", "--output file/run"), ("runs/digits", "")):
+        assert main(shlex.split(f"train digits {option}")) == 1
+        assert capsys.readouterr().err == (
+            f"error: {place} cannot be written (Not a directory); choose a --output that can be written\n"
+        )
 
 
 @pytest.mark.parametrize(

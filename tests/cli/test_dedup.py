@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sfumato.cli import main
 from sfumato.data import open_source
 
 KEY = bytes(32)
@@ -43,20 +45,60 @@ def test_private_pictures_are_left_out_of_the_private_set(call, sets):
     found = json.loads(call(f"dedup {sets[0]} {sets[1]} --output d --json"))
     assert (found["exact"], found["near"], found["written"]) == (2, 1, "npz:d/private.npz")
     pairs = json.loads(Path("d/pairs.json").read_text())
-    assert [(pair["private"], pair["public"], pair["mirrored"]) for pair in pairs] == [
-        (3, 5, False),
-        (7, 9, True),
-        (41, 50, False),
-    ]
+    rows = {"x_train": (3, 7), "x_test": (1,)}, {"x_train": (5, 9), "x_test": (10,)}
+    private, public = ([{"array": name, "row": row} for name in side for row in side[name]] for side in rows)
+    assert [(pair["private"], pair["public"]) for pair in pairs] == list(zip(private, public, strict=True))
+    assert [pair["mirrored"] for pair in pairs] == [False, True, False]
     before, after = (open_source(spec, owner_key=KEY) for spec in (sets[1], found["written"]))
     kept = [place for place in range(40) if place not in (3, 7)]
     assert np.array_equal(after.train.images, before.train.images[kept])
     assert np.array_equal(after.train.labels, before.train.labels[kept])
     assert len(after.test) == 9
     assert not after.filtered
-    assert Path("d/pairs.html").read_text().count("<li>") == 3
+    page = Path("d/pairs.html").read_text()
+    assert page.count("<li>") == 3
+    assert "private, x_test[1]<" in page
+    assert "public, x_test[10]<" in page
     assert {path.stat().st_mode & 0o077 for path in Path("d").iterdir()} == {0}
     assert "is not empty" in call(f"dedup {sets[0]} {sets[1]} --output d", status=1)
+
+
+def test_rows_are_those_of_the_file_where_it_was_split(call, sets):
+    """By hash, so that a record's place in its part says nothing."""
+    for name in ("public", "private"):
+        parts = np.load(f"{name}.npz")
+        np.savez(
+            f"{name}-whole.npz",
+            **{one: np.concatenate([parts[f"{one}_{p}"] for p in ("train", "test")]) for one in "xy"},
+        )
+    call("dedup npz:public-whole.npz npz:private-whole.npz --output d")
+    found = {
+        (pair["private"]["array"], pair["private"]["row"], pair["public"]["array"], pair["public"]["row"])
+        for pair in json.loads(Path("d/pairs.json").read_text())
+    }
+    assert found == {("x", 3, "x", 5), ("x", 7, "x", 9), ("x", 41, "x", 50)}
+    call("dedup digits npz:private-whole.npz --output e")
+
+
+def test_what_is_alike_is_not_called_the_same(call, sets, capsys):
+    arrays = dict(np.load("private.npz"))
+    arrays["x_test"][1] //= 16
+    arrays["x_test"][1] *= 16
+    np.savez("near.npz", **arrays)
+    cases = (
+        (
+            "npz:near.npz",
+            "3 of 50 private pictures and 3 of 60 public ones are alike: 1 exact copy, 2 near ones.",
+            True,
+        ),
+        (f"{sets[1]} --drop none", "alike: 2 exact copies, 1 near one.", False),
+        (f"{sets[1]} --limit 0.001", "alike: 2 exact copies, 1 near one.", False),
+    )
+    for number, (options, words, hint) in enumerate(cases):
+        assert main(shlex.split(f"dedup {sets[0]} {options} --output {number}")) == 0
+        printed = capsys.readouterr()
+        assert words in printed.out
+        assert ("near ones may be other pictures that look alike" in printed.err) == hint
 
 
 def test_weights_that_know_a_private_picture_are_refused_until_it_is_left_out(call, sets):
@@ -122,9 +164,9 @@ def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
     again = json.loads(call(f"dedup folder:shown folder:{spots_folder} --drop public --output e --json"))
     assert again["exact"] == 119
     pair = json.loads(Path("e/pairs.json").read_text())[0]
-    assert Path(pair["public_file"]).name == Path(pair["private_file"]).name
-    assert pair["private_file"].startswith(str(spots_folder))
-    assert Path(pair["private_file"]).name in Path("e/pairs.html").read_text()
+    assert Path(pair["public"]["file"]).name == Path(pair["private"]["file"]).name
+    assert pair["private"]["file"].startswith(str(spots_folder))
+    assert Path(pair["private"]["file"]).name in Path("e/pairs.html").read_text()
     assert open_source("csv:d/private.csv", owner_key=KEY).train.files is not None
     lines = Path("e/public.csv").read_text().splitlines()  # all copies of a picture are left out
     assert (lines[0], len(lines)) == ("path,label,split,filtered_by_private_data", 2)

@@ -50,7 +50,8 @@ def test_a_model_labels_images_as_its_own_were_read(call, xrays, quick):
 
 
 def test_a_model_that_knows_no_more_than_8_bits_refuses_others(call, xrays, run):
-    assert f"image 'xrays/dense/0.png' {UNDECLARED}" in call(f"predict {run} xrays/dense/0.png", status=1)
+    told = call(f"predict {run} xrays/dense/0.png", status=1)
+    assert f"image 'xrays/dense/0.png' {UNDECLARED}; save it with 8 bits, or train a model with --bit-depth" in told
 
 
 def test_a_recipe_may_declare_it_and_the_command_line_the_other(call, xrays, quick):

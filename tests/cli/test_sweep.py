@@ -382,12 +382,9 @@ def test_scores_may_be_taken_on_public_data(call, spots):
             "--search must be one of public, private, uncovered",
         ),
         ("sweep digits QUICK --vary ema=0 --shape 0", "--shape and --score-noise belong to a private selection"),
-        ("sweep digits QUICK", "nothing is varied; give --vary"),
         ("sweep digits QUICK --vary seed=1,2", "a search cannot vary seed"),
-        ("sweep digits QUICK --vary ema", "--vary 'ema' names no values"),
         ("sweep digits QUICK --vary ema=0..0.9", "ema varies over a range, of which there is no grid"),
         ("sweep digits QUICK --vary ema=0.9..0", "--vary ema: low must be below high"),
-        ("sweep digits QUICK --vary ema=0..b", "'0' and 'b' are no two numbers"),
         ("sweep digits QUICK --vary ema=0 --validation 1", "--validation must lie strictly between 0 and 1"),
         ("sweep digits QUICK --vary ema=0 --candidates 0", "--candidates must be at least 1, got 0"),
         ("sweep digits QUICK --vary model=lenet6", "lenet6"),
@@ -395,6 +392,18 @@ def test_scores_may_be_taken_on_public_data(call, spots):
 )
 def test_what_cannot_be_searched_is_refused(call, spots, command, words):
     assert words in call(command.replace("QUICK", QUICK), status=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("", "nothing is varied; give --vary"),
+        ("--vary ema", "--vary 'ema' names no values"),
+        ("--vary ema=0..b", "'0' and 'b' are no two numbers"),
+    ],
+)
+def test_what_cannot_be_read_as_a_space_is_not_understood(call, options, words):
+    assert words in call(f"sweep digits {QUICK} {options}", status=2)
 
 
 def test_the_number_of_candidates_follows_the_law_of_the_statement(call, spots, drawn, monkeypatch):
@@ -470,6 +479,8 @@ def test_open_draws_do_not_repeat(call):
 
 def test_a_typo_is_refused_before_anything_is_trained(call):
     assert "linaer" in call(f"sweep digits {QUICK} --vary model=linear,linaer --dry-run", status=1)
+    command = f"sweep digits {QUICK} --vary ema=0,0.9 schedule=constant,cosine --dry-run"
+    assert call(command) == call(command.replace(" schedule=", " --vary schedule=")), "--vary may be given again"
     assert not Path("runs").exists()
 
 

@@ -105,6 +105,15 @@ def test_other_options_for_an_unfinished_run_are_refused(quick, unfinished, caps
     assert not Path("runs/digits-2").exists()
 
 
+def test_another_run_is_said_to_be_one_only_where_it_begins(call, quick, capsys):
+    call(f"train digits {quick}")
+    said = "note: runs/digits holds a finished run; this is another one, in runs/digits-2"
+    assert call(f"train digits {quick} --views 0", status=1).startswith("error: --views")
+    capsys.readouterr()
+    assert main(shlex.split(f"train digits {quick}")) == 0
+    assert said in capsys.readouterr().err.splitlines()
+
+
 def test_earlier_runs_on_private_data_are_told_before_another_is_paid(quick, capsys, spots_folder):
     for expected in ("", "note: 1 earlier run of yours used these data; together with this one"):
         capsys.readouterr()
@@ -263,6 +272,11 @@ def test_runs_on_the_same_images_in_two_formats_are_counted_together(call, quick
     call(f"train npz:a.npz {quick} --seed 2 --output two --json")
     assert main(shlex.split(f"train npz:a.npz {quick} --seed 3 --output three --dry-run")) == 0
     assert "note: 2 earlier runs of yours used these data" in capsys.readouterr().err
+    (together,) = (line for line in call(f"train npz:a.npz {quick} --output three").splitlines() if "At least" in line)
+    assert together.startswith("At least 3 runs of yours have used these data; planned in advance, they are together (")
+    assert together.endswith("A set that was changed and lies elsewhere counts apart.")
+    np.savez("b.npz", x_train=x[0][1:], y_train=y[0][1:], x_test=x[1], y_test=y[1])
+    assert "runs of yours" not in call(f"train npz:b.npz {quick} --output fewer"), "as the line says"
 
 
 def test_plan_prints_a_table_and_what_to_do_next(capsys):
@@ -271,6 +285,18 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
     for said in ("Renyi", "sampling", "FullBatch, probability 1", "expected epochs", "noise multiplier"):
         assert said in printed.out
     assert "next: sfumato train SOURCE --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 1e-05" in printed.err
+
+
+def test_plan_names_what_looks_wrong_as_train_does(capsys):
+    for options, notes in (
+        ("--batch-size 100 --steps 50 --epsilon 8 --delta 1e-4", ()),
+        ("--batch-size 100 --steps 50 --epsilon 8 --delta 0.5", ("delta 0.5 is above 1/N",)),
+        ("--batch-size 100 --steps 50 --epsilon 0.01", ("even 2 classes of about 500 images each leave a signal of",)),
+    ):
+        assert main(shlex.split(f"plan --examples 1000 {options} --json")) == 0
+        told = capsys.readouterr().err
+        assert told.count("note: ") == len(notes), told
+        assert all(f"note: {note}" in told for note in notes)
 
 
 # -- tradeoff ----------------------------------------------------------------------------------------------------------
@@ -373,6 +399,25 @@ def test_report_writes_the_page_again_and_a_public_one(call, run):
     for name in ("report.html", "report-public.html"):
         assert sentence.split(" steps of ")[0] in Path(run, name).read_text()
     call(f"verify {run}")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("statement.json", '"epsilon": 0', '"epsilon": 1'),
+        ("plan.json", '"max_norm": 1.0', '"max_norm": 2.0'),
+        ("ledger.jsonl", '"step":1', '"step":7'),
+    ],
+)
+def test_report_says_that_a_run_was_changed(run, capsys, name, old, new):
+    assert main(["report", run]) == 0
+    assert "is not as the run left it" not in capsys.readouterr().err
+    text = Path(run, name).read_text()
+    assert old in text
+    Path(run, name).write_text(text.replace(old, new))
+    assert main(["report", run]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"note: {run}/{name} is not as the run left it; see sfumato verify {run}"
 
 
 def test_verify_says_in_one_line_that_the_statement_follows(call, run):

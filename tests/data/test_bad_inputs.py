@@ -324,12 +324,22 @@ def folder_in_a_class_folder(path):
 
 
 @refused(
-    "'PATH/dog/notes.pdf' is not an image file by its name; take it out, or give it one of the "
-    "endings .png .jpg .jpeg .bmp .gif .webp .tif .tiff .pgm .ppm .pbm"
+    "'PATH/dog/notes.pdf' is not an image file by its name; take it out, or export it to a file that ends with one of "
+    ".png .jpg .jpeg .bmp .gif .webp .tif .tiff .pgm .ppm .pbm"
 )
 def document_in_a_class_folder(path):
     spec = folder(path, "cat", "dog")
     (path / "dog" / "notes.pdf").write_bytes(b"%PDF")
+    return spec, {}
+
+
+@refused(
+    "'PATH/dog/CT.DCM' is not an image file by its name; take it out, or export it to a PNG or TIFF of 16 bits, "
+    "without the names that it carries"
+)
+def dicom_in_a_class_folder(path):
+    spec = folder(path, "cat", "dog")
+    (path / "dog" / "CT.DCM").write_bytes(b"DICM")
     return spec, {}
 
 

@@ -23,6 +23,8 @@ def test_every_digit_is_there_once_from_black_to_white(key):
     expected = np.rint(load_digits().images * 255 / 16).astype(np.uint8)
     assert sorted(image.tobytes() for image in images) == sorted(image.tobytes() for image in expected)
     assert (images.min(), images.max()) == (0, 255)
+    for part in (source.train, source.test):
+        assert np.array_equal(part.images[..., 0], expected[part.rows])
 
 
 def test_nothing_is_read_and_declarations_are_obeyed(key):

@@ -23,7 +23,7 @@ HOUNSFIELD = XRAY - 1024
 TWELVE, SIXTEEN, WINDOW = Levels(bit_depth=12), Levels(bit_depth=16), Levels(window=(-160, 240))
 UNDECLARED = (
     "image 'x-ray' has pixels of 16 bits, and which of their values are black and white was not declared; declare "
-    "bit_depth (12 if 4095 is white) or window (black and white), for a model in its training, or save 8 bits"
+    "bit_depth (12 if 4095 is white) or window (black and white), or save 8 bits"
 )
 
 

@@ -128,6 +128,12 @@ def own_module(tmp_path, monkeypatch):
 
         def features(*, classes, channels, size):
             return nn.Flatten()
+
+        def boom(*, classes, channels, size):
+            raise RuntimeError("kaputt,\\nand how")
+
+        def within(*, classes, channels, size):
+            return nn.Linear(classes, None)
         """)
     )
     monkeypatch.chdir(tmp_path)
@@ -148,11 +154,33 @@ def test_own_function_is_called(own_module):
         ("text", "returned a str"),
         ("other", "keywords"),
         ("features", "logits of shape"),
+        ("boom", r"raised RuntimeError: kaputt, and how \(own_models_of_this_test.py:19\); mend it there"),
+        ("within", r"raised TypeError: .* \(own_models_of_this_test.py:22\)"),
     ],
 )
 def test_own_function_that_is_none_is_refused(own_module, function, word):
     with pytest.raises(SfumatoError, match=word):
         create(f"{own_module}:{function}", classes=4, channels=2, size=8)
+
+
+def test_what_an_own_function_raised_is_chained(own_module):
+    with pytest.raises(SfumatoError) as caught:
+        create(f"{own_module}:boom", classes=4, channels=2, size=8)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("x = 1\nraise RuntimeError('no')", r"raised RuntimeError: no \(broken_at_import.py:2\)"),
+        ("def build(:", r"raised SyntaxError: .*\(broken_at_import.py, line 1\)"),
+    ],
+)
+def test_a_module_that_raises_is_refused(code, words, tmp_path, monkeypatch):
+    (tmp_path / "broken_at_import.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SfumatoError, match=words):
+        create("broken_at_import:build", classes=4, channels=2, size=8)
 
 
 @pytest.mark.parametrize("name", ["no_such_module_anywhere:build", ":build", ".relative:build"])

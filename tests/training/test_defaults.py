@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 
 import pytest
 
@@ -71,24 +70,3 @@ def test_reasons_are_given_for_what_was_not_asked_for():
 def test_the_rules_take_nothing_that_holds_images():
     for rule in (defaults.plan_rules, defaults.training_rules):
         assert "source" not in inspect.signature(rule).parameters
-
-
-def test_a_plan_by_which_little_can_be_learnt_is_named_with_what_would_help():
-    few = plan(examples=320)
-    told = defaults.weak_signal(few, 40)
-    assert told is not None
-    assert "40 classes of about 8 images each" in told
-    found = re.search(r"epsilon ([\d.]+) in place of 3, some (\d+) images of each class", told)
-    assert found is not None
-    richer, larger = plan(examples=320, epsilon=1.03 * float(found[1])), plan(examples=40 * int(found[2]))
-    for enough in (richer, larger):
-        assert defaults.signal_per_class(enough, 40) >= defaults.ENOUGH_SIGNAL
-        assert defaults.weak_signal(enough, 40) is None
-    assert defaults.weak_signal(plan(examples=1438), 10) is None, "digits"
-    assert "epsilon" not in (defaults.weak_signal(plan(examples=320), 100_000) or "epsilon")
-
-
-def test_the_signal_of_a_class_is_the_equation_of_its_docstring():
-    found = plan(examples=30_000)
-    signal = found.expected_batch_size * found.steps**0.5 / found.noise_multiplier / 7
-    assert defaults.signal_per_class(found, 7) == pytest.approx(signal)

@@ -90,8 +90,9 @@ def test_an_image_may_come_in_any_form(one_run, tmp_path, recwarn):
         forms += [array[..., None], np.stack([array] * 3, axis=-1)]
         for form in forms:
             assert torch.equal(loaded.predict(form), expected), type(form)
-    for several in ([image, array], np.stack([array, array]), (form for form in (path, image))):
-        torch.testing.assert_close(loaded.predict(several), expected.expand(2, -1))
+    several = [image, array], np.stack([array, array])[..., None], np.array([str(path)] * 2)
+    for images in (*several, (form for form in (path, image))):
+        torch.testing.assert_close(loaded.predict(images), expected.expand(2, -1))
     assert loaded.predict([]).shape == (0, 4)
     loaded.transform(np.asarray(frozen)[None, ..., None])
     assert not recwarn.list, "an array that may not be written to is nobody's mistake"
@@ -100,6 +101,13 @@ def test_an_image_may_come_in_any_form(one_run, tmp_path, recwarn):
 WRONG_IMAGES = {
     "a float array": (np.zeros((8, 8)), "image is an array of float64; give uint8 from 0"),
     "an array of another shape": (np.zeros((8, 8, 2), np.uint8), r"shape \(8, 8, 2\); it must be \(H, W\)"),
+    "channels that come first": (np.zeros((3, 32, 32), np.uint8), r"\(3, 32, 32\); .*; move the channels to the end"),
+    "a channel of transparency": (np.zeros((32, 32, 4), np.uint8), r"\(32, 32, 4\); .*, leave out a fourth one"),
+    "several grey images": (np.zeros((8, 28, 28), np.uint8), r"give several images as \(N, H, W, 1 or 3\)"),
+    "a row": (np.zeros(5, np.uint8), r"image is an array of shape \(5,\); it must be"),
+    "five dimensions": (np.zeros((1, 2, 8, 8, 3), np.uint8), r"image is an array of shape \(1, 2, 8, 8, 3\)"),
+    "a tensor": (torch.zeros((3, 8, 8), dtype=torch.uint8), r"a tensor of shape \(3, 8, 8\); .* end, such as .*numpy"),
+    "a file read before": (io.BytesIO(), "image 'of an open file' has been read to its end, or is empty; rewind it"),
     "text that was opened": (io.StringIO("a"), "image is a file that was opened as text; give a path, bytes"),
     "a number": (3, "image is a int; give a path, bytes, an open binary file"),
     "bytes that are no image": (b"no image", "'of 8 bytes' is not an image that can be read"),
@@ -110,10 +118,19 @@ WRONG_IMAGES = {
 @pytest.mark.parametrize("name", WRONG_IMAGES)
 def test_what_is_no_image_is_refused(one_run, name):
     image, words = WRONG_IMAGES[name]
-    several = name == "an array of another shape"  # it might be eight images of 8 x 2 pixels
-    for given in [[image]] if several else [image, [image]]:
+    for given in (image, [image]):
         with pytest.raises(SfumatoError, match=words):
             one_run.load().predict(given)
+
+
+def test_a_file_is_read_once_from_where_it_stands(one_run, tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+    with (tmp_path / "a.png").open("rb") as opened:
+        one_run.load().predict(opened)
+        with pytest.raises(SfumatoError, match=r"image '.*a.png' has been read to its end"):
+            one_run.load().predict(opened)
+    with pytest.raises(SfumatoError, match=r"image '.*a.png' cannot be read \(.*closed file\); open it again"):
+        one_run.load().predict(opened)
 
 
 def test_a_model_file_alone_is_enough(one_run, tmp_path):

@@ -46,8 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = parse(given)
         return verb if isinstance(verb, int) else verb.run()
     except SfumatoError as error:
+        from sfumato.cli.options import UnclearError
+
         print(f"error: {in_options(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UnclearError) else 1
     except KeyboardInterrupt:
         print("interrupted: an unfinished run goes on when the same command is given again", file=sys.stderr)
         return 130
@@ -121,6 +123,13 @@ def one_line(boxed: str) -> str:
         problem = f"{option} must be {kinds.get(kind, kind)}, got {given}"
     if said := re.fullmatch(r"Error parsing (\S+): (must .+)", problem):
         problem = f"{said[1]} {said[2]}"
+    if unread := re.fullmatch(r"Error parsing (\S+): (invalid literal for int|could not convert).*: (.+)", problem):
+        problem = f"{unread[1]} must be a {'whole ' if 'int' in unread[2] else ''}number, got {unread[3]}"
+    if chosen := re.fullmatch(r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)", problem):
+        allowed = sorted({name.strip("' ") for name in chosen[3].split(",")} - {"None"}, reverse=True)
+        problem = f"{chosen[2]} must be {' or '.join(allowed)}, got {chosen[1]}"
+    if missing := re.fullmatch(r"Missing from [^:]+: (\S+) (.)(.+)\. \(required\)", problem):
+        problem = f"{missing[1]} is missing: {missing[2].lower()}{missing[3]}"
     if not problem:
         return "the command cannot be understood"
     for part in rest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
@@ -153,7 +154,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         from sfumato._checks import SfumatoError
         from sfumato.runs import directory as names
 
-        if not (FilePath(what) / names.SETTINGS).is_file():
+        if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
         given = [name for name in self.given if name not in ("what", "dry_run", "json", "trust_code")]
         if given:
@@ -217,8 +218,20 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         """The source, read; and how it was asked for, as plain data."""
         return read_source(self, self.source or "", progress)
 
-    def directory(self, progress: Progress) -> RunDirectory:
-        """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished."""
+    @property
+    def first(self) -> FilePath:
+        """runs/NAME."""
+        kind, _, argument = (self.source or "").partition(":")
+        stem = (
+            FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument
+        ) or kind
+        return FilePath("runs") / stem
+
+    def directory(self) -> RunDirectory:
+        """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
+
+        Errors: `SfumatoError` for a place where no run can begin.
+        """
         from sfumato.runs import directory as names
 
         if self.output is not None:
@@ -226,19 +239,22 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
             if not run.exists:
                 run.require_free()
             return run
-        kind, _, argument = (self.source or "").partition(":")
-        stem = (
-            FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument
-        ) or kind
-        number, finished = 1, False
-        while True:
-            run = names.RunDirectory(FilePath("runs") / (stem if number == 1 else f"{stem}-{number}"))
-            if not run.path.exists() or (run.exists and not run.finished):
-                if finished:
-                    progress.say(f"note: runs/{stem} holds a finished run; this is another one, in {run.path}")
-                return run  # an unfinished one is resumed, or refused with the difference named
-            finished = finished or run.finished
-            number += 1
+        for number in itertools.count(1):
+            run = names.RunDirectory(f"{self.first}-{number}" if number > 1 else self.first)
+            if not run.path.exists():
+                run.require_free()
+                break
+            if run.exists and not run.finished:
+                break  # it is resumed, or refused with the difference named
+        return run
+
+    def beside(self, run: RunDirectory) -> list[str]:
+        """What to say of a run that begins where none was asked for, and another one stands there already."""
+        from sfumato.runs import directory as names
+
+        if self.output is not None or run.path == self.first or not names.RunDirectory(self.first).finished:
+            return []
+        return [f"note: {self.first} holds a finished run; this is another one, in {run.path}"]
 
 
 def read_source(asked: SourceChoices, spec: str, progress: Progress, **by_rule: Any) -> tuple[Source, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""sfumato dedup: pictures of a private set that stand in a public one as well."""
+"""sfumato dedup: pictures of a private set of which a public one has copies or near copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sfumato.cli import console
 from sfumato.cli.options import BitDepth, Path, Whole, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sfumato.report import ShownPair
 
 DROPS = ("private", "public", "none")
+COPIES = 0.001
+"""The limit that nothing but exact copies meets, mirrored or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,8 @@ class Dedup:
     drop: str = "private"
     """From which set pictures are left out: private, public, or none."""
     limit: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0.28)")] = None
-    """The largest difference, over a picture's contrast, that counts as a copy."""
+    """The largest difference, over a picture's contrast, that counts as a copy; 0.001 for exact copies, mirrored or
+    not, alone."""
     output: Path = None
     """Where the pairs and the smaller set go. (default: dedup/ and the private source's name,
     with -public where that set is the smaller one)"""
@@ -103,15 +106,14 @@ class Dedup:
             pairs = [replace(pair, private=pair.public, public=pair.private) for pair in pairs]
         with writing(place):
             place.mkdir(parents=True, mode=0o700, exist_ok=True)
-        summary = self._summary(len(images[1]), len(images[0]), pairs)
-        names = [_names(source) for source in (public, private)]
+        summary = _summary(len(images[1]), len(images[0]), pairs)
+        places = [_places(source) for source in (public, private)]
         listed = [
-            asdict(pair) | {"public_file": names[0](pair.public), "private_file": names[1](pair.private)}
-            for pair in pairs
+            asdict(pair) | {"public": places[0][pair.public], "private": places[1][pair.private]} for pair in pairs
         ]
         write(place / "pairs.json", json.dumps(listed, indent=1).encode(), private=True)
-        shown = _shown(pairs, images[0], images[1], names[0], names[1])
-        write(place / "pairs.html", page_of_pairs("Pictures in both sets", summary, shown).encode(), private=True)
+        shown = _shown(pairs, images[0], images[1], places[0], places[1])
+        write(place / "pairs.html", page_of_pairs("Alike in both sets", summary, shown).encode(), private=True)
         # A filter by a set that was filtered by private data is not stable either.
         marked = self.drop == "public" or public.filtered or private.filtered
         written = self._written(pairs, public if self.drop == "public" else private, place, marked=marked)
@@ -128,6 +130,11 @@ class Dedup:
             return 0
         console.result(summary)
         console.talk(f"{place / 'pairs.html'}   the pairs side by side; it shows private pictures")
+        if written and any(pair.difference > COPIES for pair in pairs):
+            console.talk("note: near ones may be other pictures that look alike, and are left out as well: look at the")
+            console.talk(
+                f"   page; --limit {COPIES} and another --output leave out exact copies, mirrored or not, alone"
+            )
         if marked and written:
             console.talk("note: this choice looked at private data without noise; statements that come of it say so")
         if written and self.drop == "private":
@@ -174,31 +181,42 @@ class Dedup:
             marked=marked,
         )
 
-    def _summary(self, private: int, public: int, pairs: Sequence[Pair]) -> str:
-        exact = sum(pair.exact for pair in pairs)
-        theirs, mine = (len({getattr(pair, side) for pair in pairs}) for side in ("public", "private"))
-        return (
-            f"{mine} of {private:,} private pictures and {theirs} of {public:,} public ones are the same: {exact} "
-            f"exact copies, {len(pairs) - exact} near ones."
-        )
+
+def _summary(private: int, public: int, pairs: Sequence[Pair]) -> str:
+    exact = sum(pair.exact for pair in pairs)
+    near = len(pairs) - exact
+    theirs, mine = (len({getattr(pair, side) for pair in pairs}) for side in ("public", "private"))
+    return (
+        f"{mine} of {private:,} private pictures and {theirs} of {public:,} public ones are alike: "
+        f"{exact} exact cop{'y' if exact == 1 else 'ies'}, {near} near one{'' if near == 1 else 's'}."
+    )
 
 
-def _names(source: Source) -> Callable[[int], str | None]:
-    """The file of the record at a position, counted through both parts; None where it comes from none."""
-    files = [
-        str(name)
-        for part in (source.train, source.test)
-        for name in ([None] * len(part) if part.files is None else part.files)
-    ]
-    return lambda place: None if source.train.files is None else files[place]
+def _places(source: Source) -> list[dict[str, Any]]:
+    """Where its owner finds each record, of both parts: a file, or an array and a row of it, counted from 0."""
+    from sfumato.data import Records
+
+    found: list[dict[str, Any]] = []
+    for name, part in (("train", source.train), ("test", source.test)):
+        if part.files is not None:
+            found += [{"file": str(file)} for file in part.files]
+            continue
+        array = {"digits": "images", "npz": f"x_{name}" if source.parted else "x"}.get(source.kind, name)
+        rows = part.rows if isinstance(part, Records) and part.rows is not None else range(len(part))
+        found += [{"array": array, "row": int(row)} for row in rows]
+    return found
+
+
+def _name(place: dict[str, Any]) -> str:
+    return place.get("file") or f"{place['array']}[{place['row']}]"
 
 
 def _shown(
     pairs: Sequence[Pair],
     public: np.ndarray,
     private: np.ndarray,
-    public_name: Callable[[int], str | None],
-    private_name: Callable[[int], str | None],
+    public_places: Sequence[dict[str, Any]],
+    private_places: Sequence[dict[str, Any]],
 ) -> list[ShownPair]:
     from sfumato.report import ShownPair
 
@@ -206,8 +224,8 @@ def _shown(
         ShownPair(
             private=private[pair.private],
             public=public[pair.public],
-            private_name=private_name(pair.private) or f"number {pair.private}",
-            public_name=public_name(pair.public) or f"number {pair.public}",
+            private_name=_name(private_places[pair.private]),
+            public_name=_name(public_places[pair.public]),
             note="an exact copy"
             if pair.exact
             else f"differs by {pair.difference:.0%} of its contrast{', mirrored' if pair.mirrored else ''}",

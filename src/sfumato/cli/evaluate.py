@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from sfumato.data import Transform
 
 
+PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
     """Measure a finished run's model on the test part of a source.
@@ -53,15 +56,15 @@ class Evaluate:
         import numpy as np
         import torch
 
-        from sfumato._checks import one_of
-        from sfumato.data import AsStored, open_source
+        from sfumato._checks import SfumatoError, one_of
+        from sfumato.data import AsStored, UnknownClassError, open_source
         from sfumato.data.kinds import parse
         from sfumato.randomness import owner_key
         from sfumato.runs import load
         from sfumato.training import evaluate, label_sets
         from sfumato.training.prepare import choose_device
 
-        one_of("--part", self.part, ("test", "train", "all"))
+        one_of("--part", self.part, PARTS)
         loaded = load(self.run_directory, model=self.model)
         device = torch.device(choose_device(self.device))
         module, transform = loaded.module, loaded.transform
@@ -77,18 +80,23 @@ class Evaluate:
             )
             module, transform = loaded.on(source)
         else:
-            source = open_source(
-                self.source,
-                owner_key=owner_key(),
-                classes=loaded.classes,
-                size=transform.size,
-                channels=transform.channels,
-                **self._levels(transform),
-                root=self.root,
-                download=self.download,
-                # As the model was trained, so that no training image is counted as a test image.
-                test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
-            )
+            try:
+                source = open_source(
+                    self.source,
+                    owner_key=owner_key(),
+                    classes=loaded.classes,
+                    size=transform.size,
+                    channels=transform.channels,
+                    **self._levels(transform),
+                    root=self.root,
+                    download=self.download,
+                    # As the model was trained, so that no training image is counted as a test image.
+                    test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
+                )
+            except UnknownClassError as error:
+                raise SfumatoError(
+                    f"{error.record}, a class that the model does not know", "take its images out of the source"
+                ) from None
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         sets = None
         if self.label_sets is not None:
@@ -118,7 +126,7 @@ class Evaluate:
             return 0
         console.columns(
             [
-                ("accuracy", f"{result.accuracy:.2%} of {result.examples} images ({self.part} part)"),
+                ("accuracy", f"{result.accuracy:.2%} of {result.examples} images ({PARTS[self.part]})"),
                 *([] if result.top5 is None else [("top five", f"{result.top5:.2%}")]),
                 *([] if several is None else [("label sets", f"{several[0]:.2%} of {several[1]} images with a set")]),
                 ("loss", f"{result.loss:.4f}"),

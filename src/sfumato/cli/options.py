@@ -6,6 +6,12 @@ from typing import Annotated, Any
 
 import tyro
 
+from sfumato._checks import SfumatoError
+
+
+class UnclearError(SfumatoError):
+    """A command that cannot be understood, though the parser lets it pass: something is missing, or cannot be read."""
+
 
 def _shown(metavar: str, hint: str = "") -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"({hint})" if hint else "")
@@ -57,7 +63,11 @@ Text = Annotated[str | None, _shown("NAME")]
 TextByRule = Annotated[str | None, _shown("NAME", "default: by rule")]
 Head = Annotated[str | None, _shown("new|pretrained", "default: new")]
 Patterns = Annotated[tuple[str, ...] | None, _shown("NAME [NAME ...]", "default: all")]
-Vary = Annotated[tuple[str, ...] | None, _shown("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]")]
+Vary = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    _shown("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again"),
+]
 ModeOfSearch = Annotated[str | None, _shown("public|private|uncovered", "default: public, where the data are")]
 Candidates = Annotated[int | None, _shown("NUMBER", "default: the whole grid; private: 10")]
 Shape = Annotated[float | None, _shown("ETA", "default: 1")]

@@ -51,8 +51,9 @@ def show(run: Run, *, json: bool) -> None:
     if run.together is not None:
         epsilon, delta = run.together
         console.result(
-            f"At least {run.uses} runs of yours have used exactly these data; planned in advance, they are together "
-            f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in all of them."
+            f"At least {run.uses} runs of yours have used these data; planned in advance, they are together "
+            f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in all of them. A set "
+            "that was changed and lies elsewhere counts apart."
         )
         console.result()
     console.talk(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato.cli import console
-from sfumato.cli.options import Delta, Number, Whole
+from sfumato.cli.options import Delta, Number, UnclearError, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +35,20 @@ class Plan:
 
     def run(self) -> int:
         """Solve and print."""
-        from sfumato._checks import SfumatoError, positive_integer
+        from sfumato._checks import positive_integer
         from sfumato.privacy import PrivacyPlan
         from sfumato.privacy.plan import default_delta
+        from sfumato.privacy.remarks import above_one_record, weak_signal
 
         if self.examples is None:
-            raise SfumatoError(
+            raise UnclearError(
                 "--examples is missing", "give the number of training examples, such as --examples 50000"
             )
         positive_integer("examples", self.examples)
         four = ("batch_size", "steps", "noise_multiplier", "epsilon")
         given = [f"--{name.replace('_', '-')}" for name in four if getattr(self, name) is not None]
         if len(given) != 3:
-            raise SfumatoError(
+            raise UnclearError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
                 f"{', '.join(given) or 'none'}",
                 "leave out only the one that should follow from the others",
@@ -77,6 +78,11 @@ class Plan:
             "theorem": plan.theorem.name,
             "fingerprint": plan.fingerprint,
         }
+        large, weak = above_one_record(plan), weak_signal(plan, 2)
+        if large is not None:
+            console.talk(f"note: {large}")
+        if weak is not None:
+            console.talk(f"note: even {weak}")
         if self.json:
             console.as_json(figures)
             return 0

@@ -78,11 +78,10 @@ class Pretrain(Choices):
         if self.resumes(self.what):
             return recorded.public_job(self.what, trust_code=self.trust_code)
         asked = self.with_recipe(self.what)
-        if asked.output is not None:
-            asked.directory(progress)
+        asked.directory()
         asked, taken = asked.as_pretrained()
         source, request = asked.opened(progress)
-        run = asked.directory(progress)
+        run = asked.directory()
         training, reasons = decide(asked, source)
         job = public.prepare(
             source,
@@ -94,7 +93,7 @@ class Pretrain(Choices):
             request={"source": request},
         )
         if not run.exists:
-            for line in (*taken, *reasons):
+            for line in (*asked.beside(run), *taken, *reasons):
                 progress.say(line)
         return job, run
 

@@ -53,7 +53,7 @@ def one_budget(asked: PrivateChoices) -> float | None:
 def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings, list[str]]:
     """Plan and settings: what was asked for, the rest by rule."""
     from sfumato._checks import SfumatoError, positive
-    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy import PrivacyPlan, remarks
     from sfumato.privacy.plan import default_delta
     from sfumato.privacy.statement import rounded_up
     from sfumato.training import defaults
@@ -98,8 +98,9 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
         reasons.append(
             f"note: noise multiplier {noise:g} comes to epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
         )
-    if plan.delta > 1 / plan.population:
-        reasons.append(f"note: delta {plan.delta!r} is above 1/N, a chance at which some records may be published")
+    large = remarks.above_one_record(plan)
+    if large is not None:
+        reasons.append(f"note: {large}")
     counted = len(source.train)
     if not 0.8 * counted <= source.examples <= 1.25 * counted:
         reasons.append(
@@ -107,7 +108,7 @@ def decide(asked: PrivateChoices, source: Source) -> tuple[PrivacyPlan, Settings
             f"but steps have about {counted * plan.sampling_probability:.0f} examples, and are divided by "
             f"{plan.expected_batch_size}"
         )
-    weak = defaults.weak_signal(plan, len(source.classes))
+    weak = remarks.weak_signal(plan, len(source.classes))
     if weak is not None:
         reasons.append(f"note: {weak}")
     if asked.trainable and "all" not in asked.trainable and asked.pretrained is None and source.cache is None:

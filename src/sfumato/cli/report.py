@@ -25,6 +25,7 @@ class Report:
     def run(self) -> int:
         """Write and name the file."""
         from sfumato.runs import directory as names
+        from sfumato.runs.verdict import altered
         from sfumato.training import finish
         from sfumato.training import public as public_training
 
@@ -34,6 +35,9 @@ class Report:
         plain = public_training.is_public(run)
         text = public_training.report(run) if plain else finish.report(run, public=self.public)
         names.write(path, text.encode(), private=not (self.public or plain))
+        changed = None if plain else altered(run)
+        if changed is not None:
+            console.talk(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
         if self.json:
             console.as_json({"report": str(path), "public": self.public})
         else:

@@ -22,10 +22,11 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     """
     from sfumato._checks import SfumatoError
     from sfumato.cli import recipe
+    from sfumato.cli.options import UnclearError
     from sfumato.randomness import Choice
 
     space: dict[str, Dimension] = {}
-    chosen_by = None
+    chosen_by, named = None, set()
     if recipe.named_by(what):
         chosen_by, table = recipe.label_of(what), recipe.table_of(what).get(TABLE, {})
         space |= {name.replace("-", "_"): _from_table(name, value) for name, value in table.items()}
@@ -35,8 +36,12 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     for text in given:
         name, equals, rule = text.partition("=")
         if not equals or not rule:
-            raise SfumatoError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
-        space[name.strip("-").replace("-", "_")] = _from_text(name, rule)
+            raise UnclearError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
+        option = name.strip("-").replace("-", "_")
+        if option in named:
+            raise SfumatoError(f"--vary names {name} twice", "list all of its values in one place")
+        named.add(option)
+        space[option] = _from_text(name, rule)
     if chosen_by is not None and chosen_by in space:
         option = chosen_by.replace("_", "-")
         raise SfumatoError(f"--{option} chooses the row of {recipe.title(what)}, so it cannot vary", "search each row")
@@ -44,7 +49,7 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     if odd:
         raise SfumatoError(f"a search cannot vary {', '.join(odd)}", f"vary {', '.join(sorted(known))}")
     if not space:
-        raise SfumatoError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
+        raise UnclearError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
     space = {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
     for name, rule in space.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
@@ -68,6 +73,7 @@ def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
 
 def _from_text(name: str, rule: str) -> Dimension:
     from sfumato._checks import SfumatoError
+    from sfumato.cli.options import UnclearError
     from sfumato.randomness import Choice, LogUniform, Uniform
 
     low, dots, high = rule.removeprefix("log:").partition("..")
@@ -80,7 +86,7 @@ def _from_text(name: str, rule: str) -> Dimension:
     except SfumatoError as error:
         raise SfumatoError(f"--vary {name}: {error.problem}", error.remedy) from None
     except ValueError:
-        raise SfumatoError(
+        raise UnclearError(
             f"--vary {name}={rule}: {low!r} and {high!r} are no two numbers", "write a range as in log:0.1..10"
         ) from None
 

@@ -33,7 +33,7 @@ class Sweep(PrivateChoices):
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE")]
     """Where the images are, or a recipe."""
 
-    vary: Vary = None
+    vary: Vary = ()
     """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
     one_at_a_time: bool = False
     """Change one thing at a time, and show what each change does; source may then vary too, over caches of features."""
@@ -63,7 +63,8 @@ class Sweep(PrivateChoices):
         from sfumato.training.progress import Bars
 
         varied = (*VARIED, "source") if self.one_at_a_time else VARIED
-        rules = space.read(self.vary or (), self.what, varied, trust_code=self.trust_code)
+        given = [text for together in self.vary for text in together]
+        rules = space.read(given, self.what, varied, trust_code=self.trust_code)
         mode = asked.mode(rules)
         with Bars() as progress:
             if self.one_at_a_time:

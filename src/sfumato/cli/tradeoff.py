@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import BatchSizes, Delta, Multipliers, Number, Path, SingleView, Whole
+from sfumato.cli.options import BatchSizes, Delta, Multipliers, Number, Path, SingleView, UnclearError, Whole
 
 if TYPE_CHECKING:
     from sfumato.privacy.tradeoff import Frontier, Point
@@ -51,7 +51,7 @@ class Tradeoff:
 
     def run(self) -> int:
         """Solve, draw and print."""
-        from sfumato._checks import SfumatoError, positive_integer
+        from sfumato._checks import positive_integer
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
         from sfumato.privacy.rules_of_thumb import BATCH_SIZE
@@ -60,7 +60,7 @@ class Tradeoff:
 
         if self.examples is None or self.epsilon is None:
             missing = "--examples" if self.examples is None else "--epsilon"
-            raise SfumatoError(
+            raise UnclearError(
                 f"{missing} is missing", "give budget and number of examples, as in --examples 50000 --epsilon 8"
             )
         positive_integer("examples", self.examples)

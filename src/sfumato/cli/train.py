@@ -74,7 +74,7 @@ class Train(PrivateChoices):
         """These options over the recipe's. What cannot be read is refused, before anything heavy is imported."""
         from sfumato._checks import SfumatoError
 
-        if FilePath(self.what).is_dir() and ":" not in self.what:
+        if self.what and FilePath(self.what).is_dir() and ":" not in self.what:
             from sfumato.data import Cache
 
             raise SfumatoError(
@@ -102,13 +102,12 @@ class Train(PrivateChoices):
         if self.resumes(self.what):
             return recorded.job(self.what, trust_code=self.trust_code)
         asked = self.chosen()
-        if asked.output is not None:
-            asked.directory(progress)  # refuses a place that is taken before anything is read
+        asked.directory()  # refuses a place that is taken before anything is read
         asked, taken = asked.as_pretrained()
         source, request = asked.opened(progress)
         plan, settings, reasons = decide(asked, source)
         behind = recipe.search_behind(self.what, asked.source, source)
-        run = asked.directory(progress)
+        run = asked.directory()
         job = prepare(
             None,
             source,
@@ -123,6 +122,6 @@ class Train(PrivateChoices):
             search=behind and behind + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta),
         )
         if not run.exists:
-            for line in (*taken, *reasons):
+            for line in (*asked.beside(run), *taken, *reasons):
                 progress.say(line)
         return job, run

@@ -1,3 +1,4 @@
+from .classes import UnknownClassError as UnknownClassError
 from .codes import known_again as known_again
 from .crops import InceptionCrops as InceptionCrops
 from .crops import dice_of as dice_of

@@ -46,13 +46,14 @@ def load(path: str, declared: Declared) -> Loaded:
     channels = declared.channels or depth
     classes, listed = _classes(arrays, names, declared, where)
 
-    def part(images: np.ndarray, labels: np.ndarray) -> Records:
+    def part(images: np.ndarray, labels: np.ndarray, rows: np.ndarray | None) -> Records:
         labels = class_lists.renumbered(labels, names or classes, declared.classes, where)
         shown = _in_eight_bits(images, declared.levels)
         codes = codes_of(declared.owner_key, images, shown)  # the first of what is stored: the same under all levels
-        return Records(images=prepare_array(shown, size=size, channels=channels), labels=labels, codes=codes)
+        pixels = prepare_array(shown, size=size, channels=channels)
+        return Records(images=pixels, labels=labels, codes=codes, rows=rows)
 
-    parted = "x" not in arrays
+    parted, rows = "x" not in arrays, (None, None)
     if not parted:
         images, labels = arrays["x"], arrays["y"]
         test = np.array(
@@ -60,12 +61,13 @@ def load(path: str, declared: Declared) -> Loaded:
             dtype=bool,
         )
         arrays = dict(zip(_FOUR, (images[~test], labels[~test], images[test], labels[test]), strict=True))
-    train = part(arrays["x_train"], arrays["y_train"])
+        rows = np.flatnonzero(~test), np.flatnonzero(test)
+    train = part(arrays["x_train"], arrays["y_train"], rows[0])
     originals = _in_eight_bits(arrays["x_train"], declared.levels) if declared.zoom > 1 else arrays["x_train"]
     rule = "declared" if declared.size else "the shorter side of the arrays"
     return Loaded(
         train=train,
-        test=part(arrays["x_test"], arrays["y_test"]),
+        test=part(arrays["x_test"], arrays["y_test"], rows[1]),
         classes=classes,
         classes_listed=listed,
         parted=parted,
@@ -232,8 +234,9 @@ def _classes(
     known = names or declared.classes
     if known is not None:
         if largest >= len(known):
-            raise SfumatoError(
-                f"{where} holds the label {largest}, and {len(known)} classes are named",
+            raise class_lists.UnknownClassError(
+                f"{where} holds the label {largest}",
+                f"and {len(known)} classes are named",
                 "name every class in the order of the labels, which count from 0",
             )
         return declared.classes or known, True

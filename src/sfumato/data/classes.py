@@ -12,6 +12,24 @@ from sfumato._checks import SfumatoError, shortened
 LONGEST_NAME = 255
 """Characters in the name of a class or a user: an array of text gives every name the room of the longest."""
 
+
+class UnknownClassError(SfumatoError):
+    """A record whose class is none of those that were declared.
+
+    Args:
+        record: where it is and which label it has.
+        declared: what there is in its place. One clause.
+        remedy: what to do where the classes are the owner's to declare.
+    """
+
+    def __init__(self, record: str, declared: str, remedy: str):
+        super().__init__(f"{record}, {declared}", remedy)
+        self.record, self.declared = record, declared
+
+    def __reduce__(self):
+        return type(self), (self.record, self.declared, self.remedy)
+
+
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -81,8 +99,9 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
         return labels
     for label in np.unique(labels):
         if found[label] not in declared:
-            raise SfumatoError(
-                f"{where} holds the label {found[label]!r}, which is not among the declared classes",
+            raise UnknownClassError(
+                f"{where} holds the label {found[label]!r}",
+                "which is not among the declared classes",
                 "add it to the declared classes, or take its images out",
             )
     table = np.array([declared.index(name) if name in declared else -1 for name in found])

@@ -38,7 +38,7 @@ def load(_: str, declared: Declared) -> Loaded:
     labels = renumbered(labels, names, declared.classes, "digits")
 
     def part(chosen: np.ndarray) -> Records:
-        return Records(images=prepared[chosen], labels=labels[chosen], codes=codes[chosen])
+        return Records(images=prepared[chosen], labels=labels[chosen], codes=codes[chosen], rows=np.flatnonzero(chosen))
 
     train = part(~test)
     return Loaded(

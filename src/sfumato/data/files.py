@@ -62,8 +62,9 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
     classes = declared.classes or class_lists.in_order(entry.label for entry in entries)
     for entry in entries:
         if entry.label not in classes:
-            raise SfumatoError(
-                f"{str(entry.path)!r} has the label {entry.label!r}, which is not among the declared classes",
+            raise class_lists.UnknownClassError(
+                f"{str(entry.path)!r} has the label {entry.label!r}",
+                "which is not among the declared classes",
                 "add it to the declared classes, or take the file out",
             )
     if len(classes) == 1:

@@ -15,6 +15,7 @@ from sfumato.data.loaded import Loaded
 from sfumato.data.records import Declared
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
+_MEDICAL = (".dcm", ".dicom")
 _SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 
 
@@ -85,9 +86,11 @@ def _files(folder: Path, found: dict[Hashable, Path]) -> list[Path]:
                 f"class folder {str(folder)!r} holds the folder {item.name!r}", "put images directly in class folders"
             )
         if item.suffix.lower() not in EXTENSIONS:
+            kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}"
+            if item.suffix.lower() in _MEDICAL:
+                kinds = "a PNG or TIFF of 16 bits, without the names that it carries"
             raise SfumatoError(
-                f"{str(item)!r} is not an image file by its name",
-                f"take it out, or give it one of the endings {' '.join(EXTENSIONS)}",
+                f"{str(item)!r} is not an image file by its name", f"take it out, or export it to {kinds}"
             )
         first = found.setdefault(paths.identity(item, known), item)
         if first != item:

@@ -93,7 +93,7 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write torchvision:{named[0]}"
         elif Cache(spec).exists:
             remedy = f"write features:{spec} for this cache"
-        elif os.path.isdir(expanded(spec)):
+        elif spec and os.path.isdir(expanded(spec)):
             remedy = f"write folder:{spec} for a folder of images"
         elif Path(spec).suffix in (".npz", ".csv"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"

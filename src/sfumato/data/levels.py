@@ -45,7 +45,8 @@ class Levels:
             raise TypeError("one of bit_depth and window is needed")
         if self.bit_depth is not None and self.window is not None:
             raise SfumatoError(
-                f"bit_depth {self.bit_depth} and window {self.window} are both given", "give the one that fits the data"
+                f"`bit_depth={self.bit_depth}` and `window={_listed(self.window)}` are both given",
+                "give the one that fits the data",
             )
         if self.bit_depth is not None:
             remedy = "give how many bits the values use, such as 12 for 0 to 4095"
@@ -108,10 +109,18 @@ class Levels:
         return {"window": list(self.window)}
 
 
-def undeclared(name: str) -> SfumatoError:
+def _listed(window: Sequence[int]) -> str:
+    """As it is written on the command line."""
+    return ",".join(map(str, window))
+
+
+class UndeclaredError(SfumatoError):
+    """Pixels of 16 bits without a declaration."""
+
+
+def undeclared(name: str) -> UndeclaredError:
     """The refusal of an image or an array that has 16 bits without a declaration, whatever its values are."""
-    return SfumatoError(
+    return UndeclaredError(
         f"{name} has pixels of 16 bits, and which of their values are black and white was not declared",
-        "declare `bit_depth` (12 if 4095 is white) or `window` (black and white), for a model in its training, or save "
-        "8 bits",
+        "declare `bit_depth` (12 if 4095 is white) or `window` (black and white), or save 8 bits",
     )

@@ -16,7 +16,7 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import images as pictures
-from sfumato.data.levels import Levels
+from sfumato.data.levels import Levels, UndeclaredError
 from sfumato.data.paths import expanded
 
 INTERPOLATIONS = ("bilinear", "bicubic")
@@ -131,19 +131,28 @@ class Transform:
         >>> Transform(size=8, channels=3).read(Image.new("L", (20, 10))).shape
         torch.Size([3, 8, 8])
         """
+        try:
+            pixels = self._pixels(image)
+        except UndeclaredError as error:
+            raise SfumatoError(
+                error.problem,
+                "save it with 8 bits, or train a model with `bit_depth` (12 if 4095 is white) or `window`",
+            ) from None
+        return self(pixels[np.newaxis].copy())[0]
+
+    def _pixels(self, image: Picture) -> np.ndarray:
+        """One picture as uint8 (size, size, channels)."""
         form: dict[str, Any] = {"size": self.size, "channels": self.channels, "levels": self.levels}
         with pictures.quiet_decoder():
             if isinstance(image, Image.Image):
-                pixels = pictures.prepare(image, **form)
-            elif isinstance(image, np.ndarray):
-                pixels = pictures.prepare_array(self._in_eight_bits(image), size=self.size, channels=self.channels)[0]
-            elif isinstance(image, (str, os.PathLike)):
+                return pictures.prepare(image, **form)
+            if isinstance(image, np.ndarray):
+                return pictures.prepare_array(self._in_eight_bits(image), size=self.size, channels=self.channels)[0]
+            if isinstance(image, (str, os.PathLike)):
                 path = expanded(image)
-                pixels = pictures.decode(pictures.read_bytes(path), path, **form)
-            else:
-                content, name = _content(image)
-                pixels = pictures.decode(content, Path(name), **form)
-        return self(pixels[np.newaxis].copy())[0]
+                return pictures.decode(pictures.read_bytes(path), path, **form)
+            content, name = _content(image)
+            return pictures.decode(content, Path(name), **form)
 
     def _in_eight_bits(self, image: np.ndarray) -> np.ndarray:
         """One picture (H, W) or (H, W, C) as uint8 (1, H, W, C)."""
@@ -151,7 +160,8 @@ class Transform:
         if shaped.ndim != 3 or shaped.shape[2] not in (1, 3) or not shaped.size:
             raise SfumatoError(
                 f"image is an array of shape {image.shape}; it must be (H, W), (H, W, 1) or (H, W, 3)",
-                "move the channels to the end with numpy.moveaxis(image, 0, -1)",
+                "move the channels to the end with numpy.moveaxis(image, 0, -1), leave out a fourth one, or give "
+                "several images as (N, H, W, 1 or 3)",
             )
         if self.levels is not None and shaped.dtype in (np.uint16, np.int16):
             shaped = self.levels.applied(shaped, "image")
@@ -187,13 +197,24 @@ def _content(image: bytes | IO[bytes]) -> tuple[bytes, str]:
     """The bytes of a picture, and what to call it."""
     if isinstance(image, bytes):
         return image, f"of {len(image)} bytes"
-    content = image.read() if hasattr(image, "read") else None
+    if isinstance(image, torch.Tensor):
+        raise SfumatoError(
+            f"image is a tensor of shape {tuple(image.shape)}",
+            "give it as an array with the channels at the end, such as image.permute(1, 2, 0).numpy()",
+        )
+    name = str(getattr(image, "name", "of an open file"))
+    try:
+        content = image.read() if hasattr(image, "read") else None
+    except (OSError, ValueError) as error:  # the latter of a file that is closed
+        raise SfumatoError(f"image {name!r} cannot be read ({error})", "open it again, or give its path") from None
+    if content == b"":
+        raise SfumatoError(f"image {name!r} has been read to its end, or is empty", "rewind it with seek(0)")
     if not isinstance(content, bytes):
         kind = "a file that was opened as text" if isinstance(content, str) else f"a {type(image).__name__}"
         raise SfumatoError(
             f"image is {kind}", "give a path, bytes, an open binary file, an image of Pillow, or an array of uint8"
         )
-    return content, str(getattr(image, "name", "of an open file"))
+    return content, name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,8 @@ class Records:
         users: array (N,) of text that says whose picture each one is, where the source knows.
         files: array (N,) of the paths of the files that the pictures come from, likewise.
         codes: uint8 array (N, 32), each record's own two (`codes`); None to make them of the pictures as they are.
+        rows: int64 array (N,) of where the records stand in the array that they come from; None where they are all of
+            it, in its order.
 
     >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
     >>> len(part), part.images.shape
@@ -52,6 +54,7 @@ class Records:
     users: np.ndarray | None = field(repr=False, default=None)
     files: np.ndarray | None = field(repr=False, default=None)
     codes: np.ndarray | None = field(repr=False, default=None)
+    rows: np.ndarray | None = field(repr=False, default=None)
 
     def __post_init__(self):
         images, labels, users = self.images, self.labels, self.users
@@ -84,7 +87,14 @@ class Records:
         users, files, codes = (
             None if known is None else known[which] for known in (self.users, self.files, self.codes)
         )
-        return Records(images=self.images[which], labels=self.labels[which], users=users, files=files, codes=codes)
+        return Records(
+            images=self.images[which],
+            labels=self.labels[which],
+            users=users,
+            files=files,
+            codes=codes,
+            rows=np.flatnonzero(which) if self.rows is None else self.rows[which],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

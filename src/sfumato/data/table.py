@@ -10,6 +10,7 @@ from typing import TextIO
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
+from sfumato.data.classes import UnknownClassError
 from sfumato.data.files import Entry, load_files
 from sfumato.data.filtered import MARK
 from sfumato.data.loaded import Loaded
@@ -40,8 +41,9 @@ def load(path: str, declared: Declared) -> Loaded:
                 "list each image once, since a promise for one record covers one line",
             )
         if declared.classes is not None and entry.label not in declared.classes:
-            raise SfumatoError(
-                f"{where} has the label {entry.label!r}, which is not among the declared classes",
+            raise UnknownClassError(
+                f"{where} has the label {entry.label!r}",
+                "which is not among the declared classes",
                 "add it to the declared classes, or take the line out",
             )
         entries.append(entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import nn
 from sfumato._checks import SfumatoError
 from sfumato.models import zoo
 from sfumato.models.name import parse
+
+_LIBRARIES = frozenset({"site-packages", "dist-packages"})
 
 
 def trusted(spelling: str, named: str | None, *, where: str | Path, remedy: str) -> str:
@@ -62,12 +65,17 @@ def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int
         size: height and width (H, W) in pixels.
 
     Raises:
-        SfumatoError: no such module or function, a call that fails, or a result that is no `nn.Module`.
+        SfumatoError: no such module or function, a call that fails (the cause is chained), or a result that is no
+            `nn.Module`.
     """
     function = function_of(name)
     try:
         model = function(classes=classes, channels=channels, size=size, **options)
-    except TypeError as error:
+    except SfumatoError:
+        raise
+    except Exception as error:
+        if not isinstance(error, TypeError) or _reached(error):
+            raise SfumatoError(f"model {name!r} {_raised(error)}", "mend it there") from error
         given = "".join(f", {key}={value!r}" for key, value in options.items())
         call = f"{name.partition(':')[2]}(classes={classes}, channels={channels}, size={size}{given})"
         raise SfumatoError(
@@ -111,6 +119,22 @@ def away_from_working_directory() -> Iterator[None]:
         sys.path[:] = before
 
 
+def _reached(error: Exception) -> bool:
+    """Whether it comes from within the function; otherwise the call did not fit."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+
+
+def _raised(error: Exception) -> str:
+    """What was raised and where, on one line; where the code cannot be parsed, the message has the place."""
+    said = " ".join(str(error).split())
+    problem = f"raised {type(error).__name__}{f': {said}' if said else ''}"
+    if isinstance(error, SyntaxError):
+        return problem
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not _LIBRARIES.intersection(Path(frame.filename).parts)] or frames
+    return f"{problem} ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})"
+
+
 def _import(name: str, module_name: str):
     if module_name in sys.modules:
         return sys.modules[module_name]
@@ -125,6 +149,8 @@ def _import(name: str, module_name: str):
             f"model {name!r}: the module {module_name!r} cannot be imported: {error}",
             "install it, or start from the folder that holds it; names in the package need no colon",
         ) from error
+    except Exception as error:
+        raise SfumatoError(f"model {name!r}: the module {module_name!r} {_raised(error)}", "mend it there") from error
     finally:
         if added:
             sys.path.remove(here)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -111,13 +112,19 @@ class RunDirectory:
         sweep(self.path)
 
     def require_free(self) -> None:
-        """Refuse a path at which no run can begin because something else stands there."""
+        """Refuse a path at which no run can begin: something else stands there, or nothing can be made there."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise SfumatoError(f"{self.path} exists and holds no run of sfumato", "let `directory` be empty or new")
         if not self.path.name:
             raise SfumatoError(
                 f"a run directory needs a name, got {str(self.path)!r}", "let `directory` have one, such as runs/a"
             )
+        with writing(self.path):
+            above = next(folder for folder in self.path.absolute().parents if os.path.lexists(folder))
+            if not above.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            if not os.access(above, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     @contextmanager
     def creating(self) -> Iterator[RunDirectory]:

@@ -53,7 +53,7 @@ class Loaded:
             if there != here:
                 raise SfumatoError(
                     f"label {label} of the source means {there!r}, and of the model {here!r}",
-                    "give a source with the classes of the model, in their order (`classes`)",
+                    "give a source with the classes of the model, in their order",
                 )
         if source.cache is None:
             return self.module, self.transform
@@ -73,8 +73,11 @@ class Loaded:
 
         Args:
             images: paths, bytes, open binary files, images of Pillow, or arrays: whatever `transform.read` takes; or
-                one array (N, H, W, C).
+                one array (N, H, W, C) of several images. An array of two or three dimensions is always one image.
             batch: so many at a time.
+
+        Errors: `SfumatoError` for whatever is no image, such as an array that has its channels first, a fourth one, or
+        another number of dimensions.
         """
         listed: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
@@ -88,9 +91,10 @@ class Loaded:
 
 def _is_one(images: Picture | Sequence[Picture]) -> bool:
     """Whether this is a single image, and no list of them."""
-    if isinstance(images, np.ndarray):
-        return images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (1, 3))
-    return isinstance(images, (str, os.PathLike, bytes)) or not isinstance(images, Iterable) or hasattr(images, "read")
+    if isinstance(images, np.ndarray):  # of any shape but one, lest (3, 32, 32) be three grey ones; or it lists paths
+        return images.ndim != 4 and images.dtype.kind not in "UO"
+    one = isinstance(images, (str, os.PathLike, bytes, torch.Tensor)) or hasattr(images, "read")
+    return one or not isinstance(images, Iterable)
 
 
 def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = None) -> Loaded:

@@ -158,5 +158,6 @@ def told(earlier: Sequence[Use], coming: Use) -> str:
     epsilon, delta = together([*earlier, coming])
     return (
         f"note: {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''} of yours used these data; together with "
-        f"this one, if all were planned in advance, they come to epsilon {rounded_up(epsilon)} at delta {delta!r}"
+        f"this one, if all were planned in advance, they come to epsilon {rounded_up(epsilon)} at delta {delta!r}; "
+        "a set that was changed and lies elsewhere counts apart"
     )

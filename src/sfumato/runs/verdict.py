@@ -81,6 +81,18 @@ def verify(directory: str | Path) -> Verdict:
     return Verdict(checks=tuple(checks))
 
 
+def altered(run: RunDirectory) -> str | None:
+    """Which of a private run's plan, ledger and statement has been changed since it ended, as far as that is known
+    without recomputing anything; None where none is."""
+    try:
+        entries = ledger.read(run / names.LEDGER)
+        if entries[0].body["plan"] != run.read_json(names.PLAN):
+            return names.PLAN
+        return names.STATEMENT if entries[-1].body["statement"] != file_hash(run / names.STATEMENT) else None
+    except (SfumatoError, KeyError, IndexError, OSError):
+        return names.LEDGER
+
+
 def _checks(run: RunDirectory, state: dict[str, Any]) -> Iterator[tuple[str, Callable[[], None]]]:
     def plan() -> None:
         state["plan"] = PrivacyPlan.from_dict(run.read_json(names.PLAN))

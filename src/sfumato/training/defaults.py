@@ -26,13 +26,6 @@ NOISE_ON_A_LOGIT = 3.0
 """By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
 
 
-ENOUGH_SIGNAL = 10.0
-"""Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/defaults.md."""
-
-
-LEAST_SENSIBLE_NOISE = 0.05
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """One choice and its reason."""
@@ -140,34 +133,6 @@ def public_rules(
         "shift": Rule(value=0, reason="features"),
         "flip": Rule(value=False, reason="features"),
     }
-
-
-def signal_per_class(plan: PrivacyPlan, classes: int) -> float:
-    """B sqrt(T) / (sigma K): what the examples of one of K classes add up to, over the noise in one direction.
-
-    An example's clipped gradient has norm C at most and for the greater part speaks of its own class. What that leaves
-    to tell classes apart by depends on the features; this compares plans.
-    """
-    return plan.expected_batch_size * math.sqrt(plan.steps) / (plan.noise_multiplier * classes)
-
-
-def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:
-    """What to say of a plan by which little can be learnt, and what would help; None for others."""
-    signal = signal_per_class(plan, classes)
-    if signal >= ENOUGH_SIGNAL:
-        return None
-    short = ENOUGH_SIGNAL / signal
-    helps = ["fewer classes", "features of a public network (sfumato features)"]
-    if plan.sampling_probability == 1:
-        helps.insert(0, f"some {math.ceil(plan.population / classes * short)} images of each class")
-    if plan.noise_multiplier / short > LEAST_SENSIBLE_NOISE:
-        enough = plan.with_noise(plan.noise_multiplier / short).epsilon()
-        helps.insert(0, f"epsilon {enough:.2g} in place of {plan.epsilon():.2g}")
-    return (
-        f"{classes} classes of about {plan.population / classes:.0f} images each leave a signal of {signal:.2g} over "
-        f"the noise for each class; below {ENOUGH_SIGNAL:g}, most trials learnt less than half of what is learnt "
-        f"without privacy; what helps: {', '.join(helps[:-1])}, or {helps[-1]}"
-    )
 
 
 def _linear_rate(plan: PrivacyPlan, momentum: float) -> float:

@@ -1,0 +1,46 @@
+"""What is said of a plan before it is paid for: that its delta promises little, or that little can be learnt by it."""
+
+from __future__ import annotations
+
+import math
+
+from sfumato.privacy.plan import PrivacyPlan
+
+ENOUGH_SIGNAL = 10.0
+"""Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/defaults.md."""
+LEAST_SENSIBLE_NOISE = 0.05
+
+
+def above_one_record(plan: PrivacyPlan) -> str | None:
+    """What to say of a delta at which a record may be published as it is; None for smaller ones."""
+    if plan.delta <= 1 / plan.population:
+        return None
+    return f"delta {plan.delta!r} is above 1/N, a chance at which some records may be published"
+
+
+def signal_per_class(plan: PrivacyPlan, classes: int) -> float:
+    """B sqrt(T) / (sigma K): what the examples of one of K classes add up to, over the noise in one direction.
+
+    An example's clipped gradient has norm C at most and for the greater part speaks of its own class. What that leaves
+    to tell classes apart by depends on the features; this compares plans.
+    """
+    return plan.expected_batch_size * math.sqrt(plan.steps) / (plan.noise_multiplier * classes)
+
+
+def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:
+    """What to say of a plan by which little can be learnt, and what would help; None for others."""
+    signal = signal_per_class(plan, classes)
+    if signal >= ENOUGH_SIGNAL:
+        return None
+    short = ENOUGH_SIGNAL / signal
+    helps = [*(["fewer classes"] if classes > 2 else []), "features of a public network (sfumato features)"]
+    if plan.sampling_probability == 1:
+        helps.insert(0, f"some {math.ceil(plan.population / classes * short)} images of each class")
+    if plan.noise_multiplier / short > LEAST_SENSIBLE_NOISE:
+        enough = plan.with_noise(plan.noise_multiplier / short).epsilon()
+        helps.insert(0, f"epsilon {enough:.2g} in place of {plan.epsilon():.2g}")
+    return (
+        f"{classes} classes of about {plan.population / classes:.0f} images each leave a signal of {signal:.2g} over "
+        f"the noise for each class; below {ENOUGH_SIGNAL:g}, most trials learnt less than half of what is learnt "
+        f"without privacy; what helps: {', or '.join(filter(None, (', '.join(helps[:-1]), helps[-1])))}"
+    )

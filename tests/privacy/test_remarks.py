@@ -1,0 +1,42 @@
+"""What is said of a plan before it is paid for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sfumato import PrivacyPlan
+from sfumato.privacy import remarks
+from sfumato.training import defaults
+
+
+def by_rule(examples: int, epsilon: float = 3.0, delta: float = 1e-5) -> PrivacyPlan:
+    sizes = {name: rule.value for name, rule in defaults.plan_rules(examples).items()}
+    return PrivacyPlan.calibrate(examples=examples, epsilon=epsilon, delta=delta, **sizes)
+
+
+def test_a_plan_by_which_little_can_be_learnt_is_named_with_what_would_help():
+    few = by_rule(examples=320)
+    told = remarks.weak_signal(few, 40)
+    assert told is not None
+    assert "40 classes of about 8 images each" in told
+    found = re.search(r"epsilon ([\d.]+) in place of 3, some (\d+) images of each class", told)
+    assert found is not None
+    richer, larger = by_rule(examples=320, epsilon=1.03 * float(found[1])), by_rule(examples=40 * int(found[2]))
+    for enough in (richer, larger):
+        assert remarks.signal_per_class(enough, 40) >= remarks.ENOUGH_SIGNAL
+        assert remarks.weak_signal(enough, 40) is None
+    assert remarks.weak_signal(by_rule(examples=1438), 10) is None, "digits"
+    assert "epsilon" not in (remarks.weak_signal(by_rule(examples=320), 100_000) or "epsilon")
+
+
+def test_the_signal_of_a_class_is_the_equation_of_its_docstring():
+    found = by_rule(examples=30_000)
+    signal = found.expected_batch_size * found.steps**0.5 / found.noise_multiplier / 7
+    assert remarks.signal_per_class(found, 7) == pytest.approx(signal)
+
+
+def test_a_delta_above_one_record_is_named():
+    assert remarks.above_one_record(by_rule(100, delta=0.01)) is None
+    assert "delta 0.011 is above 1/N" in (remarks.above_one_record(by_rule(100, delta=0.011)) or "")
