@@ -129,7 +129,7 @@ def test_a_gradient_of_another_sensitivity_than_the_theorem_s_is_refused():
 
     twice = Twice(model(), functional.cross_entropy, max_norm=0.3)
     noise = Noise(PLAN.mechanism, sensitivity=0.6, key=DiceKey.from_seed(0))
-    with pytest.raises(SfumatoError, match="one example moves the gradient's sum by up to 0.6"):
+    with pytest.raises(SfumatoError, match=r"one example moves the gradient's sum by up to 0\.6"):
         PrivateStep(plan=PLAN, gradient=twice, noise=noise)
 
 
