@@ -36,6 +36,7 @@ from sfumato.cli.options import (
 if TYPE_CHECKING:
     from sfumato.data import Source
     from sfumato.runs.directory import RunDirectory
+    from sfumato.training.observers import Observer
     from sfumato.training.progress import Progress
 
 SOURCE_OPTIONS = (
@@ -43,7 +44,7 @@ SOURCE_OPTIONS = (
     *("examples", "root", "download", "test_fraction", "zoom"),
 )
 NOT_IN_RECIPES = (
-    *("what", "json", "dry_run", "seeds", "trust_code"),
+    *("what", "json", "dry_run", "seeds", "trust_code", "tensorboard"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
 
@@ -132,6 +133,24 @@ class RunChoices:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Who looks on while a run takes its steps."""
+
+    tensorboard: bool = False
+    """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
+
+    def looking_on(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
+        """Who looks on besides the command line."""
+        if not self.tensorboard:
+            return ()
+        from sfumato.training.observers import TensorBoard
+
+        if not public:
+            progress.say("note: --tensorboard writes exact figures of private data, which are yours alone")
+        return (TensorBoard(run.path / "tensorboard"),)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choices(RunChoices, SourceChoices, ModelChoices):
     """Options of a verb that trains, from the command line and from a recipe."""
 
@@ -156,7 +175,7 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        given = [name for name in self.given if name not in ("what", "dry_run", "json", "trust_code")]
+        given = [name for name in self.given if name not in ("what", "dry_run", "json", "trust_code", "tensorboard")]
         if given:
             raise SfumatoError(
                 f"{what} is a run, which goes on as it began, but options were given: {', '.join(given)}",

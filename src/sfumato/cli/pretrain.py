@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.choices import Choices
+from sfumato.cli.choices import Choices, Observed
 from sfumato.cli.options import BatchSize, Steps
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(Choices):
+class Pretrain(Observed, Choices):
     """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
 
     SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run
@@ -45,7 +45,8 @@ class Pretrain(Choices):
 
         with Bars() as progress:
             job, run = self.job(progress)
-            done = public.execute(job, run.path, progress=progress)
+            observers = self.looking_on(run, progress, public=True)
+            done = public.execute(job, run.path, progress=progress, observers=observers)
         if self.json:
             console.as_json(
                 {

@@ -72,7 +72,8 @@ def carried_out(asked: Train, progress: Progress) -> Run:
     if run.finished:
         resume.compare(job, run, going_on=False)
         return runs.read(run)
-    return runs.execute(job, run, progress=progress)
+    observers = asked.looking_on(run, progress, public=job.source.public)
+    return runs.execute(job, run, progress=progress, observers=observers)
 
 
 def _plans(base: Path, fingerprint: str) -> list[PrivacyPlan]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli.budgets import budgets
+from sfumato.cli.choices import Observed
 from sfumato.cli.options import Whole
 from sfumato.cli.outcome import show, show_dry_run
 from sfumato.cli.private import PrivateChoices, decide
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(PrivateChoices):
+class Train(Observed, PrivateChoices):
     """Train an image classifier privately, and state what was promised.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a cache that sfumato
@@ -66,7 +67,8 @@ class Train(PrivateChoices):
                     progress.say(uses.told(earlier, job.plan))
                 show_dry_run(job, run, json=self.json)
                 return 0
-            finished = execute(job, run, progress=progress)
+            observers = self.looking_on(run, progress, public=job.source.public)
+            finished = execute(job, run, progress=progress, observers=observers)
         show(finished, json=self.json)
         return 0
 

@@ -1,4 +1,5 @@
 from .caching import features as features
+from .experiment import Experiment as Experiment
 from .public import pretrain as pretrain
 from .run import train as train
 from .settings import Performance as Performance

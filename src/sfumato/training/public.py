@@ -29,6 +29,7 @@ from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training import evaluate, finish
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
+from sfumato.training.experiment import settings_of
 from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
 from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
@@ -200,29 +201,14 @@ def pretrain(
     directory: str | os.PathLike[str],
     steps: int,
     batch_size: int,
-    learning_rate: float,
+    settings: Settings | None = None,
     public: bool = False,
-    optimizer: str = "momentum",
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
-    warmup: int = 0,
-    views: int = 1,
-    shift: int = 0,
-    flip: bool = False,
-    zoom: float = 1.0,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
-    pretrained: str | None = None,
-    head: str = "new",
-    head_deviation: float | None = None,
-    head_bias: float | None = None,
-    loss: str = "softmax",
-    pretrained_rate: float = 1.0,
-    trainable: Sequence[str] = (),
-    seed: int | None = None,
     device: str | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
+    **choices: Any,
 ) -> PublicRun:
     """Train without privacy, on public data; an unfinished run in `directory` is resumed.
 
@@ -230,55 +216,33 @@ def pretrain(
         model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
         source: a spelling such as "torchvision:CIFAR100", or an opened `Source`.
         directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights.
-        steps: how many.
-        batch_size: examples in a step.
+        steps, batch_size: how long, and how many examples in a step.
+        settings: the choices that shape the model.
         public: the owner's declaration that the records of a source named by its spelling are public.
         averaging: the weights' moving average, or None for the last weights.
-        device: where to compute; None for cuda where there is one.
-        threads: of the CPU.
+        device, threads: performance.
         progress: where to report to.
-
-    All other arguments, from `learning_rate` to `seed`, are those of `Settings`.
+        observers: further ones who look on.
+        choices: fields of `Settings` in place of `settings`.
 
     **Guarantee.** None. Private data are refused.
     """
-    opened = source
+    own = isinstance(model, nn.Module)
+    settings = settings_of(settings, "module" if own else model, averaging, choices)
     if isinstance(source, str):
-        opened = open_source(source, owner_key=owner_key(), public=True if public else None, zoom=zoom)
-    settings = Settings(
-        model=model if isinstance(model, str) else "module",
-        pretrained=pretrained,
-        head=head,
-        head_deviation=head_deviation,
-        head_bias=head_bias,
-        loss=loss,
-        pretrained_rate=pretrained_rate,
-        trainable=trainable,  # type: ignore[arg-type]
-        optimizer=optimizer,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        schedule=schedule,
-        warmup=warmup,
-        views=views,
-        shift=shift,
-        flip=flip,
-        zoom=zoom,
-        ema=averaging.decay if averaging else 0.0,
-        seed=seed,
-    )
+        source = open_source(source, owner_key=owner_key(), public=True if public else None, zoom=settings.zoom)
     run = RunDirectory(directory)
     before = torch.get_num_threads()
     try:
         job = prepare(
-            opened,  # type: ignore[arg-type]
+            source,
             PublicTraining(settings=settings, steps=steps, batch_size=batch_size),
-            model=None if isinstance(model, str) else model,
+            model=model if own else None,
             device=device,
             threads=threads,
             recorded=recorded_performance(run),
             key=recorded_key(run),
         )
-        return execute(job, run.path, progress=progress)
+        return execute(job, run.path, progress=progress, observers=observers)
     finally:
         torch.set_num_threads(before)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from sfumato.runs import public_records, uses
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.run import Run, read
 from sfumato.training import finish, resume
+from sfumato.training.experiment import Experiment, of_fields, settings_of
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Outcome, take_none, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
@@ -29,82 +32,60 @@ from sfumato.training.steps import PrivateSteps
 
 
 def train(
-    model: str | nn.Module,
+    model: str | nn.Module | None,
     source: str | Source,
-    plan: PrivacyPlan,
+    plan: PrivacyPlan | None = None,
     *,
     directory: str | os.PathLike[str],
-    learning_rate: float,
-    optimizer: str = "momentum",
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
-    warmup: int = 0,
-    views: int = 1,
-    shift: int = 0,
-    flip: bool = False,
-    zoom: float = 1.0,
+    settings: Settings | None = None,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
-    pretrained: str | None = None,
-    head: str = "new",
-    head_deviation: float | None = None,
-    head_bias: float | None = None,
-    loss: str = "softmax",
-    pretrained_rate: float = 1.0,
-    trainable: Sequence[str] = (),
-    seed: int | None = None,
     device: str | None = None,
     threads: int | None = None,
     micro_batch: int | None = None,
     progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
+    **choices: Any,
 ) -> Run:
-    """Train privately by a plan; an unfinished run in `directory` is resumed.
+    """Train privately; an unfinished run in `directory` is resumed.
+
+    >>> run = train("linear", "digits", epsilon=3.0, directory=folder)  # doctest: +SKIP
 
     Args:
-        model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
+        model: a name (see `sfumato.models`), a module of one's own, which stays as it is (a copy is trained), or None
+            for the one that the rules choose.
         source: a spelling such as "folder:pictures", or an opened `Source`.
-        plan: everything that decides epsilon; its `examples` must be the source's.
+        plan: everything that decides epsilon; its population must be the source's number of examples. Without a plan it
+            follows from `choices`, and whatever is left out follows the rules of the command line: see `Experiment`.
         directory: the run directory.
-        learning_rate, optimizer, momentum, weight_decay, schedule, warmup, views, shift, flip, zoom, pretrained, head,
-            head_deviation, head_bias, loss, pretrained_rate, trainable, seed: see `Settings`.
+        settings: the choices that shape the model.
         averaging: the weights' moving average, or None for the last weights.
         device, threads, micro_batch: performance; they don't change the promise.
         progress: where to report to.
+        observers: further ones who look on.
+        choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`.
 
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
+    name = "module" if isinstance(model, nn.Module) else model
     if isinstance(source, str):
-        source = open_source(source, owner_key=owner_key(), examples=plan.population, zoom=zoom)
-    settings = Settings(
-        model=model if isinstance(model, str) else "module",
-        pretrained=pretrained,
-        head=head,
-        head_deviation=head_deviation,
-        head_bias=head_bias,
-        loss=loss,
-        pretrained_rate=pretrained_rate,
-        trainable=trainable,  # type: ignore[arg-type]
-        optimizer=optimizer,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        schedule=schedule,
-        warmup=warmup,
-        views=views,
-        shift=shift,
-        flip=flip,
-        zoom=zoom,
-        ema=averaging.decay if averaging else 0.0,
-        seed=seed,
-    )
+        zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
+        examples = None if plan is None else plan.population
+        source = open_source(source, owner_key=owner_key(), examples=examples, zoom=zoom)
+    if plan is None:
+        asked = {"ema": averaging.decay if averaging else 0.0} if settings is None else asdict(settings)
+        plan, settings, reasons = of_fields(Experiment, asked | {"model": name} | choices).decide(source)
+        for line in reasons:
+            (progress or Silence()).say(line)
+    else:
+        settings = settings_of(settings, name, averaging, choices)
     run = RunDirectory(directory)
     before = torch.get_num_threads()
     try:
         job = prepare(
-            None if isinstance(model, str) else model,
+            model if isinstance(model, nn.Module) else None,
             source,
             plan,
             settings,
@@ -114,7 +95,7 @@ def train(
             recorded=recorded_performance(run),
             key=recorded_key(run),
         )
-        return execute(job, run, progress=progress)
+        return execute(job, run, progress=progress, observers=observers)
     finally:
         torch.set_num_threads(before)
 

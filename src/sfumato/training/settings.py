@@ -45,8 +45,8 @@ class Settings:
     """
 
     model: str
-    optimizer: str
     learning_rate: float
+    optimizer: str = "momentum"
     pretrained: str | None = None
     head: str = "new"
     head_deviation: float | None = None

@@ -1,0 +1,60 @@
+"""What is asked for, from Python and from the command line alike, and what follows by rule."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from sfumato import SfumatoError, train
+from sfumato.cli.private import PrivateChoices, decide
+from sfumato.training import Settings
+from sfumato.training.experiment import Experiment, of_fields, settings_of
+
+
+def test_the_command_line_asks_for_what_an_experiment_holds():
+    assert {one.name for one in fields(Experiment)} <= {one.name for one in fields(PrivateChoices)}
+    assert {one.name for one in fields(Settings)} < {one.name for one in fields(Experiment)}
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"epsilon": 1.0, "views": 4}, {"noise_multiplier": 4.0, "steps": 9, "model": "cnn", "shift": 2}]
+)
+def test_python_and_the_command_line_decide_alike(spots, asked):
+    assert Experiment(**asked).decide(spots) == decide(PrivateChoices(**asked), spots)
+
+
+def test_a_budget_alone_is_enough(spots, tmp_path):
+    run = train(None, spots, epsilon=8.0, delta=1e-3, steps=3, directory=tmp_path / "run", threads=1)
+    assert run.statement.plan.steps == 3
+    assert run.statement.epsilon <= 8.0
+    assert run.load().module is not None
+
+
+def test_a_plan_that_comes_above_the_bound_is_refused(spots):
+    asked = Experiment(epsilon=0.1, noise_multiplier=1.0, steps=5, batch_size=20)
+    with pytest.raises(SfumatoError, match=r"come to epsilon .*, above epsilon 0\.1"):
+        asked.decide(spots)
+
+
+def test_fields_that_are_none_are_refused():
+    with pytest.raises(SfumatoError, match="learning_rat is no field of Settings; did you mean learning_rate"):
+        of_fields(Settings, {"learning_rat": 1.0})
+    with pytest.raises(SfumatoError, match="model, learning_rate must be given"):
+        of_fields(Settings, {})
+    settings = Settings(model="cnn", learning_rate=1.0)
+    with pytest.raises(SfumatoError, match="settings and views are both given"):
+        settings_of(settings, None, None, {"views": 2})
+    with pytest.raises(SfumatoError, match="the model is linear, and that of the settings cnn"):
+        settings_of(settings, "linear", None, {})
+    assert settings_of(settings, "cnn", None, {}) is settings
+
+
+def test_an_experiment_is_light():
+    import subprocess
+    import sys
+
+    script = (
+        "import sys, sfumato.training.experiment; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
