@@ -232,7 +232,7 @@ def test_recipes_are_still_read(copies, version):
         known = {field.name for field in fields(verbs.load(verb))}
         written = tomllib.loads((place / path).read_text("utf-8"))
         told = {name.replace("-", "_"): value for name, value in written.items() if not isinstance(value, dict)}
-        found = recipe.read(str(place / path), known, verb=verb)
+        found = recipe.read(str(place / path), {}, known, verb=verb)
         assert found == {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
     assert recipe.budget_of(str(place / "poisson.toml")) == 2.0
     assert list(space.read((), str(place / "poisson.toml"), sweep.VARIED, trust_code=False)) == ["learning_rate", "ema"]

@@ -18,7 +18,7 @@ from sfumato.cli import main
 from sfumato.data import Records
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statement import rounded_up
-from sfumato.training import caching, label_sets, loop
+from sfumato.training import caching, label_sets, run
 
 BACKBONE = "--backbone runs/wrn"
 QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
@@ -251,7 +251,7 @@ def test_a_run_goes_on_with_the_features_that_it_began_with(call, monkeypatch):
         call(f"features digits {BACKBONE} --size 12 --resolution {size} --output c{size}")
     Path("c12").rename("c")
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(run, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
     Path("c").rename("c12")
     Path("c16").rename("c")
@@ -264,7 +264,7 @@ def test_a_run_goes_on_with_the_features_that_it_began_with(call, monkeypatch):
 def test_a_run_goes_on_with_the_very_numbers_that_it_began_with(call, monkeypatch):
     call(f"features digits {BACKBONE} --output c")
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(run, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
     Path("c/train-00000.safetensors").unlink()
     with monkeypatch.context() as patch:  # as another device or library might give them
@@ -307,13 +307,16 @@ def test_a_head_is_no_backbone(call):
     [
         ("features digits --backbone runs/none --output c", "nor a finished run"),
         ("features digits --backbone runs/wrn --weights runs/wrn --output c", "brings its own weights"),
-        ("features folder:none --backbone timm:none --output c", "'folder:none' does not exist; correct the path"),
+        (
+            "features folder:none --backbone timm:none --output c",
+            "folder 'none' does not exist; correct the path after folder:",
+        ),
         ("train cache", "write features:cache"),
         (f"features digits {BACKBONE} --crop left --output c", "--crop must be one of central, inception"),
         (f"features digits {BACKBONE} --dtype int8 --output c", "--dtype must be one of float32"),
         (f"features digits {BACKBONE} --views 3 --output c", "--views must be 1 with crop central"),
         (f"features digits {BACKBONE} --batch 0 --output c", "--batch must be at least 1"),
-        ("train features:none", "does not exist; make it with sfumato features"),
+        ("train features:none", "cache 'none' does not exist; correct the path after features:, or make it with"),
         ("train features:cache --model cnn", "is for images, and the source holds features"),
         ("train features:cache --views 2", "--views must be 1, as many as the cache holds"),
         ("train features:cache --flip True", "flip cannot be chosen for features that are computed already"),

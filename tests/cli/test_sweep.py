@@ -251,7 +251,7 @@ def test_a_private_selection_releases_the_winner_alone(call, spots):
     call("report won")
     assert "accuracy" in call(f"evaluate won {spots} --json")
     call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
-    assert len(uses.plans(json.loads(Path("won/settings.json").read_text())["data"]["material"])) == 1
+    assert len(uses.plans([json.loads(Path("won/settings.json").read_text())["data"]["material"]])) == 1
 
 
 def test_epsilon_is_that_of_the_whole_search(call, spots):

@@ -100,7 +100,7 @@ def test_the_working_directory_is_not_on_the_path_while_a_file_is_loaded(mine, e
     """A file may lie beside a module that has the name of a library."""
     seen = []
     monkeypatch.setattr(sys, "path", ["", str(elsewhere), *sys.path])
-    monkeypatch.setattr(sfumato.training.run, "read_safetensors", lambda path: seen.extend(sys.path))
+    monkeypatch.setattr(sfumato.runs.loaded, "read_safetensors", lambda path: seen.extend(sys.path))
     with pytest.raises(TypeError):
         sfumato.load(mine / "private" / "model.safetensors")
     assert seen

@@ -15,7 +15,7 @@ from PIL import Image
 from sfumato.cli import main, parse
 from sfumato.data import open_source
 from sfumato.privacy import PrivacyPlan
-from sfumato.training import loop
+from sfumato.training import loop, run
 
 FILES = {
     "done",
@@ -166,7 +166,7 @@ def test_a_zoomed_run_reads_larger_pictures_and_is_resumed_with_them(call, quick
     command = f"train folder:{spots_folder} {quick} --views 2 --zoom 1.5 --output z"
     for again in (command, command, "train z"):
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "take_steps", stop)
+            patch.setattr(run, "take_steps", stop)
             with pytest.raises(StopError):
                 main(shlex.split(again))
     assert seen == [(6, 9)] * 3
@@ -486,13 +486,11 @@ def test_a_recipe_is_for_its_verb(call, capsys):
 
 
 def test_an_unfinished_pretraining_is_resumed_by_its_directory(call, monkeypatch):
-    from sfumato.training import public
-
     def stop(*_):
         raise StopError
 
     with monkeypatch.context() as patch:
-        patch.setattr(public, "_descend", stop)
+        patch.setattr(loop, "descend", stop)
         with pytest.raises(StopError):
             main(shlex.split("pretrain digits --model linear --steps 5 --threads 1 --device cpu --output runs/pre"))
     call("pretrain runs/pre --steps 6", status=1)

@@ -220,7 +220,7 @@ def test_full_batches_gain_nothing_by_more_steps():
 
 
 def test_whole_epochs_lose_no_step_to_rounding():
-    assert 0.3 / Poisson(examples=2000, batch_size=200).probability < 3
+    assert 0.3 / Poisson(batch_size=200).probability(2000) < 3
     assert small(batch_size=200, epsilon=0.05, epochs=0.3, noise_multipliers=()).best.plan.steps == 3
 
 

@@ -15,7 +15,7 @@ from sfumato import DiceKey, Noise, PrivacyPlan, SfumatoError, open_source, trai
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import Sampler
 from sfumato.runs.checkpoint import Checkpoint
-from sfumato.training import loop
+from sfumato.training import loop, resume
 from sfumato.training.step import PrivateStep
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}
@@ -57,9 +57,9 @@ def stopped(spots, plan, tmp_path, monkeypatch):
         raise StopError
 
     def stopped(model="linear"):
-        jobs, begin = [], loop.begin
+        jobs, begin = [], resume.begin
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "begin", lambda job, run: (jobs.append(job), begin(job, run)))
+            patch.setattr(resume, "begin", lambda job, run: (jobs.append(job), begin(job, run)))
             patch.setattr(loop, "descend", stop)
             with pytest.raises(StopError):
                 train(model, spots, plan, directory=tmp_path / "run", **PLAIN)
@@ -110,7 +110,7 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
     run, job = stopped()
     began = ledger.read(run / "ledger.jsonl")[0].body
     identity = json.loads((run / "settings.json").read_text())["run"]
-    opening = loop._opening(job, identity)
+    opening = resume._opening(job, identity)
     assert {name: began[name] for name in opening} == opening
     source, settings = job.source, job.settings
 
@@ -126,12 +126,12 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
         ("settings_commitment", {"functions": {**job.functions, "in training": "0" * 64}}),
         ("settings_commitment", {"candidate": True}),
     ]:
-        assert differs_in(loop._opening(replace(job, **change), identity)) == [part], change
-    assert differs_in(loop._opening(replace(job, plan=replace(job.plan, steps=6)), identity)) == [
+        assert differs_in(resume._opening(replace(job, **change), identity)) == [part], change
+    assert differs_in(resume._opening(replace(job, plan=replace(job.plan, steps=6)), identity)) == [
         "plan",
         "plan_fingerprint",
     ]
-    assert differs_in(loop._opening(job, "0" * 64)) == ["data_commitment", "settings_commitment"], "not to be linked"
+    assert differs_in(resume._opening(job, "0" * 64)) == ["data_commitment", "settings_commitment"], "not to be linked"
 
 
 def test_a_release_is_recorded_before_it_is_computed(spots, plan, tmp_path, monkeypatch):

@@ -173,11 +173,14 @@ def _scores(asked: Sweep, draws: Draws, epsilon: float, delta: float) -> float |
 def _record(asked: Sweep, rules: Mapping[str, Dimension], setting: Setting, data: Opened) -> dict[str, Any]:
     """What a search that goes on must agree with."""
     assert setting.selection is not None
+    given = asked.given
+    if asked.vary:  # as one list, however often it was given
+        given["vary"] = tuple(text for together in asked.vary for text in together)
     return {
         "selection": setting.selection.to_dict(),
         "behind": list(setting.behind),
         "space": {name: repr(rule) for name, rule in rules.items()},
-        "options": {name: repr(value) for name, value in asked.given.items() if name not in ("what", *FREE)},
+        "options": {name: repr(value) for name, value in given.items() if name not in ("what", *FREE)},
         "request": data.request,
         "data": data.source.fingerprint,
     }

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sfumato.gradients.sites import uses
+from sfumato.gradients import use
 from sfumato.gradients.sites.conv import ConvKernel, Geometry
 from sfumato.gradients.sites.uses import Held, Kept
 from sfumato.gradients.use import RowMap
@@ -153,7 +153,7 @@ def test_every_form_has_the_same_norm_and_sum(options):
 def test_tiles_change_nothing(monkeypatch):
     kernel, weight, x, g, _ = kernels(views=2)
     exact = by_definition(weight, kernel, x, g)
-    monkeypatch.setattr(uses, "TILE", 30)
+    monkeypatch.setattr(use, "TILE", 30)
     for form in (Kept(kernel, x, g, "unfold", None), Held(kernel, x, g, "grouped"), Held(kernel, x, g, "gram")):
         torch.testing.assert_close(form.squared_norms(), exact.flatten(1).square().sum(1))
         torch.testing.assert_close(form.weighted_sum(torch.ones(4).double()), exact.sum(0))
