@@ -22,7 +22,7 @@ from sfumato.data.filtered import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.runs import uses
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop
+from sfumato.training import run
 from sfumato.training import search as candidates
 
 QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
@@ -70,7 +70,7 @@ def test_a_grid_on_public_data(call):
     assert f"learning-rate = {found['best']['learning_rate']}" in Path("s/best.toml").read_text()
     call("train s/best.toml --output best")
     best = PrivacyPlan.from_dict(json.loads(Path("best/plan.json").read_text()))
-    assert best.examples == 1438
+    assert best.population == 1438
     assert "The data are public" in call(command.removesuffix(" --json"))
 
 
@@ -128,7 +128,7 @@ def test_a_search_that_is_not_covered_says_so_in_every_statement(call, spots):
 def test_the_run_with_the_best_settings_tells_of_the_search_that_found_them(call, spots, monkeypatch):
     told = json.loads(call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s --search uncovered --json"))
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "take_steps", lambda *_, **__: (_ for _ in ()).throw(StopError))
+        patch.setattr(run, "take_steps", lambda *_, **__: (_ for _ in ()).throw(StopError))
         with pytest.raises(StopError):
             main(shlex.split("train s/best.toml --output best"))
     call("train best")
