@@ -1,6 +1,6 @@
 """Models of timm, none of which needed a line of code of its own, against the oracle in float64.
 
-They have among them every kind of layer of the 157 that `benchmarks/zoo.py` sweeps.
+They have among them every kind of layer of the 160 that `benchmarks/zoo.py` sweeps.
 """
 
 from __future__ import annotations
