@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
@@ -65,20 +65,61 @@ def verify(directory: str | Path) -> Verdict:
         run.require_finished()
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
-    state: dict[str, Any] = {}
     checks: list[Check] = []
-    for what, check in _checks(run, state):
-        try:
-            check()
-            checks.append(Check(what=what, holds=True))
-        except (_BrokenError, SfumatoError) as error:
-            checks.append(Check(what=what, holds=False, found=f"{error}"))
-            break
-        except (KeyError, TypeError, ValueError, OSError) as error:
-            found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"damaged ({error!r})"
-            checks.append(Check(what=what, holds=False, found=found))
-            break
+    with contextlib.suppress(_BrokenError):
+        _look_at(run, checks)
     return Verdict(checks=tuple(checks))
+
+
+def _look_at(run: RunDirectory, checks: list[Check]) -> None:
+    """Every check in its order; what is broken ends it."""
+    with _noted(checks, "the plan can be read"):
+        plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    with _noted(checks, "the ledger's hash chain holds"):
+        entries = ledger.read(run / names.LEDGER)
+        _require((run / names.LEDGER).read_bytes().endswith(b"\n"), "its last line is incomplete")
+    with _noted(checks, "the ledger records this plan's steps, each once"):
+        _sequence(entries, plan)
+    last = entries[-1].body
+    with _noted(checks, "the statement and its epsilon follow from plan and ledger"):
+        written = run.read_json(names.STATEMENT)
+        early = last["steps_taken"] < plan.steps
+        facts = Circumstances.from_dict(written["circumstances"])
+        facts = replace(facts, steps_taken=last["steps_taken"] if early else None)
+        selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
+        _require(
+            selection is None or selection.plan == plan,
+            f"its selection was made among runs of another plan than {names.PLAN}",
+        )
+        promised = Statement(plan=plan, circumstances=facts, selection=selection)
+        derived = json.loads(json.dumps(promised.to_dict()))
+        odd = [name for name in derived if written.get(name) != derived[name]] + sorted(set(written) - set(derived))
+        _require(not odd, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(odd)}")
+    with _noted(checks, "statement and model are the files that the ledger ends with"):
+        for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
+            _require(file_hash(run / name) == last[key], f"{name} is not the file that the ledger ends with")
+    with _noted(checks, "the model carries the same statement"):
+        inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
+        _require(inside == written, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
+    with _noted(checks, "the dice key is gone"):
+        gone = not (run / names.DICE_KEY).exists()
+        _require(gone, f"{names.DICE_KEY} still stands: whoever has it can undo the noise")
+
+
+@contextlib.contextmanager
+def _noted(checks: list[Check], what: str) -> Iterator[None]:
+    """One check: whether it holds, and what was found where it does not."""
+    try:
+        yield
+    except (_BrokenError, SfumatoError) as error:
+        found = f"{error}"
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"damaged ({error!r})"
+    else:
+        checks.append(Check(what=what, holds=True))
+        return
+    checks.append(Check(what=what, holds=False, found=found))
+    raise _BrokenError(found)
 
 
 def altered(run: RunDirectory) -> str | None:
@@ -93,58 +134,6 @@ def altered(run: RunDirectory) -> str | None:
         return names.LEDGER
 
 
-def _checks(run: RunDirectory, state: dict[str, Any]) -> Iterator[tuple[str, Callable[[], None]]]:
-    def plan() -> None:
-        state["plan"] = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-
-    def chain() -> None:
-        state["entries"] = ledger.read(run / names.LEDGER)
-        tail = (run / names.LEDGER).read_bytes()
-        _require(tail.endswith(b"\n"), "its last line is incomplete")
-
-    def sequence() -> None:
-        _sequence(state["entries"], state["plan"])
-
-    def statement() -> None:
-        written = run.read_json(names.STATEMENT)
-        facts = Circumstances.from_dict(written["circumstances"])
-        steps = state["entries"][-1].body["steps_taken"]
-        facts = replace(facts, steps_taken=steps if steps < state["plan"].steps else None)
-        selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
-        _require(
-            selection is None or selection.plan == state["plan"],
-            f"its selection was made among runs of another plan than {names.PLAN}",
-        )
-        promised = Statement(plan=state["plan"], circumstances=facts, selection=selection)
-        derived = json.loads(json.dumps(promised.to_dict()))
-        odd = [name for name in derived if written.get(name) != derived[name]] + sorted(set(written) - set(derived))
-        _require(not odd, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(odd)}")
-        state["statement"] = written
-
-    def files() -> None:
-        last = state["entries"][-1].body
-        for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
-            _require(file_hash(run / name) == last[key], f"{name} is not the file that the ledger ends with")
-
-    def metadata() -> None:
-        _, about = read_safetensors(run / names.MODEL)
-        inside = parse_json(about[METADATA])["statement"]
-        _require(inside == state["statement"], f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
-
-    def key() -> None:
-        _require(
-            not (run / names.DICE_KEY).exists(), f"{names.DICE_KEY} still stands: whoever has it can undo the noise"
-        )
-
-    yield "the plan can be read", plan
-    yield "the ledger's hash chain holds", chain
-    yield "the ledger records this plan's steps, each once", sequence
-    yield "the statement and its epsilon follow from plan and ledger", statement
-    yield "statement and model are the files that the ledger ends with", files
-    yield "the model carries the same statement", metadata
-    yield "the dice key is gone", key
-
-
 def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(entries) >= 2, "it has fewer than two entries")
     first, *releases, last = entries
@@ -156,7 +145,9 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
         _require(entry.kind == "release" and entry.body == expected, f"entry {entry.index} is not step {step}")
     taken = last.body["steps_taken"]
     _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
-    _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
+    _require(
+        type(taken) is int and 0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}"
+    )
 
 
 def _require(condition: bool, found: str) -> None:
