@@ -69,11 +69,13 @@ def hidden_seed(copy):
     (copy / "statement.json").write_text(json.dumps(data))
 
 
-def ended_before_it_began(copy):
+def ended_after(copy, steps):
     """Statement, model and ledger agree on it."""
     written = json.loads((copy / "statement.json").read_text())
     plan, facts = PrivacyPlan.from_dict(written["plan"]), Circumstances.from_dict(written["circumstances"])
-    conclude_with(copy, Statement(plan=plan, circumstances=replace(facts, steps_taken=-1)).to_dict(), steps_taken=-1)
+    conclude_with(
+        copy, Statement(plan=plan, circumstances=replace(facts, steps_taken=steps)).to_dict(), steps_taken=steps
+    )
 
 
 DAMAGE = {
@@ -126,7 +128,8 @@ DAMAGE = {
         ),
         "entry 1 is not step 0",
     ),
-    "an end before the first step": (ended_before_it_began, "it ends after -1 steps, but records 12"),
+    "an end before the first step": (lambda copy: ended_after(copy, -1), "it ends after -1 steps, but records 12"),
+    "an end within a step": (lambda copy: ended_after(copy, 1.5), "it ends after 1.5 steps, which is no whole number"),
 }
 
 

@@ -145,9 +145,8 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
         _require(entry.kind == "release" and entry.body == expected, f"entry {entry.index} is not step {step}")
     taken = last.body["steps_taken"]
     _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
-    _require(
-        type(taken) is int and 0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}"
-    )
+    _require(type(taken) is int, f"it ends after {taken!r} steps, which is no whole number")
+    _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
 
 
 def _require(condition: bool, found: str) -> None:
