@@ -15,7 +15,7 @@ from sfumato.runs import verify
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import Settings, loop, public
 from sfumato.training.job import PublicTraining
-from sfumato.training.prepare import origins_of
+from sfumato.training.origins import origins_of
 from sfumato.training.progress import Silence
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.steps import PublicSteps

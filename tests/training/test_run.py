@@ -19,7 +19,8 @@ from sfumato import EMA, PrivacyPlan, SfumatoError, load, train
 from sfumato.runs import uses
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.training import Settings
-from sfumato.training.prepare import origins, origins_of, origins_of_backbone, prepare
+from sfumato.training.origins import origins, origins_of, origins_of_backbone
+from sfumato.training.prepare import prepare
 
 
 def test_it_learns_and_says_what_it_promised(one_run, plan):

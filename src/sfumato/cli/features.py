@@ -73,7 +73,8 @@ class Features(SourceChoices):
         from sfumato.randomness import owner_key
         from sfumato.runs.checkpoint import stored_materials
         from sfumato.training import caching
-        from sfumato.training.prepare import choose_device, default_threads, origins_of_backbone
+        from sfumato.training.origins import origins_of_backbone
+        from sfumato.training.prepare import choose_device, default_threads
         from sfumato.training.progress import Bars
 
         if self.what.startswith("features:"):

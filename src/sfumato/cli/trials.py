@@ -179,7 +179,7 @@ def try_each(setting: Setting, data: Opened, rules: Mapping[str, Dimension]) -> 
         What stands behind the initial weights of any run, as statements say it.
     """
     from sfumato.randomness import Choice
-    from sfumato.training.prepare import origins
+    from sfumato.training.origins import origins
 
     check_machine(setting)
     first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in rules.items()}
@@ -196,8 +196,9 @@ def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings) -> No
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
     from sfumato.randomness import DiceKey
     from sfumato.runs.public_records import refuse_trained_on
+    from sfumato.training.building import build
     from sfumato.training.descent import check_choices
-    from sfumato.training.prepare import build, trained_on
+    from sfumato.training.origins import trained_on
 
     source.shown(settings.view_rule)
     refuse_trained_on(source, trained_on(source, settings))

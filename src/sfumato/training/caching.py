@@ -37,7 +37,8 @@ from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials, to_bytes
 from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training.inputs import ahead
-from sfumato.training.prepare import choose_device, origins_of_backbone
+from sfumato.training.origins import origins_of_backbone
+from sfumato.training.prepare import choose_device
 from sfumato.training.progress import Progress, Silence
 
 CROPS = ("central", "inception")

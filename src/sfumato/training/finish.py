@@ -21,7 +21,7 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import evaluate
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Outcome
-from sfumato.training.prepare import trained_on
+from sfumato.training.origins import trained_on
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
 

@@ -28,12 +28,14 @@ from sfumato.runs import pins, public_records
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training import evaluate, finish
+from sfumato.training.building import build, transform_for
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
 from sfumato.training.experiment import settings_of
 from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
 from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
-from sfumato.training.prepare import build, choose_device, default_threads, origins, transform_for
+from sfumato.training.origins import origins
+from sfumato.training.prepare import choose_device, default_threads
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.scorer import Scorer

@@ -24,7 +24,8 @@ from sfumato.training.experiment import Experiment, of_fields, settings_of
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Outcome, take_none, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
-from sfumato.training.prepare import prepare, trained_on
+from sfumato.training.origins import trained_on
+from sfumato.training.prepare import prepare
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Performance, Settings

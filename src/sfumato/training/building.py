@@ -1,0 +1,117 @@
+"""The model with its initial weights, and how images become its inputs."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.data import AsStored, Contents, Source, Transform
+from sfumato.randomness import DiceKey
+from sfumato.runs import checkpoint
+from sfumato.training.settings import Settings
+
+
+def transform_for(module: nn.Module, source: Source, settings: Settings) -> Transform | AsStored:
+    """From stored images to the model's inputs: by the constants that pre-trained weights expect, else to [-1, 1].
+
+    Features are inputs already.
+    """
+    if source.cache is not None:
+        return AsStored(width=source.cache.contents.width)
+    constants = None
+    if settings.pretrained not in (None, "timm"):
+        constants = checkpoint.stored_constants(models.file_of(settings.pretrained))
+    if settings.pretrained is not None and constants is None:
+        constants = models.public_constants(module, channels=source.channels)
+    mean, std = constants or ((0.5,), (0.5,))
+    return Transform(
+        size=source.size,
+        channels=source.channels,
+        mean=mean,
+        std=std,
+        bit_depth=source.bit_depth,
+        window=source.window,
+    )
+
+
+def build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:
+    """The model with its initial weights, which are public: drawn from a generator apart from the dice."""
+    if model is not None and settings.pretrained is not None:
+        raise SfumatoError(
+            f"pretrained {settings.pretrained} is given beside a module, which has its weights already",
+            "load them into the module, and leave it out",
+        )
+    if model is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key.seed("initial weights", 0))
+            module = _created(settings, source)
+    else:
+        module = copy.deepcopy(model).cpu()
+        models.check_shapes("module", module, classes=len(source.classes), shape=source.shape)
+    if source.cache is not None:
+        _check_cache(source.cache.contents, settings)
+        if source.cache.contents.backbone is not None:
+            checkpoint.backbone_of(source.cache)
+    if settings.head_deviation is not None or settings.head_bias is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key.seed("initial head", 0))
+            models.begin_classifier(module, deviation=settings.head_deviation, bias=settings.head_bias)
+    module.train()
+    if settings.trainable:
+        models.select(module, settings.trainable)
+    if settings.pretrained and settings.head == "new" and not _trains_classifier(module):
+        raise SfumatoError(
+            f"trainable {', '.join(settings.trainable)} leaves the classifier out, which starts at zero",
+            "add classifier to it, or give head pretrained",
+        )
+    return module
+
+
+def _check_cache(contents: Contents, settings: Settings) -> None:
+    """Refuse choices that were made for good when the features were computed."""
+    odd = [name for name in ("pretrained", "shift", "flip") if getattr(settings, name)]
+    odd += ["zoom"] if settings.zoom != 1 else []
+    if odd:
+        raise SfumatoError(
+            f"{', '.join(odd)} cannot be chosen for features that are computed already", "leave them out"
+        )
+    if settings.views != contents.views:
+        raise SfumatoError(
+            f"views must be {contents.views}, as many as the cache holds of each example, got {settings.views}",
+            "give that number, or compute the features anew with `views`",
+        )
+
+
+def _created(settings: Settings, source: Source) -> nn.Module:
+    """The named model; where pre-trained weights of ours don't fit it, the refusal says which model they are of."""
+    if source.cache is not None:
+        return models.create_head(settings.model, classes=len(source.classes), width=source.cache.contents.width)
+    try:
+        return models.create(
+            settings.model,
+            classes=len(source.classes),
+            channels=source.channels,
+            size=source.size,
+            pretrained=settings.pretrained,
+            head=settings.head,
+        )
+    except SfumatoError as error:
+        weights = settings.pretrained
+        known = weights is not None and weights != "timm" and "does not fit" in error.problem
+        about = models.stored_about(models.file_of(weights)) if known else None  # type: ignore[arg-type]
+        if about is None:
+            raise
+        what = f"{about['model']} for images of {about['channels']} x {about['size']} x {about['size']}"
+        raise SfumatoError(
+            error.problem, f"{settings.pretrained} holds a {what}: give model {about['model']}"
+        ) from None
+
+
+def _trains_classifier(module: nn.Module) -> bool:
+    below = tuple(f"{name}." for name in models.classifier_names(module))
+    named = [value.requires_grad for name, value in module.named_parameters() if below and name.startswith(below)]
+    return not below or any(named)
