@@ -16,9 +16,11 @@ from pathlib import Path
 import torch
 
 from sfumato import ClippedGradient, Noise, PrivacyPlan, open_source
+from sfumato.gradients import GridSum
 from sfumato.privacy import Ledger
 from sfumato.runs.directory import LEDGER, RunDirectory
 from sfumato.training import resume
+from sfumato.training.inputs import Inputs
 from sfumato.training.prepare import prepare
 from sfumato.training.run import go_on
 from sfumato.training.scorer import Scorer
@@ -90,7 +92,8 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['model']:<12}{row['milliseconds_per_step']:>10.1f} ms a step   gradient {row['gradient']:.1%}   "
-            f"noise {row['noise']:.1%}   everything else {row['overhead']:.1%}, of it sums on the grid {row['grid']:.2%}"
+            f"noise {row['noise']:.1%}   everything else {row['overhead']:.1%}, "
+            f"of it sums on the grid {row['grid']:.2%}"
         )
     machine = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processor": platform.machine()}
     RESULTS.parent.mkdir(exist_ok=True)
