@@ -453,7 +453,7 @@ BUGS = (
     ),
     Bug(
         "norms by Gram matrices are not certified",
-        "gradients/sites/uses.py",
+        "gradients/sites/forms.py",
         "        bound = squares.sqrt() + self._rounding(self._reach)\n",
         "        bound = squares.sqrt()\n",
         ("gradients/test_certified.py",),
@@ -481,10 +481,10 @@ BUGS = (
     ),
     Bug(
         "a third use of one weight is left out",
-        "gradients/sites/uses.py",
+        "gradients/sites/forms.py",
         "    for use in uses[1:]:",
         "    for use in uses[1:2]:",
-        ("gradients/sites/test_uses.py",),
+        ("gradients/sites/test_forms.py",),
     ),
     # -- data
     Bug(

@@ -7,8 +7,8 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
+from sfumato.gradients.sites.forms import Held
 from sfumato.gradients.sites.linear import LinearKernel, OuterProduct
-from sfumato.gradients.sites.uses import Held
 
 C = 0.1
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.sites import uses
+from sfumato.gradients.sites import forms
 from sfumato.gradients.sites.conv import ConvKernel, Geometry
+from sfumato.gradients.sites.forms import Held, Kept
 from sfumato.gradients.sites.linear import LinearKernel
-from sfumato.gradients.sites.uses import Held, Kept
 
 WAYS = ["keep grouped", "keep loop", "drop loop", "keep unfold", "drop unfold", "gram"]
 
@@ -100,8 +100,8 @@ def test_convolution_norms_are_never_too_small(way, scale, offset):
 def test_without_a_part_of_the_certificate_a_bound_breaks(monkeypatch, mutant):
     """Each part is needed: taken away, some example goes beyond C, or its norm is plainly wrong."""
     if mutant == "allowance":
-        monkeypatch.setattr(uses, "rounding", lambda reach, like, positions: 0 * reach)
-        monkeypatch.setattr(uses, "_GRAM_ROUNDING", 0.0)
+        monkeypatch.setattr(forms, "rounding", lambda reach, like, positions: 0 * reach)
+        monkeypatch.setattr(forms, "_GRAM_ROUNDING", 0.0)
     else:
         right = LinearKernel.squares_by_gram
         monkeypatch.setattr(LinearKernel, "squares_by_gram", lambda *a: 0.99 * right(*a))
@@ -123,7 +123,7 @@ def test_hard_examples_are_instantiated_because_the_allowance_would_be_felt(monk
     exact = torch.einsum("btp,btd->bdp", x.double(), g.double()).norm(dim=(1, 2))
     kernel = LinearKernel(16, 32)
     torch.testing.assert_close(Held(kernel, x, g, "gram").squared_norms().sqrt(), exact, rtol=1e-4, atol=0)
-    monkeypatch.setattr(uses, "tolerance", lambda dtype: float("inf"))
+    monkeypatch.setattr(forms, "tolerance", lambda dtype: float("inf"))
     norms = Held(kernel, x, g, "gram").squared_norms().sqrt()
     assert norms[1] > 1.001 * exact[1]
 

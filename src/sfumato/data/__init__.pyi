@@ -27,5 +27,5 @@ from .source import facts as facts
 from .source import open_source as open_source
 from .source import own_codes as own_codes
 from .validation import put_aside as put_aside
-from .views import Draws as Draws
+from .views import ViewDraws as ViewDraws
 from .views import Views as Views

@@ -18,7 +18,7 @@ from sfumato.data.files import memory
 from sfumato.data.filtered import MARK
 from sfumato.data.images import check_size, larger, prepare_array
 from sfumato.data.levels import Levels, undeclared
-from sfumato.data.loaded import Loaded
+from sfumato.data.parts import Parts
 from sfumato.data.records import Declared, Records
 from sfumato.data.split import in_test
 
@@ -26,7 +26,7 @@ _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
 
 
-def load(path: str, declared: Declared) -> Loaded:
+def load(path: str, declared: Declared) -> Parts:
     """Read images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
@@ -65,7 +65,7 @@ def load(path: str, declared: Declared) -> Loaded:
     train = part(arrays["x_train"], arrays["y_train"], rows[0])
     originals = _in_eight_bits(arrays["x_train"], declared.levels) if declared.zoom > 1 else arrays["x_train"]
     rule = "declared" if declared.size else "the shorter side of the arrays"
-    return Loaded(
+    return Parts(
         train=train,
         test=part(arrays["x_test"], arrays["y_test"], rows[1]),
         classes=classes,

@@ -9,7 +9,7 @@ import numpy as np
 from sfumato.data.classes import renumbered
 from sfumato.data.codes import codes_of
 from sfumato.data.images import larger, prepare_array
-from sfumato.data.loaded import Loaded
+from sfumato.data.parts import Parts
 from sfumato.data.records import Declared, Records
 
 SPLIT_SEED = b"sfumato digits split"
@@ -19,7 +19,7 @@ TEST_FRACTION = 0.2
 """Share of each class that the split puts in the test part."""
 
 
-def load(_: str, declared: Declared) -> Loaded:
+def load(_: str, declared: Declared) -> Parts:
     """Read the test part of UCI's "Optical recognition of handwritten digits" (Alpaydin and Kaynak 1998), 8 x 8 grey.
 
     The data is published, so its split need not protect anybody: it is the same for everyone, with a fifth of each
@@ -41,7 +41,7 @@ def load(_: str, declared: Declared) -> Loaded:
         return Records(images=prepared[chosen], labels=labels[chosen], codes=codes[chosen], rows=np.flatnonzero(chosen))
 
     train = part(~test)
-    return Loaded(
+    return Parts(
         train=train,
         test=part(test),
         classes=declared.classes or names,

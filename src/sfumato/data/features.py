@@ -25,7 +25,7 @@ from sfumato._checks import SfumatoError, differing, one_of, parse_json, positiv
 from sfumato._files import ordinary, write
 from sfumato.data.paths import expanded
 from sfumato.data.pieces import CachedRecords, Piece, write_piece
-from sfumato.data.records import TEST_FRACTION, Progress
+from sfumato.data.records import TEST_FRACTION, OnProgress
 
 INDEX = "features.json"
 BACKBONE = "backbone.safetensors"
@@ -231,7 +231,7 @@ class Cache:
             )
         write_piece(self.path / name, stored, labels, codes, cache=contents.identity)
 
-    def records(self, part: str, *, progress: Progress | None = None) -> CachedRecords:
+    def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:
         """A part of a complete cache, whose files have been read once to see that they are what was written.
 
         Args:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sfumato.data import images as pictures
 from sfumato.data.levels import Levels
-from sfumato.data.records import Progress
+from sfumato.data.records import OnProgress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -80,7 +80,7 @@ class FileRecords:
 
 
 def in_threads(
-    work: Callable[[Item], Result], items: Sequence[Item], progress: Progress | None = None
+    work: Callable[[Item], Result], items: Sequence[Item], progress: OnProgress | None = None
 ) -> Iterator[Result]:
     """The results in the order of the items, so that the first bad file by name is the one that is reported."""
     pool = ThreadPoolExecutor()

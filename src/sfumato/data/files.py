@@ -17,7 +17,7 @@ from sfumato.data import classes as class_lists
 from sfumato.data import images as pictures
 from sfumato.data.codes import as_array, pixel_code, stored_code
 from sfumato.data.file_records import FileRecords, in_threads
-from sfumato.data.loaded import Loaded
+from sfumato.data.parts import Parts
 from sfumato.data.records import Declared, Records
 from sfumato.data.split import in_test
 
@@ -44,7 +44,7 @@ class Entry:
     filtered: bool = False
 
 
-def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> Loaded:
+def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> Parts:
     """Put each record in its part, in the order of `entries`, and decode it where memory can hold them all.
 
     Args:
@@ -72,7 +72,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> L
     with pictures.quiet_decoder():
         size, channels, size_rule = _shape(entries, declared)
         train, test, larger = _records(entries, declared, classes, size, channels)
-    return Loaded(
+    return Parts(
         train=train,
         test=test,
         classes=classes,

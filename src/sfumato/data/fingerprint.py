@@ -9,7 +9,7 @@ import json
 import numpy as np
 
 from sfumato.data.file_records import FileRecords
-from sfumato.data.records import Progress, Records
+from sfumato.data.records import OnProgress, Records
 
 _BLOCK = 1024
 
@@ -19,7 +19,7 @@ def fingerprint(
     train: Records | FileRecords,
     test: Records | FileRecords,
     classes: tuple[str, ...],
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> str:
     """HMAC-SHA256 over every pixel, label and user in their order, the parts, the class names and the shapes.
 

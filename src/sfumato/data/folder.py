@@ -11,7 +11,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import paths
 from sfumato.data.files import Entry, load_files
 from sfumato.data.images import EXTENSIONS
-from sfumato.data.loaded import Loaded
+from sfumato.data.parts import Parts
 from sfumato.data.records import Declared
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
@@ -19,7 +19,7 @@ _MEDICAL = (".dcm", ".dicom")
 _SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 
 
-def load(path: str, declared: Declared) -> Loaded:
+def load(path: str, declared: Declared) -> Parts:
     """Read class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
 
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of

@@ -196,7 +196,7 @@ def larger_side(size: int, declared: Declared) -> int | None:
 
 
 def larger(train: Records, originals: np.ndarray, declared: Declared) -> Records | None:
-    """The training records as `Loaded.larger` has them, out of their originals uint8 (N, H, W, C)."""
+    """The training records as `Parts.larger` has them, out of their originals uint8 (N, H, W, C)."""
     side = larger_side(train.shape[1], declared) if min(originals.shape[1:3]) > train.shape[1] else None
     if side is None:
         return None

@@ -14,7 +14,7 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.paths import expanded
 
 if TYPE_CHECKING:
-    from sfumato.data.loaded import Loaded
+    from sfumato.data.parts import Parts
     from sfumato.data.records import Declared
 
 
@@ -35,7 +35,7 @@ class Kind:
     called: str = "source"
     published: bool = False
 
-    def load(self, argument: str, declared: Declared) -> Loaded:
+    def load(self, argument: str, declared: Declared) -> Parts:
         """What the reader makes of it."""
         return importlib.import_module(f"sfumato.data.{self.reader}").load(argument, declared)
 

@@ -18,7 +18,7 @@ LARGEST_SIZE = 1024
 TEST_FRACTION = 0.2
 """Expected share of the test part where a source has none of its own and the owner declares no other."""
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with (files read, files in all) while pictures are decoded."""
 
 
@@ -123,4 +123,4 @@ class Declared:
     download: bool = False
     test_fraction: float = TEST_FRACTION
     zoom: float = 1.0
-    progress: Progress | None = None
+    progress: OnProgress | None = None

@@ -21,9 +21,9 @@ from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.levels import Levels
-from sfumato.data.loaded import Loaded
+from sfumato.data.parts import Parts
 from sfumato.data.pieces import CachedRecords
-from sfumato.data.records import TEST_FRACTION, Declared, Progress, Records
+from sfumato.data.records import TEST_FRACTION, Declared, OnProgress, Records
 from sfumato.data.views import Views
 
 Part = Records | FileRecords | CachedRecords
@@ -155,7 +155,7 @@ def open_source(
     test_fraction: float | None = None,
     public: bool | None = None,
     zoom: float = 1.0,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Source:
     """Read a source, check every record, and say what was declared and what was read.
 
@@ -283,7 +283,7 @@ def _refuse_declared(path: str, declared: list[str]) -> None:
 
 
 def _of_cache(
-    cache: Cache, owner_key: bytes, examples: int | None, public: bool | None, progress: Progress | None
+    cache: Cache, owner_key: bytes, examples: int | None, public: bool | None, progress: OnProgress | None
 ) -> Source:
     contents = cache.contents
     known = contents.source
@@ -313,7 +313,7 @@ def _of_cache(
     )
 
 
-def _check_parts(loaded: Loaded, spec: str) -> None:
+def _check_parts(loaded: Parts, spec: str) -> None:
     class_lists.check_counts(
         loaded.train.labels,
         loaded.test.labels,

@@ -13,14 +13,14 @@ from sfumato.data import paths
 from sfumato.data.classes import UnknownClassError
 from sfumato.data.files import Entry, load_files
 from sfumato.data.filtered import MARK
-from sfumato.data.loaded import Loaded
+from sfumato.data.parts import Parts
 from sfumato.data.records import Declared
 
 LONGEST_LINE = 1 << 24
 """Characters: a longer line is refused before it is read to its end."""
 
 
-def load(path: str, declared: Declared) -> Loaded:
+def load(path: str, declared: Declared) -> Parts:
     """Read a UTF-8 table with a header line.
 
     Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose picture it

@@ -15,7 +15,7 @@ from sfumato.data.records import zoomed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Draws:
+class ViewDraws:
     """The dice of n examples x K views, apart from the pictures so that a batch can be cut anywhere.
 
     Args:
@@ -35,8 +35,8 @@ class Draws:
     def __len__(self) -> int:
         return len(self.down)
 
-    def __getitem__(self, chosen: slice) -> Draws:
-        return Draws(down=self.down[chosen], right=self.right[chosen], mirrored=self.mirrored[chosen])
+    def __getitem__(self, chosen: slice) -> ViewDraws:
+        return ViewDraws(down=self.down[chosen], right=self.right[chosen], mirrored=self.mirrored[chosen])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,18 +103,18 @@ class Views:
                 f"give a shift of at most {size - 1}",
             )
 
-    def draw(self, generator: np.random.Generator, n: int, *, size: int) -> Draws:
+    def draw(self, generator: np.random.Generator, n: int, *, size: int) -> ViewDraws:
         """Throw the dice for n examples, 0 included, of views `size` pixels a side. Every move is equally likely."""
         shape = (n, self.count)
         room = self.room(size)
         reach = {"low": -(room // 2), "high": room - room // 2, "endpoint": True, "dtype": np.int16}
         down, right = (generator.integers(size=shape, **reach) if room else np.zeros(shape, np.int16) for _ in range(2))
         if not self.flip:
-            return Draws(down=down, right=right, mirrored=np.zeros(shape, bool))
+            return ViewDraws(down=down, right=right, mirrored=np.zeros(shape, bool))
         coins = generator.integers(2, size=(n, 1), dtype=np.uint8)
-        return Draws(down=down, right=right, mirrored=(np.arange(self.count) + coins) % 2 == 1)
+        return ViewDraws(down=down, right=right, mirrored=(np.arange(self.count) + coins) % 2 == 1)
 
-    def apply(self, images: Tensor, draws: Draws, *, size: int | None = None) -> Tensor:
+    def apply(self, images: Tensor, draws: ViewDraws, *, size: int | None = None) -> Tensor:
         """Show each picture K times. Only the dice, a few bytes a view, come from the host.
 
         Args:
@@ -158,7 +158,7 @@ class Views:
         return flat.gather(3, pixels.expand(-1, -1, channels, -1)).reshape(n, self.count, channels, height, width)
 
 
-def _contiguous(draws: Draws) -> tuple[np.ndarray, ...]:
+def _contiguous(draws: ViewDraws) -> tuple[np.ndarray, ...]:
     return tuple(np.ascontiguousarray(dice) for dice in (draws.down, draws.right, draws.mirrored))
 
 

@@ -12,13 +12,13 @@ from sfumato._checks import SfumatoError
 from sfumato.data.classes import renumbered
 from sfumato.data.codes import codes_of
 from sfumato.data.images import larger, prepare_array
-from sfumato.data.loaded import Loaded
+from sfumato.data.parts import Parts
 from sfumato.data.records import Declared, Records
 
 NAMES = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 
 
-def load(name: str, declared: Declared) -> Loaded:
+def load(name: str, declared: Declared) -> Parts:
     """Read a data set with its official train and test parts, through torchvision's own loader.
 
     EMNIST is its `balanced` split (47 classes), turned upright: its files hold every picture mirrored at the diagonal.
@@ -50,7 +50,7 @@ def load(name: str, declared: Declared) -> Loaded:
         )
 
     first = part(train)
-    return Loaded(
+    return Parts(
         train=first,
         test=part(test),
         classes=declared.classes or names,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.derived import Operand, Operands
-from sfumato.gradients.sites.uses import together
+from sfumato.gradients.sites.forms import together
 from sfumato.gradients.use import Instantiated, Use, slices, tolerance
 
 # What the numbers s, a, c may be wrong by, relative to the norm that they give.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.sites.uses import Held, Kept
+from sfumato.gradients.sites.forms import Held, Kept
 from sfumato.gradients.use import Kernel
 
 # Products of a weight gradient of one example below which the usual way is taken unmeasured.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from sfumato.randomness import DiceKey, Noise
-from sfumato.training.inputs import features_of, kept_bytes
+from sfumato.training.inputs import features_alone, kept_bytes
 from sfumato.training.job import PrivateJob
 
 
@@ -59,7 +59,7 @@ def _trunk_seconds(job: PrivateJob) -> float:
     if trunk is None:
         return 0.0
     images = torch.randn(64, source.channels, source.size, source.size, device=job.device)
-    each = _seconds(job, lambda: features_of(trunk, images)) / len(images)
+    each = _seconds(job, lambda: features_alone(trunk, images)) / len(images)
     return each * (len(source.train) + len(source.test))
 
 

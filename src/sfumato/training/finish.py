@@ -126,7 +126,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             statement=statement,
             plan=plan_table(plan),
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
-            settings=presentable(choices) | features_of(record),
+            settings=presentable(choices) | backbone_shown(record),
             metrics=run.rows(),
             evaluation=_evaluation(run),
             public_test=facts.test_public,
@@ -157,7 +157,7 @@ def plan_table(plan: PrivacyPlan) -> dict[str, Any]:
     }
 
 
-def features_of(record: Mapping[str, Any]) -> dict[str, Any]:
+def backbone_shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """Whose features a run was trained on, for its page."""
     name = record["data"].get("backbone")
     return {} if name is None else {"features of": name}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import AsStored, CachedRecords, Draws, Part, Source, Transform, Views
+from sfumato.data import AsStored, CachedRecords, Part, Source, Transform, ViewDraws, Views
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk
 from sfumato.randomness import DiceKey
@@ -106,7 +106,7 @@ class Inputs:
                 keys = torch.from_numpy(np.stack(words).view(np.int64))
             yield inputs, torch.from_numpy(records.labels[rows]).to(job.device), keys
 
-    def _kept(self, rows: np.ndarray, dice: Draws) -> Tensor:
+    def _kept(self, rows: np.ndarray, dice: ViewDraws) -> Tensor:
         """Views (b, K, D) of the records in these rows, out of the features in memory."""
         assert self._features is not None
         device = self._job.device
@@ -118,7 +118,7 @@ class Inputs:
         return self._features.index_select(0, torch.from_numpy(rows).to(device))  # twice as fast as brackets
 
 
-def viewed(pictures: Tensor, dice: Draws, source: Source, views: Views, transform: Transform | AsStored) -> Tensor:
+def viewed(pictures: Tensor, dice: ViewDraws, source: Source, views: Views, transform: Transform | AsStored) -> Tensor:
     """Views (n, K, C, H, W) as a model takes them, of pictures uint8 (n, S, S, C) of `source.shown`."""
     assert isinstance(transform, Transform)
     return views.apply(replace(transform, size=pictures.shape[1])(pictures), dice, size=source.size)
@@ -193,7 +193,7 @@ def features(job: Job, records: Part, progress: Progress, *, mirrored: bool = Fa
     return result
 
 
-def features_of(trunk: Trunk, images: Tensor) -> Tensor:
+def features_alone(trunk: Trunk, images: Tensor) -> Tensor:
     """A trunk's features (N, D) of images (N, C, H, W), each by itself, in evaluation mode."""
     with evaluating(trunk):
         return outputs_alone(trunk, images)

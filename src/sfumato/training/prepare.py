@@ -22,7 +22,7 @@ from sfumato.runs import pins
 from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import check_choices
-from sfumato.training.inputs import OnFeatures, features_of, kept_bytes
+from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PrivateJob
 from sfumato.training.origins import origins, trained_on
 from sfumato.training.settings import Performance, Settings
@@ -92,7 +92,9 @@ def prepare(
     shape = source.shape
     trunk = _trunk(module, source, settings)
     if trunk is not None:
-        features_of(trunk, torch.zeros(2, *shape, device=device))  # refuses what would be refused after the beginning
+        features_alone(
+            trunk, torch.zeros(2, *shape, device=device)
+        )  # refuses what would be refused after the beginning
         shape = (trunk.width,)
     trained = module if trunk is None else OnFeatures(module, trunk.head)
     gradient = ClippedGradient(

@@ -188,7 +188,7 @@ def report(run: RunDirectory) -> str:
             statement=run.read_json(names.STATEMENT),
             plan={"privacy": "none", "steps": training.steps, "batch size": training.batch_size},
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
-            settings=finish.presentable(record["settings"]) | finish.features_of(record),
+            settings=finish.presentable(record["settings"]) | finish.backbone_shown(record),
             metrics=run.rows(),
             evaluation=evaluate.from_dict(run.read_json(names.EVALUATION)),
             public_test=True,

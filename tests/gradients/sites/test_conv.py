@@ -8,7 +8,7 @@ from torch import nn
 
 from sfumato.gradients import use
 from sfumato.gradients.sites.conv import ConvKernel, Geometry
-from sfumato.gradients.sites.uses import Held, Kept
+from sfumato.gradients.sites.forms import Held, Kept
 from sfumato.gradients.use import RowMap
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from sfumato.gradients.sites.forms import Held, Kept, together
 from sfumato.gradients.sites.linear import LinearKernel, OuterProduct
-from sfumato.gradients.sites.uses import Held, Kept, together
 from sfumato.gradients.use import Instantiated, RowMap
 
 quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

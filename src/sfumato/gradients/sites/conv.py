@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
-from sfumato.gradients.sites.uses import MOST_GRAM_PRODUCTS
+from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
 from sfumato.gradients.sites.weights import use_of_weight
 from sfumato.gradients.use import Instantiated, slices
 

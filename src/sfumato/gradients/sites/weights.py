@@ -6,7 +6,7 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
-from sfumato.gradients.sites.uses import Held, Kept
+from sfumato.gradients.sites.forms import Held, Kept
 from sfumato.gradients.use import Kernel, Use
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato.gradients import contributions
-from sfumato.gradients.sites.uses import Instantiated, together
+from sfumato.gradients.sites.forms import Instantiated, together
 
 
 class Table(nn.Module):

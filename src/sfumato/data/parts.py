@@ -9,7 +9,7 @@ from sfumato.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Loaded:
+class Parts:
     """What one kind of source hands back.
 
     Args:
