@@ -49,8 +49,6 @@ def train(
 ) -> Run:
     """Train privately; an unfinished run in `directory` is resumed.
 
-    >>> run = train("linear", "digits", epsilon=3.0, directory=folder)  # doctest: +SKIP
-
     Args:
         model: a name (see `sfumato.models`), a module of one's own, which stays as it is (a copy is trained), or None
             for the one that the rules choose.
