@@ -12,11 +12,11 @@ import hypothesis
 import numpy as np
 import pytest
 
+from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 hypothesis.settings.register_profile("sfumato", deadline=None)  # on a busy machine nothing has a time limit
 hypothesis.settings.load_profile("sfumato")
-
-from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
 
 
 @pytest.fixture(autouse=True)
