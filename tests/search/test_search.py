@@ -28,6 +28,14 @@ PRIVATE = replace(PUBLIC, source=SourceSpec(spec="digits", public=False))
 RATES = {"learning_rate": Choice(values=(0.0001, 0.5))}
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch) -> None:
+    """Drawing takes longer than the small runs here; `tests/report` looks at what is drawn."""
+    monkeypatch.setattr("sfumato.report.document.curve", lambda rows, key: "<svg></svg>")
+    monkeypatch.setattr("sfumato.search.kept.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+    monkeypatch.setattr("sfumato.search.curve.curve_of_budgets", lambda rows, plain: f"<svg>{len(rows)}</svg>")
+
+
 class Lines:
     """Keeps what is said."""
 
@@ -169,14 +177,17 @@ def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
             lambda place: search.private(
                 PUBLIC, RATES, directory=place, score_noise=3.0, scoring=search.Scoring(score_on="digits")
             ),
-            "`score_on` and `score_noise` are both given",
+            "score_on and score_noise are both given",
         ),
         (
             lambda place: search.one_at_a_time(PUBLIC, {"ema": LogUniform(low=0.1, high=0.9)}, directory=place),
             "ema varies over a range",
         ),
         (lambda place: search.seeds(PUBLIC, 0, directory=place), "seeds must be at least 1"),
-        (lambda place: search.budgets(PUBLIC, (1, 2), directory=place), "`noise_multiplier` are both given"),
+        (
+            lambda place: search.budgets(PUBLIC, (1, 2), directory=place),
+            "several budgets and noise_multiplier are both given",
+        ),
         (
             lambda place: search.budgets(replace(PUBLIC, experiment=Experiment(steps=2)), (2.0, 2.0), directory=place),
             "names a budget twice",
