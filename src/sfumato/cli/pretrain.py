@@ -71,8 +71,7 @@ class Pretrain(Observed, Choices):
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
-        from sfumato.cli import recorded
-        from sfumato.training import public
+        from sfumato.training import public, recorded
         from sfumato.training.progress import read_source
         from sfumato.training.run import recorded_key, recorded_performance
 

@@ -98,7 +98,7 @@ class Sweep(PrivateChoices):
             elif kind == "selected":
                 law, options = asked.draws(), asked.options()
                 won = search.private(trial, rules, draws=law, score_noise=asked.score_noise, options=options, **how)
-                if asked.dry_run:
+                if asked.dry_run and won.run is None:
                     searched.foretell_selection(won.selection, json=asked.json)
                 else:
                     searched.show_selected(won, json=asked.json)

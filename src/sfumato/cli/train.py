@@ -16,6 +16,7 @@ from sfumato.cli.private import PrivateChoices
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
+    from sfumato.search import Trial
     from sfumato.training.job import PrivateJob
 
 
@@ -44,8 +45,8 @@ class Train(Observed, PrivateChoices):
         resumed = self.resumes(self.what)
         if not resumed:
             self.chosen()
-        from sfumato.cli import recorded
         from sfumato.runs import uses
+        from sfumato.training import recorded
         from sfumato.training.progress import Bars
         from sfumato.training.run import earlier_plans, execute, refuse_finished
 
@@ -92,16 +93,18 @@ class Train(Observed, PrivateChoices):
                 "progress": progress,
             }
             if budgets is None:
-                several.show_seeds(search.seeds(asked.trial(), self.seeds or 0, **others), json=self.json)
-                return 0
-            found = search.budgets(
-                replace(asked, epsilon=None).trial(),
-                budgets,
-                of_budget=lambda epsilon: replace(self, epsilon=epsilon).chosen().trial(),
-                **others,
-            )
-        several.show_budgets(found, base, json=self.json)
+                repeated = search.seeds(asked.trial(), self.seeds or 0, **others)
+                told = partial(several.show_seeds, repeated)
+            else:
+                trial = replace(asked, epsilon=None).trial()
+                curve = search.budgets(trial, budgets, of_budget=self.of_budget, **others)
+                told = partial(several.show_budgets, curve, base)
+        told(json=self.json)
         return 0
+
+    def of_budget(self, epsilon: float) -> Trial:
+        """The training of one budget, which may have a row of its own in the recipe."""
+        return replace(self, epsilon=epsilon).chosen().trial()
 
     def chosen(self) -> Train:
         """These options over the recipe's. What cannot be read is refused, before anything heavy is imported."""
@@ -127,7 +130,8 @@ class Train(Observed, PrivateChoices):
 
     def job(self, progress: Any) -> tuple[PrivateJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
-        from sfumato.cli import recipe, recorded
+        from sfumato.cli import recipe
+        from sfumato.training import recorded
 
         if self.resumes(self.what):
             return recorded.job(self.what, trust_code=self.trust_code)
