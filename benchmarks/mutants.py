@@ -296,7 +296,7 @@ BUGS = (
     ),
     Bug(
         "a search goes on by another key",
-        "cli/search_private.py",
+        "search/selection.py",
         "        if key.check_value(_CHECK) != check:",
         "        if False:",
         ("cli/test_sweep.py::test_a_selection_goes_on_with_its_own_key_alone",),
@@ -382,7 +382,7 @@ BUGS = (
     ),
     Bug(
         "the winner's files tell when it was trained",
-        "cli/search_private.py",
+        "search/selection.py",
         "            os.utime(path)",
         "            pass",
         ("cli/test_sweep.py",),

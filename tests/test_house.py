@@ -60,6 +60,75 @@ def test_a_wrong_import_would_be_found(tmp_path: Path):
     assert imports(wrong) == {"models", "training", "privacy"}
 
 
+def exported(package: Path) -> dict[tuple[str, str], str]:
+    """{(room, public name): the file that it comes from}, from the stubs of the lazy rooms."""
+    return {
+        (name_of(path, package), alias.asname or alias.name): f"{name_of(path, package)}.{node.module}"
+        for path in package.rglob("__init__.pyi")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def name_of(path: Path, package: Path) -> str:
+    """The dotted name of a file."""
+    parts = path.relative_to(package).with_suffix("").parts
+    return ".".join((package.name, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def graph(package: Path) -> dict[str, set[str]]:
+    """Which files each file imports from: for types alone and inside functions too."""
+    paths = {name_of(path, package): path for path in package.rglob("*.py")}
+    homes = exported(package)
+    found: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        wanted = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    wanted.add(homes.get((node.module, alias.name)) or (whole if whole in paths else node.module))
+        found[name] = wanted & paths.keys() - {name}
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Files that lead back to each other, as sets of more than one."""
+
+    def reached(start: str) -> set[str]:
+        seen, open_ends = set(), [start]
+        while open_ends:
+            further = graph[open_ends.pop()] - seen
+            seen |= further
+            open_ends += further
+        return seen
+
+    reach = {name: reached(name) for name in graph}
+    found: list[set[str]] = []
+    for name in graph:
+        circle = {other for other in reach[name] if name in reach[other]}
+        if len(circle) > 1 and circle not in found:
+            found.append(circle)
+    return found
+
+
+def test_no_circle_of_files():
+    assert circles(graph(PACKAGE)) == []
+
+
+def test_a_circle_would_be_found(tmp_path: Path):
+    package = tmp_path / "house"
+    (package / "room").mkdir(parents=True)
+    (package / "room" / "__init__.py").write_text("")
+    (package / "room" / "__init__.pyi").write_text("from .first import thing as thing\n")
+    (package / "room" / "first.py").write_text("def thing():\n    from house import other\n")
+    types_only = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.room import thing\n"
+    (package / "other.py").write_text(types_only)
+    assert circles(graph(package)) == [{"house.room.first", "house.other"}]
+
+
 def test_privacy_never_sees_a_tensor():
     script = "import sys, sfumato.privacy; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -17,11 +17,13 @@ import pytest
 
 from sfumato import randomness
 from sfumato._checks import SfumatoError
-from sfumato.cli import main, search_private, trials
+from sfumato.cli import main
 from sfumato.data.filtered import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.runs import uses
 from sfumato.runs.directory import RunDirectory
+from sfumato.search import selection as selecting
+from sfumato.search import workers
 from sfumato.training import run
 from sfumato.training import search as candidates
 
@@ -76,16 +78,16 @@ def test_a_grid_on_public_data(call):
 
 def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
     command = f"sweep digits {QUICK} --vary learning-rate=log:0.01..1 --candidates 3 --output s --json"
-    real, taken = trials._trial, []
+    real, taken = workers.Worker.trial, []
 
-    def dies(number, change, place):
+    def dies(self, number, change, place):
         if len(taken) == 2:
             raise StopError
         taken.append(change["learning_rate"])
-        return real(number, change, place)
+        return real(self, number, change, place)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trials, "_trial", dies)
+        patch.setattr(workers.Worker, "trial", dies)
         with pytest.raises(StopError):
             main(shlex.split(command))
     found = json.loads(call(command))
@@ -203,7 +205,7 @@ def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, spots, three,
 
 def test_a_candidate_ends_as_nothing_but_the_winner_of_its_search(call, spots, three, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(search_private, "_choose", lambda *_: (_ for _ in ()).throw(StopError))
+        patch.setattr(selecting, "_choose", lambda *_: (_ for _ in ()).throw(StopError))
         with pytest.raises(StopError):
             main(shlex.split(f"sweep digits --private {QUICK} {SELECTED}"))
     os.rename(".won.search/0", "mine")
@@ -268,13 +270,13 @@ def test_epsilon_is_that_of_the_whole_search(call, spots):
 def drawn(monkeypatch):
     """Which candidates were trained, as (learning rate, place)."""
     seen = []
-    real = trials._trial
+    real = workers.Worker.trial
 
-    def trial(number, change, place):
+    def trial(self, number, change, place):
         seen.append((change["learning_rate"], place.name))
-        return real(number, change, place)
+        return real(self, number, change, place)
 
-    monkeypatch.setattr(trials, "_trial", trial)
+    monkeypatch.setattr(workers.Worker, "trial", trial)
     return seen
 
 
@@ -312,7 +314,7 @@ def test_a_selection_that_was_cut_has_the_same_candidates_and_winner(call, spots
 
 def test_a_selection_goes_on_only_as_what_it_was(call, spots, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(search_private, "carried_out", lambda *_, **__: (_ for _ in ()).throw(StopError))
+        patch.setattr(selecting, "carried_out", lambda *_, **__: (_ for _ in ()).throw(StopError))
         with pytest.raises(StopError):
             main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
     told = call(f"sweep {spots} {QUICK} {SELECTED.replace('0.05..1', '0.05..2')}", status=1)
@@ -325,7 +327,7 @@ def test_a_selection_goes_on_with_its_own_key_alone(call, spots, monkeypatch):
     """By another key another number of candidates would be drawn: a search that was begun again is another law."""
     key, record = Path(".won.search/search.key"), Path(".won.search/search.json")
     with monkeypatch.context() as patch:
-        patch.setattr(search_private, "carried_out", lambda *_, **__: (_ for _ in ()).throw(StopError))
+        patch.setattr(selecting, "carried_out", lambda *_, **__: (_ for _ in ()).throw(StopError))
         for _ in range(2):  # begun, and gone on with
             with pytest.raises(StopError):
                 main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
@@ -442,7 +444,7 @@ def test_candidates_have_dice_of_their_own(call, spots, monkeypatch):
         raise StopError
 
     monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 3)
-    monkeypatch.setattr(search_private, "_choose", choose)
+    monkeypatch.setattr(selecting, "_choose", choose)
     for seed in ("", " --seed 1"):
         with pytest.raises(StopError):
             main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}{seed}".replace("won", f"won{len(seed)}")))
@@ -550,7 +552,7 @@ def test_all_candidates_are_trained_by_the_plan_of_the_selection(call, spots, th
         plans.extend(json.loads((path / "plan.json").read_text()) for path in Path(place).iterdir() if path.is_dir())
         raise StopError
 
-    monkeypatch.setattr(search_private, "_choose", choose)
+    monkeypatch.setattr(selecting, "_choose", choose)
     quick = QUICK.replace("--noise-multiplier 8", "--epsilon 4 --delta 1e-3")
     told = json.loads(call(f"sweep {spots} {quick} {SELECTED} --dry-run --json"))
     with pytest.raises(StopError):
@@ -566,7 +568,7 @@ def test_equal_settings_have_dice_of_their_own_under_a_seed_too(call, spots, thr
         keys.extend((path / "dice.key").read_text() for path in Path(place).iterdir() if path.is_dir())
         raise StopError
 
-    monkeypatch.setattr(search_private, "_choose", choose)
+    monkeypatch.setattr(selecting, "_choose", choose)
     monkeypatch.setattr(randomness, "settings_of", lambda *_: {"learning_rate": 0.5})
     with pytest.raises(StopError):
         main(shlex.split(f"sweep {spots} {QUICK} {SELECTED} --seed 1"))
@@ -591,7 +593,7 @@ def test_the_candidates_are_for_nobody_elses_eyes(call, spots, three, monkeypatc
         modes.append(Path(place).stat().st_mode & 0o077)
         raise StopError
 
-    monkeypatch.setattr(search_private, "_choose", choose)
+    monkeypatch.setattr(selecting, "_choose", choose)
     with pytest.raises(StopError):
         main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
     assert modes == [0]
@@ -600,15 +602,15 @@ def test_the_candidates_are_for_nobody_elses_eyes(call, spots, three, monkeypatc
 def test_a_candidate_that_cannot_be_trained_counts_as_the_worst(call, spots, three, monkeypatch):
     rates = {0: 0.1, 1: 0.2, 2: 0.3}
     monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"learning_rate": rates[number]})
-    real = trials.job_for
+    real = workers.job_for
 
     def fails(setting, data, number, change, run):
         if number != 1:
             raise SfumatoError("it does not fit", "choose another")
         return real(setting, data, number, change, run)
 
-    monkeypatch.setattr(trials, "job_for", fails)
-    monkeypatch.setattr(search_private, "job_for", fails)
+    monkeypatch.setattr(workers, "job_for", fails)
+    monkeypatch.setattr(selecting, "job_for", fails)
     assert json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))["settings"] == {"learning_rate": 0.2}
 
 
@@ -671,7 +673,7 @@ def test_delta_by_rule_is_that_of_the_run_with_the_best_settings(call):
 def test_a_search_that_goes_on_is_no_earlier_one_and_names_what_differs(call, spots, three, monkeypatch, capsys):
     command = f"sweep {spots} {QUICK} {SELECTED}"
     with monkeypatch.context() as patch:
-        patch.setattr(search_private, "_choose", lambda *_: (_ for _ in ()).throw(StopError))
+        patch.setattr(selecting, "_choose", lambda *_: (_ for _ in ()).throw(StopError))
         with pytest.raises(StopError):
             main(shlex.split(command))
     told = call(f"{command} --seed 3", status=1)
@@ -693,7 +695,7 @@ def test_a_search_that_was_cut_in_its_last_moment_tells_its_result(call, spots, 
     command = f"sweep {spots} {QUICK} {SELECTED} --seed 2 --json"
     whole = json.loads(call(command))
     os.rename("won", "before")
-    real = search_private.os.rename
+    real = selecting.os.rename
 
     def renamed(*arguments):
         real(*arguments)
@@ -701,7 +703,7 @@ def test_a_search_that_was_cut_in_its_last_moment_tells_its_result(call, spots, 
             raise StopError
 
     with monkeypatch.context() as patch:
-        patch.setattr(search_private.os, "rename", renamed)
+        patch.setattr(selecting.os, "rename", renamed)
         with pytest.raises(StopError):
             main(shlex.split(command))
     assert Path(".won.search").exists()
@@ -712,16 +714,15 @@ def test_a_search_that_was_cut_in_its_last_moment_tells_its_result(call, spots, 
 
 
 def test_changed_data_end_a_search(call, spots, three, monkeypatch):
-    real = trials.opened
-    monkeypatch.setattr(search_private, "opened", real)
-    arrays = dict(np.load("spots.npz"))
+    """Every process reads them anew."""
+    real, arrays = selecting.carried_out, dict(np.load("spots.npz"))
 
-    def changed(setting):
+    def changed(*given, **named):
         np.savez("spots.npz", **{**arrays, "y_train": arrays["y_train"][::-1]})
-        return real(setting)
+        return real(*given, **named)
 
-    monkeypatch.setattr(trials, "opened", changed)
-    assert "the data have changed" in call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
+    monkeypatch.setattr(selecting, "carried_out", changed)
+    assert "the data have changed" in call(f"sweep {spots} {QUICK} {SELECTED} --processes 2", status=1)
 
 
 def test_a_winner_that_was_cut_before_its_key_was_deleted_keeps_no_key(call, spots, monkeypatch):
@@ -743,14 +744,14 @@ def test_a_winner_that_was_cut_before_its_key_was_deleted_keeps_no_key(call, spo
 
 def test_no_file_of_the_winner_tells_when_it_was_trained(call, spots, three, monkeypatch):
     """Times of files would tell which of the candidates it was."""
-    choose = search_private._choose
+    choose = selecting._choose
 
     def choosing(place, *given):
         choose(place, *given)
         for path in place.rglob("*"):
             os.utime(path, (1, 1))
 
-    monkeypatch.setattr(search_private, "_choose", choosing)
+    monkeypatch.setattr(selecting, "_choose", choosing)
     call(f"sweep {spots} {QUICK} {SELECTED}")
     paths = [Path("won"), *Path("won").iterdir()]
     assert all(path.stat().st_mtime > 1e6 for path in paths)

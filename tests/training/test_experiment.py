@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from sfumato import SfumatoError, train
-from sfumato.cli.private import PrivateChoices, decide
+from sfumato.cli.private import PrivateChoices
 from sfumato.training import Settings
 from sfumato.training.experiment import Experiment, of_fields, settings_of
 
@@ -21,7 +21,7 @@ def test_the_command_line_asks_for_what_an_experiment_holds():
     "asked", [{}, {"epsilon": 1.0, "views": 4}, {"noise_multiplier": 4.0, "steps": 9, "model": "cnn", "shift": 2}]
 )
 def test_python_and_the_command_line_decide_alike(spots, asked):
-    assert Experiment(**asked).decide(spots) == decide(PrivateChoices(**asked), spots)
+    assert Experiment(**asked).decide(spots) == PrivateChoices(**asked).experiment.decide(spots)
 
 
 def test_a_budget_alone_is_enough(spots, tmp_path):

@@ -34,7 +34,7 @@ from sfumato.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from sfumato.data import Source
+    from sfumato.data import SourceSpec
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.observers import Observer
     from sfumato.training.progress import Progress
@@ -233,9 +233,10 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
         return replace(self, **taken), told
 
-    def opened(self, progress: Progress) -> tuple[Source, dict[str, Any]]:
-        """The source, read; and how it was asked for, as plain data."""
-        return read_source(self, self.source or "", progress)
+    @property
+    def spec(self) -> SourceSpec:
+        """The source as these options name and declare it."""
+        return source_spec(self, self.source or "")
 
     @property
     def first(self) -> FilePath:
@@ -276,25 +277,20 @@ class Choices(RunChoices, SourceChoices, ModelChoices):
         return [f"note: {self.first} holds a finished run; this is another one, in {run.path}"]
 
 
-def read_source(asked: SourceChoices, spec: str, progress: Progress, **by_rule: Any) -> tuple[Source, dict[str, Any]]:
-    """The source of that spelling, as these options declare it, and how it was asked for, as plain data.
+def source_spec(asked: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
+    """The source of that spelling, as these options declare it.
 
     Args:
         by_rule: declarations in place of those that were left out.
     """
     from sfumato._checks import SfumatoError
-    from sfumato.data import open_source
-    from sfumato.randomness import owner_key
+    from sfumato.data import SourceSpec
 
     given = by_rule | {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name, None) is not None}
     private = getattr(asked, "private", False)
     if asked.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")
-    if asked.public or private:
-        given["public"] = asked.public
-    progress.begin("reading", 1)
-    source = open_source(spec, **given, owner_key=owner_key(), progress=_reading(progress))
-    return source, {"spec": _absolute(spec), **_plain(given)}
+    return SourceSpec(spec=spec, **given, public=asked.public if asked.public or private else None)
 
 
 def stem_of(what: str) -> str:
@@ -304,29 +300,3 @@ def stem_of(what: str) -> str:
     ('pictures', 'small', 'table13')
     """
     return FilePath((what.partition(":")[2] or what).rstrip("/")).stem
-
-
-def _absolute(spec: str) -> str:
-    kind, colon, argument = spec.partition(":")
-    if colon and kind != "torchvision":
-        return f"{kind}:{FilePath(argument).expanduser().resolve()}"
-    return spec
-
-
-def _plain(given: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    if "root" in plain:
-        plain["root"] = str(FilePath(plain["root"]).expanduser().resolve())
-    return plain
-
-
-def _reading(progress: Any) -> Any:
-    state = {"total": 0}
-
-    def tell(done: int, total: int) -> None:
-        if state["total"] != total:
-            state["total"] = total
-            progress.begin("reading files", total)
-        progress.advance(done)
-
-    return tell

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.choices import SourceChoices, read_source, stem_of
+from sfumato.cli.choices import SourceChoices, source_spec, stem_of
 from sfumato.cli.options import Crop, Device, Examples, Off, Own, OwnSide, Path, SourceName, Stored, Whole, WholeByRule
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Features(SourceChoices):
         from sfumato.training import caching
         from sfumato.training.origins import origins_of_backbone
         from sfumato.training.prepare import choose_device, default_threads
-        from sfumato.training.progress import Bars
+        from sfumato.training.progress import Bars, read_source
 
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} holds features already", "give a source of images")
@@ -92,7 +92,8 @@ class Features(SourceChoices):
             backbone, expects = models.load_backbone(
                 self.backbone, weights=self.weights, resolution=self.resolution, model=self.model
             )
-            source, _ = read_source(self, self.what, progress, **caching.declared_by(backbone, expects, self.what))
+            declared = caching.declared_by(backbone, expects, self.what)
+            source = read_source(source_spec(self, self.what, **declared), progress)
             contents = caching.contents_for(
                 source,
                 backbone,

@@ -23,8 +23,8 @@ class Finish:
 
     def run(self) -> int:
         """End it and print the outcome."""
-        from sfumato.cli import recorded
         from sfumato.cli.outcome import show
+        from sfumato.training import recorded
         from sfumato.training.run import finish_early
 
         finished = recorded.ended(self.run_directory)

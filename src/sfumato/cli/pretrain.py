@@ -12,9 +12,8 @@ from sfumato.cli.choices import Choices, Observed
 from sfumato.cli.options import BatchSize, Steps
 
 if TYPE_CHECKING:
-    from sfumato.data import Source
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.job import PublicJob, PublicTraining
+    from sfumato.training.job import PublicJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +71,8 @@ class Pretrain(Observed, Choices):
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
-        from sfumato.cli import recorded
-        from sfumato.training import public
+        from sfumato.training import public, recorded
+        from sfumato.training.progress import read_source
         from sfumato.training.run import recorded_key, recorded_performance
 
         if self.resumes(self.what):
@@ -81,9 +80,10 @@ class Pretrain(Observed, Choices):
         asked = self.with_recipe(self.what)
         asked.directory()
         asked, taken = asked.as_pretrained()
-        source, request = asked.opened(progress)
+        source = read_source(asked.spec, progress)
         run = asked.directory()
-        training, reasons = decide(asked, source)
+        given = {field.name: getattr(asked, field.name) for field in fields(asked)}
+        training, reasons = public.decide(given, source)
         job = public.prepare(
             source,
             training,
@@ -91,37 +91,9 @@ class Pretrain(Observed, Choices):
             threads=asked.threads,
             recorded=recorded_performance(run),
             key=recorded_key(run),
-            request={"source": request},
+            request={"source": asked.spec.record()},
         )
         if not run.exists:
             for line in (*asked.beside(run), *taken, *reasons):
                 progress.say(line)
         return job, run
-
-
-def decide(asked: Pretrain, source: Source) -> tuple[PublicTraining, list[str]]:
-    """How to train: what was asked for, the rest by rule."""
-    from sfumato.training import defaults
-    from sfumato.training.job import PublicTraining
-    from sfumato.training.settings import Settings
-
-    given = {field.name: getattr(asked, field.name) for field in fields(asked)}
-    examples = len(source.train)
-    batch_size = min(defaults.PUBLIC_BATCH, examples) if asked.batch_size is None else asked.batch_size
-    rules = defaults.public_rules(
-        examples,
-        batch_size,
-        given=given,
-        size=source.size,
-        channels=source.channels,
-        cached=source.cached_views,
-    )
-    values = {name: rule.value for name, rule in rules.items()}
-    values |= {name: value for name, value in given.items() if value is not None}
-    names = {field.name for field in fields(Settings)}
-    training = PublicTraining(
-        settings=Settings(**{name: value for name, value in values.items() if name in names}),
-        steps=values["steps"],
-        batch_size=batch_size,
-    )
-    return training, defaults.reasons(rules, given)

@@ -1,16 +1,16 @@
-"""What the verbs that train privately share: the budget, and how whatever was not given follows by rule."""
+"""What the verbs that train privately share: their options, and the trial that these ask for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sfumato.cli.choices import Choices
 from sfumato.cli.options import BatchSize, Delta, Epsilon, Examples, NoiseMultiplier, One, Steps, WholeByRule
 
 if TYPE_CHECKING:
-    from sfumato.data import Source
-    from sfumato.training.experiment import Decided
+    from sfumato.search import Trial
+    from sfumato.training.experiment import Experiment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +37,28 @@ class PrivateChoices(Choices):
     micro_batch: WholeByRule = None
     """The most examples in memory at once."""
 
+    @property
+    def experiment(self) -> Experiment:
+        """What was chosen of a single training; several budgets are refused."""
+        from sfumato._checks import SfumatoError
+        from sfumato.training.experiment import Experiment
 
-def one_budget(asked: PrivateChoices) -> float | None:
-    """The privacy budget, where one is given; several are refused."""
-    from sfumato._checks import SfumatoError
+        if isinstance(self.epsilon, tuple):
+            raise SfumatoError(
+                f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one, or use sfumato train"
+            )
+        return Experiment(**{one.name: getattr(self, one.name) for one in fields(Experiment)})
 
-    if isinstance(asked.epsilon, tuple):
-        raise SfumatoError(
-            f"--epsilon {','.join(map(str, asked.epsilon))} names several budgets", "give one, or use sfumato train"
+    def trial(self) -> Trial:
+        """One training as it is asked for here, with what is taken over from pre-trained weights."""
+        from sfumato.search import Trial
+
+        asked, taken = self.as_pretrained()
+        return Trial(
+            experiment=asked.experiment,
+            source=asked.spec,
+            device=asked.device,
+            threads=asked.threads,
+            micro_batch=asked.micro_batch,
+            notes=tuple(taken),
         )
-    return asked.epsilon
-
-
-def decide(asked: PrivateChoices, source: Source) -> Decided:
-    """Plan and settings: what was asked for, the rest by rule."""
-    from sfumato.training.experiment import Experiment
-
-    named: dict[str, Any] = {one.name: getattr(asked, one.name) for one in fields(Experiment)}
-    return Experiment(**{**named, "epsilon": one_budget(asked)}).decide(source)

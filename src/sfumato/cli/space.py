@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,20 +54,6 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
             recipe.check_type(name, value)
     return space
-
-
-def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
-    """Every combination of the listed values."""
-    from sfumato._checks import SfumatoError
-    from sfumato.randomness import Choice
-
-    for name, rule in space.items():
-        if not isinstance(rule, Choice):
-            raise SfumatoError(
-                f"{name} varies over a range, of which there is no grid", "list its values, or give --candidates"
-            )
-    values = [rule.values for rule in space.values() if isinstance(rule, Choice)]
-    return [dict(zip(space, combination, strict=True)) for combination in itertools.product(*values)]
 
 
 def _from_text(name: str, rule: str) -> Dimension:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from sfumato.cli import space
-from sfumato.cli.choices import ModelChoices
+from sfumato.cli import recipe, space
+from sfumato.cli.choices import NOT_IN_RECIPES, stem_of
 from sfumato.cli.options import Candidates, ModeOfSearch, Processes, ScoreNoise, Shape, Share, SourceText, Vary
 from sfumato.cli.private import PrivateChoices
+from sfumato.search.space import VARIED
 
-OF_THE_PLAN = ("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm")
-# Images are read once for all runs, and zoom decides how.
-VARIED = (*(field.name for field in fields(ModelChoices) if field.name != "zoom"), *OF_THE_PLAN)
+if TYPE_CHECKING:
+    from sfumato.privacy import Draws
+    from sfumato.search import Ranking
+
 MODES = ("public", "private", "uncovered")
+BEST = "best.toml"
+FREE = ("what", "output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
+"""Options that may change when a search goes on; a candidate that has begun keeps to its own device and threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +66,91 @@ class Sweep(PrivateChoices):
     def run(self) -> int:
         """Search, and show what was found."""
         asked = self.with_recipe(self.what)
-        from sfumato.cli import factors, search_open, search_private
+        from sfumato import search
+        from sfumato._files import write
+        from sfumato.cli import searched
         from sfumato.training.progress import Bars
 
         varied = (*VARIED, "source") if self.one_at_a_time else VARIED
         given = [text for together in self.vary for text in together]
         rules = space.read(given, self.what, varied, trust_code=self.trust_code)
-        mode = asked.mode(rules)
+        mode = asked.mode()
+        kind = "factors" if self.one_at_a_time else "selected" if mode == "private" else "sweep"
+        place = Path(asked.output or f"runs/{stem_of(asked.what)}-{kind}")
+        of_many = "epsilon" in rules and not self.one_at_a_time  # then that of the options is nobody's
+        share = {} if asked.validation is None else {"validation": asked.validation}
         with Bars() as progress:
-            if self.one_at_a_time:
-                return factors.factors(asked, rules, mode, progress)
-            if mode == "private":
-                return search_private.search(asked, rules, progress)
-            return search_open.search(asked, rules, mode, progress)
+            trial = (replace(asked, epsilon=None) if of_many else asked).trial()
+            how: dict[str, Any] = {
+                "directory": place,
+                "scoring": search.Scoring(**share, score_on=asked.score_on),
+                "processes": asked.processes or 1,
+                "behind": partial(recipe.search_behind, asked.what, asked.source),
+                "dry_run": asked.dry_run,
+                "progress": progress,
+            }
+            if kind == "factors":
+                compared = search.one_at_a_time(trial, rules, search=mode, **how)
+                if asked.dry_run:
+                    searched.foretell_changes(compared)
+                else:
+                    searched.show_comparison(compared, mode, json=asked.json)
+            elif kind == "selected":
+                law, options = asked.draws(), asked.options()
+                won = search.private(trial, rules, draws=law, score_noise=asked.score_noise, options=options, **how)
+                if asked.dry_run and won.run is None:
+                    searched.foretell_selection(won.selection, json=asked.json)
+                else:
+                    searched.show_selected(won, json=asked.json)
+            else:
+                found = search.open(trial, rules, search=mode, candidates=asked.candidates, **how)
+                if asked.dry_run:
+                    searched.foretell_runs(found, json=asked.json)
+                else:
+                    write(place / BEST, asked.best(found).encode(), private=True)
+                    searched.show_ranking(found, mode, list(rules), place, BEST, json=asked.json)
+        return 0
 
-    def mode(self, rules: Mapping[str, Any]) -> str:
+    def draws(self) -> Draws:
+        """The law of the number of candidates."""
+        from sfumato._checks import SfumatoError
+        from sfumato.privacy import Draws
+        from sfumato.search.selection import DRAWS
+
+        shape = DRAWS.shape if self.shape is None else self.shape
+        try:
+            return Draws(mean=self.candidates or DRAWS.mean, shape=shape)
+        except SfumatoError as error:
+            raise SfumatoError(error.problem.replace("mean must", "candidates must"), error.remedy) from None
+
+    def options(self) -> dict[str, str]:
+        """How the search was asked for: what a private selection must agree with when it goes on."""
+        given = self.given
+        if self.vary:  # as one list, however often it was given
+            given["vary"] = tuple(text for together in self.vary for text in together)
+        return {name: repr(value) for name, value in given.items() if name not in FREE}
+
+    def best(self, found: Ranking) -> str:
+        """The best settings as a recipe for the whole training part.
+
+        The statement of its run speaks of the search where the data are private: those with these keyed materials.
+        """
+        left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
+        known = [field for field in fields(PrivateChoices) if field.name not in left_out]
+        chosen = {one.name: getattr(self, one.name) for one in known if getattr(self, one.name) != one.default}
+        behind = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.materials, strict=False))
+        lines = [
+            "# The best settings of a search, for the whole training part.",
+            "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
+            "",
+            *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in (chosen | dict(found.best)).items()),
+            "",
+            "[search]",
+            *(f"{name} = {_toml(value)}" for name, value in behind.items()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def mode(self) -> str:
         """How this search treats privacy: as asked for, else public, where the data are."""
         from sfumato._checks import SfumatoError, one_of, positive_integer
         from sfumato.data import is_public
@@ -106,10 +183,10 @@ class Sweep(PrivateChoices):
                 raise SfumatoError(
                     f"--score-on is given, and {', '.join(beside)} beside it, which it has no use for", "leave one out"
                 )
-        searched = [name for name in OF_THE_PLAN if name in rules]
-        if mode == "private" and searched:
-            raise SfumatoError(
-                f"a private selection cannot vary {', '.join(searched)}: one plan trains all of its candidates",
-                "choose them beforehand, with sfumato tradeoff",
-            )
         return mode
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from sfumato.cli.budgets import budgets
-from sfumato.cli.choices import Observed
+from sfumato.cli.choices import Observed, stem_of
 from sfumato.cli.options import Whole
 from sfumato.cli.outcome import show, show_dry_run
-from sfumato.cli.private import PrivateChoices, decide
-from sfumato.cli.repeat import repeat
+from sfumato.cli.private import PrivateChoices
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
+    from sfumato.search import Trial
     from sfumato.training.job import PrivateJob
 
 
@@ -45,15 +45,14 @@ class Train(Observed, PrivateChoices):
         resumed = self.resumes(self.what)
         if not resumed:
             self.chosen()
-        from sfumato.cli import recorded
         from sfumato.runs import uses
+        from sfumato.training import recorded
         from sfumato.training.progress import Bars
         from sfumato.training.run import earlier_plans, execute, refuse_finished
 
-        if isinstance(self.budget, tuple):
-            return budgets(self, self.budget)
-        if self.seeds is not None:
-            return repeat(self)
+        budget = self.budget
+        if isinstance(budget, tuple) or self.seeds is not None:
+            return self.several(budget if isinstance(budget, tuple) else None)
         finished = recorded.ended(self.what) if resumed else None
         if finished is not None:
             show(finished, json=self.json)
@@ -71,6 +70,41 @@ class Train(Observed, PrivateChoices):
             finished = execute(job, run, progress=progress, observers=observers)
         show(finished, json=self.json)
         return 0
+
+    def several(self, budgets: tuple[float, ...] | None) -> int:
+        """Train once for each budget, or by several keys, and say what came of it."""
+        from sfumato import search
+        from sfumato._checks import SfumatoError
+        from sfumato.cli import recipe, several
+        from sfumato.training.progress import Bars
+
+        if self.dry_run and budgets is None:
+            raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
+        if self.dry_run or (budgets is not None and self.seeds is not None):
+            other = "dry-run" if self.seeds is None else "seeds"
+            raise SfumatoError(f"several budgets and --{other} are both given", "give one --epsilon with it")
+        asked = self.chosen()
+        base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
+        with Bars(repeating=False) as progress:
+            others: dict[str, Any] = {
+                "directory": base,
+                "behind": partial(recipe.search_behind, self.what, asked.source),
+                "observers": lambda job, run: self.looking_on(run, progress, public=job.source.public),
+                "progress": progress,
+            }
+            if budgets is None:
+                repeated = search.seeds(asked.trial(), self.seeds or 0, **others)
+                told = partial(several.show_seeds, repeated)
+            else:
+                trial = replace(asked, epsilon=None).trial()
+                curve = search.budgets(trial, budgets, of_budget=self.of_budget, **others)
+                told = partial(several.show_budgets, curve, base)
+        told(json=self.json)
+        return 0
+
+    def of_budget(self, epsilon: float) -> Trial:
+        """The training of one budget, which may have a row of its own in the recipe."""
+        return replace(self, epsilon=epsilon).chosen().trial()
 
     def chosen(self) -> Train:
         """These options over the recipe's. What cannot be read is refused, before anything heavy is imported."""
@@ -96,34 +130,13 @@ class Train(Observed, PrivateChoices):
 
     def job(self, progress: Any) -> tuple[PrivateJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
-        from sfumato.cli import recipe, recorded
-        from sfumato.privacy import Search
-        from sfumato.training.prepare import prepare
-        from sfumato.training.run import recorded_key, recorded_performance
+        from sfumato.cli import recipe
+        from sfumato.training import recorded
 
         if self.resumes(self.what):
             return recorded.job(self.what, trust_code=self.trust_code)
         asked = self.chosen()
-        asked.directory()  # refuses a place that is taken before anything is read
-        asked, taken = asked.as_pretrained()
-        source, request = asked.opened(progress)
-        plan, settings, reasons = decide(asked, source)
-        behind = recipe.search_behind(self.what, asked.source, source)
-        run = asked.directory()
-        job = prepare(
-            None,
-            source,
-            plan,
-            settings,
-            device=asked.device,
-            threads=asked.threads,
-            micro_batch=asked.micro_batch,
-            recorded=recorded_performance(run),
-            key=recorded_key(run),
-            request={"source": request},
-            search=behind and behind + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta),
-        )
-        if not run.exists:
-            for line in (*asked.beside(run), *taken, *reasons):
-                progress.say(line)
-        return job, run
+        run = asked.directory()  # refuses a place that is taken before anything is read
+        trial = asked.trial()
+        trial = replace(trial, notes=(*asked.beside(run), *trial.notes))
+        return trial.job(run, progress, behind=partial(recipe.search_behind, self.what, asked.source)), run

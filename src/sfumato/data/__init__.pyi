@@ -26,6 +26,7 @@ from .source import Source as Source
 from .source import facts as facts
 from .source import open_source as open_source
 from .source import own_codes as own_codes
+from .spec import SourceSpec as SourceSpec
 from .validation import put_aside as put_aside
 from .views import ViewDraws as ViewDraws
 from .views import Views as Views

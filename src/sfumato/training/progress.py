@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sfumato._checks import SfumatoError
+
+if TYPE_CHECKING:
+    from sfumato.data import Source, SourceSpec
 
 LINE_SECONDS = 30.0
 """How often a line is printed where there is no terminal for a bar."""
@@ -40,6 +43,23 @@ class Silence:
 
     def say(self, line: str) -> None:
         """Nothing."""
+
+
+def read_source(spec: SourceSpec, progress: Progress) -> Source:
+    """The source, read with the owner's key, and shown while it lasts."""
+    from sfumato.randomness import owner_key
+
+    all_files: int | None = None
+
+    def tell(done: int, total: int) -> None:
+        nonlocal all_files
+        if all_files != total:
+            all_files = total
+            progress.begin("reading files", total)
+        progress.advance(done)
+
+    progress.begin("reading", 1)
+    return spec.open(owner_key(), progress=tell)
 
 
 class Bars:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins, public_records
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
-from sfumato.training import evaluate, finish
+from sfumato.training import defaults, evaluate, finish
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
 from sfumato.training.experiment import settings_of
@@ -55,6 +55,25 @@ class PublicRun:
     top5: float | None
     seconds: float
     steps: int
+
+
+def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
+    """How to train: what was asked for by name, the rest by rule; and why the rest is what it is.
+
+    Args:
+        given: fields of `Settings`, `steps` and `batch_size`; None, or absent, for what follows a rule.
+    """
+    examples, batch_size = len(source.train), given.get("batch_size")
+    if batch_size is None:
+        batch_size = min(defaults.PUBLIC_BATCH, examples)
+    rules = defaults.public_rules(
+        examples, batch_size, given=given, size=source.size, channels=source.channels, cached=source.cached_views
+    )
+    values = {name: rule.value for name, rule in rules.items()}
+    values |= {name: value for name, value in given.items() if value is not None}
+    settings = Settings(**{one.name: values[one.name] for one in fields(Settings) if one.name in values})
+    training = PublicTraining(settings=settings, steps=values["steps"], batch_size=batch_size)
+    return training, defaults.reasons(rules, given)
 
 
 def prepare(

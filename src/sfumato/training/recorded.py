@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sfumato.runs import Run
-    from sfumato.runs.directory import RunDirectory
-    from sfumato.training.job import PrivateJob, PublicJob
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.data import open_source
+from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.randomness import owner_key
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.run import Run, read
+from sfumato.training import public
+from sfumato.training.job import PrivateJob, PublicJob, PublicTraining
+from sfumato.training.prepare import prepare
+from sfumato.training.run import recorded_key, recorded_performance, refuse_finished
+from sfumato.training.settings import Settings
 
 
 def ended(path: str) -> Run | None:
     """The outcome of a run that had come to its end but for the last moments, which neither key nor data are needed
     for; None for any other."""
-    from sfumato.runs.directory import RunDirectory
-    from sfumato.runs.run import read
-
     run = RunDirectory(path)
     return read(run) if run.complete() else None
 
 
 def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]:
     """The same for a run of `sfumato pretrain`."""
-    from sfumato._checks import SfumatoError
-    from sfumato.cli import recipe
-    from sfumato.data import open_source
-    from sfumato.randomness import owner_key
-    from sfumato.runs import directory as names
-    from sfumato.training import public
-    from sfumato.training.job import PublicTraining
-    from sfumato.training.run import recorded_key, recorded_performance
-
-    run = names.RunDirectory(path)
+    run = RunDirectory(path)
     if not public.is_public(run):
         raise SfumatoError(f"{path} holds a private run", f"resume it with sfumato train {path}")
     if run.finished:
-        raise SfumatoError(f"the run in {path} is finished", "give a source and another --output to train anew")
+        raise SfumatoError(f"the run in {path} is finished", "give a source and another `directory` to train anew")
     record = run.read_json(names.SETTINGS)
     if "source" not in record["request"]:
         raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
     training = PublicTraining.from_dict(record)
-    recipe.trusted(training.settings.model, f"the run in {path}", trust_code=trust_code)
+    _trusted(training.settings, path, trust_code=trust_code)
     job = public.prepare(
         open_source(**record["request"]["source"], owner_key=owner_key()),
         training,
@@ -53,18 +48,7 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
 
 def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
     """Read the data and build the model that the run in `path` began with."""
-    from sfumato._checks import SfumatoError
-    from sfumato.cli import recipe
-    from sfumato.data import open_source
-    from sfumato.privacy import Circumstances, PrivacyPlan
-    from sfumato.randomness import owner_key
-    from sfumato.runs import directory as names
-    from sfumato.training import public
-    from sfumato.training.prepare import prepare
-    from sfumato.training.run import recorded_key, recorded_performance, refuse_finished
-    from sfumato.training.settings import Settings
-
-    run = names.RunDirectory(path)
+    run = RunDirectory(path)
     run.require()
     if public.is_public(run):
         raise SfumatoError(
@@ -82,7 +66,7 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
             f"the run in {path} was begun from Python with objects that only its own code can build",
             "run that code again; it resumes the run",
         )
-    recipe.trusted(settings.model, f"the run in {path}", trust_code=trust_code)
+    _trusted(settings, path, trust_code=trust_code)
     source = open_source(**request["source"], owner_key=owner_key())
     job = prepare(
         None,
@@ -95,3 +79,10 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
         search=Circumstances.from_dict(record["circumstances"]).search,
     )
     return job, run
+
+
+def _trusted(settings: Settings, path: str, *, trust_code: bool) -> None:
+    """Refuse a model by which the record names code, unless the user trusts that."""
+    if not trust_code:
+        remedy = "if you trust that code, give `trust_code`, or name it: `model={}`"
+        models.trusted(settings.model, None, where=f"the run in {path}", remedy=remedy)

@@ -1,0 +1,54 @@
+"""A source before it is read: how it is spelt, and what is declared of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sfumato.data.records import OnProgress
+    from sfumato.data.source import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSpec:
+    """A source by its spelling and its declarations: plain data, to be kept in a record or read in another process.
+
+    Args:
+        spec: as `open_source` takes it, and so is whatever else is declared; None declares nothing.
+    """
+
+    spec: str
+    classes: tuple[str, ...] | None = None
+    size: int | None = None
+    channels: int | None = None
+    bit_depth: int | None = None
+    window: tuple[int, int] | None = None
+    examples: int | None = None
+    root: str | None = None
+    download: bool = False
+    test_fraction: float | None = None
+    zoom: float | None = None
+    public: bool | None = None
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What was declared, by name."""
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "spec"}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def open(self, owner_key: bytes, *, progress: OnProgress | None = None) -> Source:
+        """The source, read: see `open_source`."""
+        from sfumato.data.source import open_source
+
+        return open_source(self.spec, **self.declared, owner_key=owner_key, progress=progress)
+
+    def record(self) -> dict[str, Any]:
+        """Plain data, with absolute paths: arguments of `open_source` from wherever it is called."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in self.declared.items()}
+        if self.root is not None:
+            plain["root"] = str(Path(self.root).expanduser().resolve())
+        kind, colon, argument = self.spec.partition(":")
+        in_files = colon and kind != "torchvision"
+        return {"spec": f"{kind}:{Path(argument).expanduser().resolve()}" if in_files else self.spec, **plain}

@@ -1,0 +1,12 @@
+from .curve import Curve as Curve
+from .curve import budgets as budgets
+from .factors import Comparison as Comparison
+from .factors import one_at_a_time as one_at_a_time
+from .kept import Ranking as Ranking
+from .kept import open as open
+from .repeated import Repeated as Repeated
+from .repeated import seeds as seeds
+from .selection import Selected as Selected
+from .selection import private as private
+from .shared import Scoring as Scoring
+from .trial import Trial as Trial

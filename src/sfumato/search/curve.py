@@ -1,0 +1,168 @@
+"""One run for each of several privacy budgets: the curve, and what all of them cost together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError, positive
+from sfumato._files import write
+from sfumato.report import curve_of_budgets
+from sfumato.runs import uses
+from sfumato.runs.directory import EVALUATION, RunDirectory
+from sfumato.runs.run import Run
+from sfumato.search.repeated import with_other_runs
+from sfumato.search.trial import Behind, LookingOn, Trial, own_threads
+from sfumato.training import public
+from sfumato.training.progress import Progress, Silence, read_source
+from sfumato.training.run import recorded_key, recorded_performance
+
+PLOT, FILE = "budgets.svg", "budgets.json"
+PUBLIC = "without-privacy"
+OF_THE_MODEL = ("model", "pretrained", "head", "head_deviation", "head_bias", "loss", "trainable", "seed")
+"""Choices that a run without privacy shares; the others follow its own rules."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """What came of several budgets.
+
+    Args:
+        budgets: rising.
+        rows: for each, epsilon, accuracy, top5, noise_multiplier, steps, batch_size, and where the run is.
+        without_privacy: accuracy of the same model trained without any, where the data are public.
+        epsilon_of_all, delta: of all runs together, had they been planned in advance.
+        epsilon_of_all_uses: with all others of the owner's on these data that are known.
+        public: whether the data are.
+        seeded: whether the runs' randomness follows from a number that somebody knows.
+    """
+
+    budgets: tuple[float, ...]
+    rows: tuple[dict[str, Any], ...]
+    without_privacy: float | None
+    epsilon_of_all: float
+    delta: float
+    epsilon_of_all_uses: float
+    public: bool
+    seeded: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """What its file holds."""
+        return {name: value for name, value in asdict(self).items() if name != "seeded"}
+
+
+@own_threads()
+def budgets(
+    trial: Trial,
+    epsilons: Sequence[float],
+    *,
+    directory: str | os.PathLike[str],
+    of_budget: Callable[[float], Trial] | None = None,
+    behind: Behind | None = None,
+    observers: LookingOn | None = None,
+    progress: Progress | None = None,
+) -> Curve:
+    """Train, resume or read the runs `directory`/epsilon-A, `directory`/epsilon-B, ..., and draw the curve.
+
+    Args:
+        trial: what is trained, whatever its own epsilon.
+        epsilons: the budgets, two or more.
+        directory: where the runs are, and budgets.json and budgets.svg.
+        of_budget: the trial of one budget, where they differ in more than epsilon, as the rows of a recipe do.
+        behind: the search that the trial's settings came from.
+        observers: further ones who look on at each run.
+        progress: where to report to.
+
+    **Guarantee.** Each run has at most its own budget, for the plan's unit and adjacency, where it alone is shown and
+    the budget was chosen beforehand. All of them together have `epsilon_of_all`, by composition, if they were planned
+    in advance: `uses.together`. A run without privacy is trained only where the data are public.
+    """
+    progress = progress or Silence()
+    if trial.experiment.noise_multiplier is not None:
+        raise SfumatoError(
+            "several budgets and `noise_multiplier` are both given",
+            "give one `epsilon` with it",
+        )
+    wanted = sorted({positive("epsilon", value) for value in epsilons})
+    named = ",".join(f"{value:g}" for value in epsilons)
+    if len(wanted) < len(epsilons):
+        raise SfumatoError(f"`epsilon={named}` names a budget twice", "name each once")
+    if len(wanted) < 2:
+        raise SfumatoError(f"`epsilon={named}` names no two budgets", "name several, or train a single run")
+    base, found = Path(directory), []
+    _refuse_other(base, wanted)
+    for epsilon in wanted:
+        one = of_budget(epsilon) if of_budget else replace(trial, experiment=replace(trial.experiment, epsilon=epsilon))
+        found.append(one.trained(base / f"epsilon-{epsilon:g}", progress, behind=behind, observers=observers))
+        progress.say(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
+    circumstances = found[0].statement.circumstances
+    plain = _without_privacy(trial, base / PUBLIC, progress) if circumstances.data_public else None
+    together, delta = uses.together([run.statement.plan for run in found])
+    curve = Curve(
+        budgets=tuple(wanted),
+        rows=tuple(map(_row, found)),
+        without_privacy=plain,
+        epsilon_of_all=together,
+        delta=delta,
+        epsilon_of_all_uses=with_other_runs(found[0], len(found), together),
+        public=circumstances.data_public,
+        seeded=circumstances.seeded,
+    )
+    RunDirectory(base).write_json(FILE, curve.to_dict(), private=True)
+    write(base / PLOT, curve_of_budgets(curve.rows, plain).encode(), private=True)
+    return curve
+
+
+def _refuse_other(base: Path, wanted: Sequence[float]) -> None:
+    """Refuse a directory that holds one run, or the curve of budgets that are not among the wanted ones."""
+    run = RunDirectory(base)
+    if run.exists:
+        raise SfumatoError(f"{base} holds a run", "give `directory` another directory for the runs of several budgets")
+    if (base / FILE).exists():
+        left = [f"{epsilon:g}" for epsilon in run.read_json(FILE).get("budgets", ()) if epsilon not in wanted]
+        if left:
+            raise SfumatoError(
+                f"{base} holds the curve of other budgets as well: {', '.join(left)}",
+                "name them too, or give another `directory`",
+            )
+
+
+def _row(run: Run) -> dict[str, Any]:
+    plan = run.statement.plan
+    return {
+        "epsilon": run.statement.to_dict()["epsilon"],
+        "accuracy": run.accuracy,
+        "top5": run.top5,
+        "noise_multiplier": plan.noise_multiplier,
+        "steps": plan.steps,
+        "batch_size": plan.expected_batch_size,
+        "run": str(run.directory),
+    }
+
+
+def _without_privacy(trial: Trial, place: Path, progress: Progress) -> float:
+    """The accuracy of the same model trained without privacy, by the rules of sfumato pretrain."""
+    run = RunDirectory(place)
+    if not run.finished:
+        if not run.exists:
+            run.require_free()
+        spec = replace(trial.spec, examples=None, zoom=None)
+        source = read_source(spec, progress)
+        training, reasons = public.decide({name: getattr(trial.experiment, name) for name in OF_THE_MODEL}, source)
+        job = public.prepare(
+            source,
+            training,
+            device=trial.device,
+            threads=trial.threads,
+            recorded=recorded_performance(run),
+            key=recorded_key(run),
+            request={"source": spec.record()},
+        )
+        if not run.exists:
+            for line in (*trial.notes, *reasons):
+                progress.say(line)
+        public.execute(job, run.path, progress=progress)
+    return run.read_json(EVALUATION)["accuracy"]

@@ -1,0 +1,114 @@
+"""One factor at a time: what each single change of a setting does (Mehta et al. 2022, table 4)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import one_of
+from sfumato.privacy import PrivacyPlan, Search
+from sfumato.randomness import Space
+from sfumato.runs.directory import RunDirectory
+from sfumato.search import space as spaces
+from sfumato.search.kept import MODES, begin, check_kind, together
+from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read
+from sfumato.search.space import line_of, plain
+from sfumato.search.trial import Behind, Trial, own_threads
+from sfumato.search.workers import Worker, carried_out
+from sfumato.training.progress import Progress, Silence
+
+FILE = "factors.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What came of single changes, or with `dry_run` what would be run.
+
+    Args:
+        changes, plans: of each run; the first changes nothing.
+        uncovered: what all runs cost together where no promise covers the comparison; None on public data.
+        rows: for each run its change, its figures, where it is, and the difference to the first; none after a dry run.
+        scored_on: the number of records that no run was trained on.
+    """
+
+    changes: tuple[Mapping[str, Any], ...]
+    plans: tuple[PrivacyPlan, ...]
+    uncovered: Search | None
+    scored_on: int
+    rows: tuple[dict[str, Any], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What its file holds of it."""
+        return {
+            "rows": list(self.rows),
+            "scored_on": self.scored_on,
+            "epsilon_of_all": self.uncovered.epsilon if self.uncovered else None,
+            "delta": self.uncovered.delta if self.uncovered else self.plans[0].delta,
+        }
+
+
+@own_threads()
+def one_at_a_time(
+    trial: Trial,
+    space: Space,
+    *,
+    directory: str | os.PathLike[str],
+    search: str = "public",
+    scoring: Scoring = Scoring(),  # noqa: B008 - frozen
+    processes: int = 1,
+    behind: Behind | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Train the trial as it is and with every single change, or go on with it, and compare.
+
+    Args:
+        space: {field of the experiment, or source: listed values}; a source must hold the same data in another form,
+            such as another cache of their features.
+        directory: where the runs are, and factors.json.
+        trial, search, scoring, processes, behind, dry_run, progress: as for `search.open`.
+
+    **Guarantee.** As for `search.open`: none for the comparison, and each run has its own.
+    """
+    one_of("search", search, MODES)
+    progress, place = progress or Silence(), Path(directory)
+    spaces.check(space, (*spaces.VARIED, "source"))
+    shared = Shared.of(trial, scoring, processes)
+    changes = spaces.single_changes(space)
+    held = read(shared)
+    check_kind(shared, held, search)
+    check_machine(shared.trial)
+    worker, plans = Worker(shared, held), []
+    for change in changes:  # refuses what could not be trained before anything is spent
+        own = worker.data_for(change)
+        plan, settings = decided(shared, own, change)
+        check_trainable(own.source, plan, settings)
+        plans.append(plan)
+    told = together(plans, held.source, behind) if search == "uncovered" else None
+    comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=told, scored_on=len(held.validation))
+    if dry_run:
+        return comparison
+    record = {
+        "search": search,
+        "factors": {name: repr(rule) for name, rule in space.items()},
+        "data": held.source.fingerprint,
+    }
+    begin(place, record, FILE)
+    shared = replace(shared, search=told, fingerprint=held.source.fingerprint)
+    width = len(str(len(changes)))
+    places = [place / f"{number:0{width}d}" for number in range(len(changes))]
+    rows: list[dict[str, Any]] = [{} for _ in changes]
+    progress.begin("one factor at a time", len(changes))
+    found = carried_out(shared, changes, places, processes=processes, held=held if processes == 1 else None)
+    del worker, held  # several processes read their own
+    for done, (number, figures) in enumerate(found, start=1):
+        rows[number] = {"change": plain(changes[number]), **figures, "run": str(places[number])}
+        progress.say(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
+        progress.advance(done)
+    rows = [row | {"difference": row["accuracy"] - rows[0]["accuracy"]} for row in rows]
+    comparison = replace(comparison, rows=tuple(rows))
+    RunDirectory(place).write_json(FILE, {**record, **comparison.to_dict()}, private=True)
+    return comparison

@@ -1,0 +1,204 @@
+"""A search whose runs are all kept, each with its own statement: on public data, or not covered by any promise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sfumato import randomness
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._files import write, writing
+from sfumato.data import Source
+from sfumato.privacy import PrivacyPlan, Search
+from sfumato.randomness import DiceKey, Space
+from sfumato.report import swept
+from sfumato.runs import pins, uses
+from sfumato.runs.directory import RunDirectory
+from sfumato.search import space as spaces
+from sfumato.search.shared import Held, Scoring, Shared, decided, read, try_each
+from sfumato.search.space import line_of, plain
+from sfumato.search.trial import Behind, Trial, own_threads
+from sfumato.search.workers import carried_out
+from sfumato.training.progress import Progress, Silence
+
+MODES = ("public", "uncovered")
+FILE, PLOT, KEY = "sweep.json", "sweep.svg", "search.key"
+MOST_DRAWS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """What came of an open search, or with `dry_run` what would be run.
+
+    Args:
+        changes, plans: what each run changes, and its plan, in the order of the runs.
+        cost: what all runs cost together, with those of the search that the experiment came from.
+        uncovered: the same where no promise covers it; None on public data.
+        materials: keyed codes of the data, by which they are known again however they are named.
+        rows: for each run its change, its figures and where it is, the best one first; none after a dry run.
+        best: its change.
+        scored_on: the number of records that no run was trained on.
+    """
+
+    changes: tuple[Mapping[str, Any], ...]
+    plans: tuple[PrivacyPlan, ...]
+    cost: Search
+    uncovered: Search | None
+    materials: tuple[str, ...]
+    scored_on: int
+    rows: tuple[dict[str, Any], ...] = ()
+    best: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What its file holds of it."""
+        return {
+            "rows": list(self.rows),
+            "best": plain(self.best),
+            "scored_on": self.scored_on,
+            "epsilon_of_all": self.uncovered.epsilon if self.uncovered else None,
+            "delta": self.uncovered.delta if self.uncovered else self.plans[0].delta,
+        }
+
+
+@own_threads()
+def open(
+    trial: Trial,
+    space: Space,
+    *,
+    directory: str | os.PathLike[str],
+    search: str = "public",
+    candidates: int | None = None,
+    scoring: Scoring = Scoring(),  # noqa: B008 - frozen
+    processes: int = 1,
+    behind: Behind | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Ranking:
+    """Train every setting, or go on with it, and rank them by their accuracy on the validation part.
+
+    Args:
+        trial: what each run changes.
+        space: {field of the experiment: rule}; a grid of the listed values, unless `candidates` are drawn.
+        directory: where the runs are, and sweep.json and sweep.svg.
+        search: "public", which private data are refused for, or "uncovered"; see `search.private` for one promise.
+        candidates: so many different settings, drawn at random from the space.
+        scoring: what the runs are scored on.
+        processes: how many runs at once; with several, a script needs `if __name__ == "__main__":` around it.
+        behind: the search that the experiment came from, which then counts as well.
+        dry_run: say what would be run and what it would cost, and spend nothing.
+        progress: where to report to.
+
+    **Guarantee.** On public data none is needed. An uncovered search has none either: each run's statement is its own
+    plan's, and says that the choice among them, by exact scores, is not covered, and what all runs come to by
+    composition, had they been planned in advance (`uses.together`).
+    """
+    one_of("search", search, MODES)
+    progress, place = progress or Silence(), Path(directory)
+    spaces.check(space, spaces.VARIED)
+    shared = Shared.of(trial, scoring, processes)
+    changes = _changes(space, place, candidates, trial.experiment.seed, keep=not dry_run)
+    held = read(shared)
+    check_kind(shared, held, search)
+    try_each(shared, held, space)
+    plans = [decided(shared, held, change)[0] for change in changes]
+    cost = together(plans, held.source, behind)
+    ranking = Ranking(
+        changes=tuple(changes),
+        plans=tuple(plans),
+        cost=cost,
+        uncovered=cost if search == "uncovered" else None,
+        materials=tuple(held.source.materials),
+        scored_on=len(held.validation),
+    )
+    if dry_run:
+        return ranking
+    record = {
+        "search": search,
+        "space": {name: repr(rule) for name, rule in space.items()},
+        "runs": len(changes),
+        "data": held.source.fingerprint,
+    }
+    begin(place, record, FILE)
+    shared = replace(shared, search=ranking.uncovered, fingerprint=held.source.fingerprint)
+    width = len(str(len(changes)))
+    places = [place / f"{number:0{width}d}" for number in range(1, len(changes) + 1)]
+    rows: list[dict[str, Any]] = [{} for _ in changes]
+    progress.begin("searching", len(changes))
+    found = carried_out(shared, changes, places, processes=processes, held=held if processes == 1 else None)
+    del held  # several processes read their own
+    for done, (number, figures) in enumerate(found, start=1):
+        rows[number] = {**plain(changes[number]), **figures, "run": str(places[number])}
+        progress.say(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
+        progress.advance(done, f"best {max(row['accuracy'] for row in rows if row):.1%}")
+    # What has diverged comes last, however often its only answer is right.
+    ranked = sorted(rows, key=lambda row: (row["loss"] is not None, row["accuracy"]), reverse=True)
+    ranking = replace(ranking, rows=tuple(ranked), best=changes[rows.index(ranked[0])])
+    RunDirectory(place).write_json(FILE, {**record, **ranking.to_dict()}, private=True)
+    write(place / PLOT, swept(ranked, list(space)).encode(), private=True)
+    return ranking
+
+
+def check_kind(shared: Shared, held: Held, search: str) -> None:
+    """Refuse a public search on data that turn out to be private."""
+    if search == "public" and not held.source.public:
+        raise SfumatoError(
+            f"{shared.trial.spec.spec} is private, and the search is public", "give `search=private` or uncovered"
+        )
+
+
+def together(plans: Sequence[PrivacyPlan], source: Source, behind: Behind | None) -> Search:
+    """What all runs cost together by composition, with those of the search that the experiment came from."""
+    epsilon, delta = uses.together(list(plans))
+    runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
+    earlier = behind(source) if behind else None
+    return runs if earlier is None else earlier + runs
+
+
+def begin(place: Path, record: Mapping[str, Any], file: str) -> None:
+    """Write what the search is, or refuse to go on with another one."""
+    run = RunDirectory(place)
+    if (place / file).exists():
+        before = run.read_json(file)
+        pins.compare(
+            "search",
+            {name: before.get(name) for name in record},
+            record,
+            remedy="give the options that the search began with, or another `directory`",
+        )
+        return
+    strange = [path.name for path in place.iterdir() if path.name != KEY] if place.is_dir() else []
+    if strange or (place.exists() and not place.is_dir()):
+        raise SfumatoError(f"{place} exists and holds no search", "give `directory` a directory that is empty or new")
+    with writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+    run.write_json(file, dict(record), private=True)
+
+
+def _changes(
+    space: Space, place: Path, candidates: int | None, seed: int | None, *, keep: bool
+) -> list[dict[str, Any]]:
+    """The settings of each run: the whole grid, or as many draws as were asked for, the same again after a cut."""
+    if candidates is None:
+        return spaces.grid(space)
+    positive_integer("candidates", candidates)
+    if seed is not None:
+        key = DiceKey.from_seed(seed, "search")
+    elif (place / KEY).exists():
+        key = DiceKey.load(place / KEY)
+    else:
+        key = DiceKey.fresh()
+        if keep:
+            with writing(place):
+                place.mkdir(parents=True, exist_ok=True)
+                key.save(place / KEY)
+    changes: list[dict[str, Any]] = []
+    for number in range(MOST_DRAWS * candidates):  # the same settings twice would cost and tell nothing
+        change = randomness.settings_of(number, space, key)
+        if change not in changes:
+            changes.append(change)
+        if len(changes) == candidates:
+            break
+    return changes

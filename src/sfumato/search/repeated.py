@@ -1,0 +1,125 @@
+"""One training several times, each with a key of its own: median, spread, and what all of them cost."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sfumato._checks import positive_integer
+from sfumato.privacy import PrivacyPlan
+from sfumato.runs import directory as names
+from sfumato.runs import uses
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.run import Run
+from sfumato.search.trial import Behind, LookingOn, Trial, own_threads
+from sfumato.training.progress import Progress, Silence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """What came of one training, several times.
+
+    Args:
+        runs: in their order.
+        standing: how many private runs on these data stand in the directory, also of earlier calls.
+        epsilon, delta: of all that stand there together, had they been planned in advance.
+        epsilon_of_all_uses: with all others of the owner's on these data that are known.
+    """
+
+    runs: tuple[Run, ...]
+    standing: int
+    epsilon: float
+    delta: float
+    epsilon_of_all_uses: float
+
+    @property
+    def accuracies(self) -> list[float]:
+        """On the test part, of each run: private figures unless the data are public."""
+        return [run.accuracy for run in self.runs]
+
+    @property
+    def median(self) -> float:
+        """Of the accuracies."""
+        return statistics.median(self.accuracies)
+
+    @property
+    def spread(self) -> float:
+        """Their standard deviation; 0 for a single run."""
+        return statistics.stdev(self.accuracies) if len(self.runs) > 1 else 0.0
+
+    @property
+    def top5(self) -> float | None:
+        """The median of how often the right class is among the five likeliest; None with five classes or fewer."""
+        known = [run.top5 for run in self.runs if run.top5 is not None]
+        return statistics.median(known) if known else None
+
+
+@own_threads()
+def seeds(
+    trial: Trial,
+    seeds: int,
+    *,
+    directory: str | os.PathLike[str],
+    behind: Behind | None = None,
+    observers: LookingOn | None = None,
+    progress: Progress | None = None,
+) -> Repeated:
+    """Train, resume or read the runs `directory`/1, `directory`/2, ...
+
+    Args:
+        trial: what is trained; a seed of its own is that of the first run, and the others count on from it.
+        seeds: how many runs.
+        directory: where they are.
+        behind: the search that the trial's settings came from.
+        observers: further ones who look on at each run.
+        progress: where to report to.
+
+    **Guarantee.** Each run has its own plan's (epsilon, delta), for the plan's unit and adjacency, where it alone is
+    shown. All of them together have the result's, by composition, if they were planned in advance: `uses.together`.
+    Which of them is best is measured without noise, and that choice is not covered.
+    """
+    count, progress = (
+        positive_integer("seeds", seeds, remedy="give the number of runs, such as 5"),
+        progress or Silence(),
+    )
+    base, first, found = Path(directory), trial.experiment.seed, []
+    for number in range(1, count + 1):
+        one = replace(trial.experiment, seed=None if first is None else first + number - 1)
+        run = replace(trial, experiment=one).trained(base / str(number), progress, behind=behind, observers=observers)
+        done = " (trained before)" if run.seconds == 0 else ""
+        progress.say(f"run {number} of {count}: test accuracy {run.accuracy:.2%}{done}")
+        found.append(run)
+    plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
+    epsilon, delta = uses.together(plans)
+    return Repeated(
+        runs=tuple(found),
+        standing=len(plans),
+        epsilon=epsilon,
+        delta=delta,
+        epsilon_of_all_uses=with_other_runs(found[0], len(plans), epsilon),
+    )
+
+
+def with_other_runs(run: Run, standing: int, epsilon: float) -> float:
+    """Epsilon of `standing` runs on the data of this one with all others of the owner's that are known."""
+    if run.statement.circumstances.data_public:
+        return epsilon
+    record = RunDirectory(run.directory).read_json(names.SETTINGS)
+    materials = [record["data"][name] for name in ("material", "pixels") if record["data"].get(name)]
+    known = uses.plans(materials, place=record["request"]["source"]["spec"])
+    return max(epsilon, uses.together(known)[0]) if len(known) > standing else epsilon
+
+
+def _plans(base: Path, fingerprint: str) -> Sequence[PrivacyPlan]:
+    """The plans of all private runs on these data that stand in the directory."""
+    runs = [RunDirectory(path) for path in sorted(base.iterdir())]
+    return [
+        PrivacyPlan.from_dict(run.read_json(names.PLAN))
+        for run in runs
+        if run.exists
+        and (run / names.PLAN).is_file()
+        and run.read_json(names.SETTINGS)["data"]["fingerprint"] == fingerprint
+    ]

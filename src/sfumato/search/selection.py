@@ -1,0 +1,299 @@
+"""A private selection: candidates that nobody sees, and one winner with one promise for all of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sfumato import randomness
+from sfumato._checks import SfumatoError
+from sfumato._files import writing
+from sfumato.privacy import Draws, PrivacyPlan, PrivateSelection, Search, least_score_noise
+from sfumato.privacy.plan import default_delta
+from sfumato.randomness import DiceKey, Space
+from sfumato.runs import pins, uses
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.run import Run, read
+from sfumato.search import shared as data
+from sfumato.search import space as spaces
+from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
+from sfumato.search.trial import Behind, Trial, own_threads
+from sfumato.search.workers import carried_out, without_warnings
+from sfumato.training import defaults
+from sfumato.training import search as candidates
+from sfumato.training.experiment import Experiment
+from sfumato.training.progress import Progress, Silence
+
+DRAWS = Draws(mean=10, shape=1.0)
+MUCH_NOISE = 0.05
+"""Score noise above this share of the expected validation records is worth a note."""
+KEY, FILE, CHOSEN = "search.key", "search.json", "chosen.json"
+_CHECK = "search"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """What a private selection releases, and nothing else of it.
+
+    Args:
+        selection: what it promises.
+        run: the winner; None after a dry run, and where no candidate came of the search, which is part of the promise.
+        settings: what the winner changes.
+        score: its right answers on the validation part, noise included unless that part is public.
+    """
+
+    selection: PrivateSelection
+    run: Run | None = None
+    settings: Mapping[str, Any] | None = None
+    score: int | None = None
+
+
+@own_threads()
+def private(
+    trial: Trial,
+    space: Space,
+    *,
+    directory: str | os.PathLike[str],
+    draws: Draws = DRAWS,
+    score_noise: float | None = None,
+    scoring: Scoring = Scoring(),  # noqa: B008 - frozen
+    processes: int = 1,
+    behind: Behind | None = None,
+    options: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Selected:
+    """Draw the number of candidates and their settings, train and score all of them, and release the best alone.
+
+    A search that was cut goes on when it is called again as it was.
+
+    Args:
+        trial: what each candidate changes. Its epsilon is that of the whole search; or it has a noise multiplier.
+        space: {field of the experiment: rule}, without those that the plan is made of.
+        directory: where the winner is to be. Candidates are kept beside it while the search lasts.
+        draws: the law of the number of candidates.
+        score_noise: standard deviation, in right answers; None for the least that adds nothing to epsilon.
+        options: how the search was asked for, where that is more than the experiment: it goes on as that alone.
+        scoring, processes, behind, dry_run, progress: as for `search.open`.
+
+    **Guarantee.** The conditions of `PrivateSelection`, in its order: (1) K comes from the search's own key by the law
+    of the selection, a search that was cut has the same K, and all K are trained before any is chosen; (2) settings
+    come from the key alone, every candidate is trained by the selection's plan and has dice of its own; (3) scores are
+    on public data, or counts with noise from the key; (4) the validation part is put aside by `data.put_aside`; (5) all
+    candidates but the winner, the key and the scores are deleted, and nothing of them is told.
+    """
+    progress, run, experiment = progress or Silence(), RunDirectory(directory), trial.experiment
+    place = run.path.with_name(f".{run.path.name}.search")
+    _check(experiment, space, scoring, score_noise)
+    if run.finished:
+        return _ended(run, place)
+    run.require_free()
+    if experiment.noise_multiplier is not None and experiment.epsilon is not None:
+        raise SfumatoError(
+            "`epsilon` and `noise_multiplier` are both given, on the command line or by a recipe",
+            "leave one out, or take a recipe that names no noise: it follows from epsilon",
+        )
+    shared = Shared.of(trial, scoring, processes)
+    held = data.read(shared)
+    selection = _selection(experiment, held, draws, score_noise, public_scores=scoring.score_on is not None)
+    shared = replace(
+        shared, selection=selection, search=_with(behind, selection, held), fingerprint=held.source.fingerprint
+    )
+    shared = replace(shared, behind=try_each(shared, held, space))
+    if not (place / FILE).exists():
+        _say_beforehand(scoring, held, selection, progress)
+    if dry_run:
+        return Selected(selection=selection)
+    if options is None:
+        options = {name: repr(value) for name, value in vars(experiment).items() if value is not None}
+    record = {
+        "selection": selection.to_dict(),
+        "behind": list(shared.behind),
+        "space": {name: repr(rule) for name, rule in space.items()},
+        "options": dict(options),
+        "request": held.request,
+        "data": held.source.fingerprint,
+    }
+    key = _begun(place, record, held, selection, experiment.seed)
+    count = randomness.number_of_candidates(selection.draws, key)
+    changes = [randomness.settings_of(number, space, key) for number in range(count)]
+    progress.say("searching; how many candidates there are is a secret of the search, and so are their scores")
+    progress.begin("searching", 1)
+    places = [place / str(number) for number in range(count)]
+    if not (place / CHOSEN).exists():
+        right = dict(carried_out(shared, changes, places, processes=processes, held=held))
+        _choose(place, {number: found["right"] for number, found in right.items()}, changes, selection, key)
+    return _release(shared, held, selection, changes, places, run)
+
+
+def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: float | None) -> None:
+    """Refuse what no private selection can be."""
+    searched = [name for name in spaces.OF_THE_PLAN if name in space]
+    if searched:
+        raise SfumatoError(
+            f"a private selection cannot vary {', '.join(searched)}: one plan trains all of its candidates",
+            "choose them beforehand, with sfumato tradeoff",
+        )
+    spaces.check(space, spaces.VARIED)
+    if scoring.score_on is not None and score_noise is not None:
+        raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
+
+
+def _ended(run: RunDirectory, place: Path) -> Selected:
+    """What a search found whose last moments were cut; a search that is over is refused."""
+    if not (place / CHOSEN).exists():
+        shutil.rmtree(place, ignore_errors=True)
+        raise SfumatoError(f"the search of {run.path} has its winner", "give another `directory` to search anew")
+    chosen = RunDirectory(place).read_json(CHOSEN)
+    shutil.rmtree(place)
+    return _selected(chosen, run)
+
+
+def _selected(chosen: Mapping[str, Any], run: RunDirectory) -> Selected:
+    winner = read(run)
+    assert winner.statement.selection is not None
+    return Selected(
+        selection=winner.statement.selection, run=winner, settings=chosen["settings"], score=chosen["score"]
+    )
+
+
+def _say_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress) -> None:
+    """What the owner should know before the search is paid for."""
+    spec = held.request["source"]["spec"]
+    earlier = [] if held.source.public else uses.plans(held.source.materials, place=spec)
+    if earlier:
+        progress.say(uses.told(earlier, selection))
+    expected = scoring.validation / (1 - scoring.validation) * held.source.examples
+    if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
+        progress.say(
+            f"note: scores have noise of standard deviation {selection.score_noise:.3g} on about {expected:.0f} "
+            "records, so the choice is mostly chance; put more aside (--validation), or spend more epsilon"
+        )
+
+
+def _selection(
+    experiment: Experiment, held: Held, draws: Draws, score_noise: float | None, *, public_scores: bool
+) -> PrivateSelection:
+    """What the search promises: the least noise that meets epsilon for all of it, or the noise that was asked for."""
+    examples = held.source.examples
+    rules = defaults.plan_rules(examples)
+    sizes: dict[str, Any] = {
+        "examples": examples,
+        "batch_size": rules["batch_size"].value if experiment.batch_size is None else experiment.batch_size,
+        "steps": rules["steps"].value if experiment.steps is None else experiment.steps,
+        "delta": default_delta(held.examples) if experiment.delta is None else experiment.delta,
+        "max_norm": 1.0 if experiment.max_norm is None else experiment.max_norm,
+    }
+    noise, epsilon = experiment.noise_multiplier, experiment.epsilon
+    trained = None
+    if noise is not None:
+        plan = PrivacyPlan.calibrate(**sizes, noise_multiplier=noise)
+        trained = PrivateSelection(plan=plan, draws=draws, score_noise=None)
+        epsilon = trained.epsilon()
+    elif epsilon is None:
+        epsilon = defaults.EPSILON
+    if public_scores:
+        score_noise = None
+    elif score_noise is None:
+        score_noise = least_score_noise(draws, epsilon=epsilon, delta=sizes["delta"])
+    if trained is not None:
+        return replace(trained, score_noise=score_noise)
+    return PrivateSelection.calibrate(**sizes, epsilon=epsilon, draws=draws, score_noise=score_noise)
+
+
+def _with(behind: Behind | None, selection: PrivateSelection, held: Held) -> Search | None:
+    """The open search that the experiment came from, with this one: the statement names it."""
+    earlier = behind(held.source) if behind else None
+    return earlier and earlier + Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
+
+
+def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSelection, seed: int | None) -> DiceKey:
+    """The search's key: kept from the first moment on, so that a search that was cut has the same dice."""
+    run = RunDirectory(place)
+    if (place / FILE).exists():
+        remedy = "give the options that the search began with"
+        before = run.read_json(FILE)
+        options, check = before.pop("options", {}), before.pop("key_check", None)
+        pins.compare("search", before, {name: record[name] for name in record if name != "options"}, remedy=remedy)
+        pins.compare("options", options, record["options"], remedy=remedy)
+        key = DiceKey.load(place / KEY)
+        if key.check_value(_CHECK) != check:
+            raise SfumatoError(
+                f"the key of the search in {place} is not the one that the search began with",
+                "restore search.key from a copy; by another key another number of candidates would be drawn",
+            )
+        return key
+    shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
+    with writing(place):
+        place.mkdir(parents=True, mode=0o700)
+    key = DiceKey.fresh() if seed is None else DiceKey.from_seed(seed, f"{record}")
+    key.save(place / KEY)
+    if not held.source.public:
+        where = held.request["source"]["spec"]
+        uses.record(held.source.materials, f"{key.seed('search', 0):x}", selection, place=where)
+    run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
+    return key
+
+
+def _choose(
+    place: Path,
+    right: Mapping[int, int | None],
+    changes: Sequence[Mapping[str, Any]],
+    selection: PrivateSelection,
+    key: DiceKey,
+) -> None:
+    """Write down which candidate has won, and its score: noisy, unless the validation data are public.
+
+    One that could not be trained counts as the worst. Equal scores go to the earlier candidate, which is no function of
+    the data.
+    """
+    noise = selection.score_noise
+    scores = {
+        number: count if noise is None else randomness.noisy_score(count, noise, number, key)
+        for number, count in right.items()
+        if count is not None
+    }
+    best = max(scores, key=lambda number: (scores[number], -number), default=None)
+    chosen: dict[str, Any] = {"candidate": best}
+    if best is not None:
+        chosen |= {"score": scores[best], "settings": spaces.plain(changes[best])}
+    RunDirectory(place).write_json(CHOSEN, chosen, private=True)
+
+
+def _release(
+    shared: Shared,
+    held: Held,
+    selection: PrivateSelection,
+    changes: Sequence[Mapping[str, Any]],
+    places: Sequence[Path],
+    run: RunDirectory,
+) -> Selected:
+    """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
+    place = run.path.with_name(f".{run.path.name}.search")
+    chosen = RunDirectory(place).read_json(CHOSEN)
+    number = chosen["candidate"]
+    if number is None:
+        shutil.rmtree(place)
+        return Selected(selection=selection)
+    winner = RunDirectory(places[number])
+    winner.complete()  # the process may have been killed at the winner's very end
+    if not winner.finished:
+        with without_warnings():
+            job = job_for(shared, held, number, changes[number], winner)
+            outcome = candidates.train_candidate(job, winner)
+            candidates.conclude_winner(job, winner, outcome, selection)
+    with writing(run.path):
+        for other in places:
+            if other != winner.path:
+                shutil.rmtree(other, ignore_errors=True)
+        for path in (*winner.path.iterdir(), winner.path):
+            os.utime(path)
+        if run.path.is_dir():
+            run.path.rmdir()
+        os.rename(winner.path, run.path)
+        shutil.rmtree(place)
+    return _selected(chosen, run)

@@ -1,0 +1,228 @@
+"""What the runs of a search share: the trial that each of them changes, and the data, read once in each process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.data import Part, Source, SourceSpec, known_again, own_codes, put_aside
+from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
+from sfumato.privacy.plan import default_delta
+from sfumato.randomness import Choice, DiceKey, Space, owner_key
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.public_records import refuse_trained_on
+from sfumato.search.trial import Trial
+from sfumato.training.building import build
+from sfumato.training.descent import check_choices
+from sfumato.training.experiment import Experiment
+from sfumato.training.job import PrivateJob
+from sfumato.training.origins import origins, trained_on
+from sfumato.training.prepare import choose_device, default_threads, prepare
+from sfumato.training.run import recorded_key, recorded_performance
+from sfumato.training.settings import Settings
+
+EXPERIMENT = {one.name for one in fields(Experiment)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """What the runs of a search are scored on: never the test part, and nothing that any of them was trained on.
+
+    Args:
+        validation: share of the training part that is put aside for it.
+        score_on: a public source whose test part serves in its place.
+    """
+
+    validation: float = 0.1
+    score_on: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What all runs of a search share: plain data, which goes to every process.
+
+    Args:
+        trial: before anything is varied.
+        scoring: what they are scored on.
+        search: what a run's statement says of a search that no promise covers.
+        selection: the private selection that the runs are candidates of.
+        fingerprint: of the data that the search began with, which every process must find again.
+        behind: what stands behind the initial weights of any candidate of the selection.
+    """
+
+    trial: Trial
+    scoring: Scoring
+    search: Search | None = None
+    selection: PrivateSelection | None = None
+    fingerprint: str | None = None
+    behind: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, trial: Trial, scoring: Scoring, processes: int) -> Shared:
+        """With the machine's threads shared out among the processes, where nobody said how many each has."""
+        positive_integer("processes", processes)
+        threads = max(1, default_threads() // processes) if trial.threads is None else trial.threads
+        return cls(trial=replace(trial, threads=threads), scoring=scoring)
+
+    def changed(self, change: Mapping[str, Any]) -> Experiment:
+        """The experiment of one run."""
+        return replace(self.trial.experiment, **{name: change[name] for name in change if name in EXPERIMENT})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The data of a search, read: the part to train on, the records to score on, and N of both together."""
+
+    source: Source
+    validation: Part
+    request: dict[str, Any]
+    examples: int
+
+
+def read(shared: Shared) -> Held:
+    """Read the source, and put the validation part aside."""
+    spec, scoring = shared.trial.spec, shared.scoring
+    source, request = spec.open(owner_key()), spec.record()
+    if scoring.score_on is None:
+        rest, validation = put_aside(source, owner_key(), scoring.validation)
+        request = {"source": request, "validation": scoring.validation}
+        return Held(source=rest, validation=validation, request=request, examples=source.examples)
+    request = {"source": request, "scored on": scoring.score_on}
+    validation = _public_test_part(scoring.score_on, source, spec.spec)
+    return Held(source=source, validation=validation, request=request, examples=source.examples)
+
+
+def _public_test_part(score_on: str, source: Source, named: str) -> Part:
+    """The test part of a public source that the runs on this one can be scored on."""
+    declared: dict[str, Any] = {"classes": source.classes, "size": source.size, "channels": source.channels}
+    cached = score_on.startswith("features:")
+    other = None
+    if cached == (source.cache is not None):
+        other = SourceSpec(spec=score_on, **({} if cached else declared)).open(owner_key())
+    if other is None or _features_of(other) != _features_of(source):
+        raise SfumatoError(
+            f"`score_on={score_on}` holds other inputs than {named}",
+            "score on images where images are trained on, and on features of the same backbone where features are",
+        )
+    if not other.public:
+        raise SfumatoError(
+            f"`score_on={score_on}` is private",
+            "name a published collection or features that were made with --public; without it, a part is put aside",
+        )
+    if other.classes != source.classes:
+        raise SfumatoError(
+            f"`score_on={score_on}` has the classes {', '.join(other.classes)}, and the data "
+            f"{', '.join(source.classes)}",
+            "score on the same classes in the same order",
+        )
+    if other.filtered and not source.filtered:
+        raise SfumatoError(
+            f"`score_on={score_on}` was filtered by looking at private data, so it is not public",
+            "score on the set as it was before, or leave it out",
+        )
+    if not source.public and bool(known_again(_codes_of(source), _codes_of(other)).any()):
+        raise SfumatoError(
+            f"`score_on={score_on}` holds records of {named}, which are private",
+            "score on other data, leave these records out of the private ones (sfumato dedup), or leave `score_on` out",
+        )
+    return other.test
+
+
+def _features_of(source: Source) -> tuple[int, str | None] | None:
+    """The width of a cache's features and the digest of the network behind them; None for images."""
+    return None if source.cache is None else (source.cache.contents.width, source.cache.contents.digest)
+
+
+def _codes_of(source: Source) -> np.ndarray:
+    """Codes uint8 (N, 32) of all its records, whichever part they are in."""
+    return np.concatenate([own_codes(part, owner_key()) for part in (source.train, source.test)])
+
+
+def in_another_form(shared: Shared, held: Held, spec: str) -> Held:
+    """The same data from another source, such as another cache of their features; others are refused."""
+    before = shared.trial.spec
+    read_anew = read(replace(shared, trial=replace(shared.trial, source=replace(before, spec=spec))))
+    other, source = read_anew.source, held.source
+    if (other.public, other.filtered) != (source.public, source.filtered):
+        raise SfumatoError(
+            f"source {spec} is declared {'public' if other.public else 'private'}, or filtered, and "
+            f"{before.spec} otherwise",
+            "compare data that are declared alike",
+        )
+    same = (other.material, other.classes) == (source.material, source.classes)
+    if not same or other.train.labels.tolist() != source.train.labels.tolist():
+        raise SfumatoError(
+            f"source {spec} holds other data than {before.spec}",
+            "compare the same images, or features of the same images",
+        )
+    return read_anew
+
+
+def decided(shared: Shared, held: Held, change: Mapping[str, Any]) -> tuple[PrivacyPlan, Settings]:
+    """The plan and the settings of one run; in a private selection all have the selection's plan."""
+    experiment = shared.changed(change)
+    if experiment.delta is None:  # as the run with the best settings has it, and as records of both parts are promised
+        experiment = replace(experiment, delta=default_delta(held.examples))
+    if shared.selection is None:
+        return experiment.decide(held.source)[:2]
+    plan = shared.selection.plan  # what follows from the budget follows from that of the whole search
+    experiment = replace(experiment, epsilon=None, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
+    return plan, replace(experiment, batch_size=plan.expected_batch_size).decide(held.source).settings
+
+
+def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], run: RunDirectory) -> PrivateJob:
+    """One run of the search, ready to begin or to go on."""
+    selected = shared.selection is not None
+    plan, settings = decided(shared, held, change)
+    return prepare(
+        None,
+        held.source if selected else replace(held.source, test=held.validation),
+        plan,
+        settings,
+        device=shared.trial.device,
+        threads=shared.trial.threads,
+        micro_batch=shared.trial.micro_batch,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request=held.request,
+        search=shared.search,
+        candidate=number if selected else None,
+        behind=shared.behind,
+    )
+
+
+def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
+    """Refuse a value that no run could be trained with, before anything is spent.
+
+    Returns:
+        What stands behind the initial weights of any run, as statements say it.
+    """
+    check_machine(shared.trial)
+    first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in space.items()}
+    behind: set[str] = set()
+    for name, rule in space.items():
+        for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
+            plan, settings = decided(shared, held, {**first, name: value})
+            check_trainable(held.source, plan, settings)
+            behind.update(origins(held.source, settings))
+    return tuple(sorted(behind))
+
+
+def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings) -> None:
+    """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
+    source.shown(settings.view_rule)
+    refuse_trained_on(source, trained_on(source, settings))
+    check_choices(build(None, source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
+
+
+def check_machine(trial: Trial, run: RunDirectory | None = None) -> None:
+    """Refuse what is wrong with the machine, so that it is not taken for a candidate that cannot be trained."""
+    recorded = recorded_performance(run) if run is not None else None
+    choose_device(trial.device or (recorded.device if recorded else None))
+    for name, value in (("threads", trial.threads), ("micro_batch", trial.micro_batch)):
+        if value is not None:
+            positive_integer(name, value)

@@ -1,0 +1,70 @@
+"""What a search may vary, and the settings of its runs, each as the change that it makes to the experiment."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from sfumato._checks import SfumatoError
+from sfumato.training.experiment import Experiment
+
+if TYPE_CHECKING:
+    from sfumato.randomness import Dimension, Space
+
+OF_THE_PLAN = ("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm")
+# Images are read once for all runs, and zoom decides how.
+VARIED = tuple(one.name for one in fields(Experiment) if one.name not in ("zoom", "seed"))
+
+
+def check(space: Space, varied: Iterable[str]) -> None:
+    """Refuse a name that no run could be told apart by."""
+    odd = sorted(set(space) - set(varied))
+    if odd or not space:
+        problem = f"a search cannot vary {', '.join(odd)}" if odd else "nothing is varied"
+        raise SfumatoError(problem, f"vary {', '.join(sorted(varied))}")
+
+
+def grid(space: Space) -> list[dict[str, Any]]:
+    """Every combination of the listed values."""
+    values = [
+        listed(name, rule, "of which there is no grid", "or give `candidates`").values for name, rule in space.items()
+    ]
+    return [dict(zip(space, combination, strict=True)) for combination in itertools.product(*values)]
+
+
+def single_changes(space: Space) -> list[dict[str, Any]]:
+    """No change, then each listed value by itself."""
+    changes: list[dict[str, Any]] = [{}]
+    for name, rule in space.items():
+        changes += [{name: value} for value in listed(name, rule, "", "to change them one at a time").values]
+    return changes
+
+
+def listed(name: str, rule: Dimension, without: str, instead: str) -> Any:
+    """The rule where it lists its values; a range is refused."""
+    from sfumato.randomness import Choice
+
+    if not isinstance(rule, Choice):
+        problem = ", ".join(filter(None, (f"{name} varies over a range", without)))
+        raise SfumatoError(problem, f"list its values, {instead}")
+    return rule
+
+
+def plain(change: Mapping[str, Any]) -> dict[str, Any]:
+    """A change as plain data."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in change.items()}
+
+
+def line_of(change: Mapping[str, Any]) -> str:
+    """A change in one line.
+
+    >>> line_of({"learning_rate": 0.5, "schedule": "cosine"}), line_of({})
+    ('learning rate 0.5, schedule cosine', 'no change')
+    """
+    named = (
+        f"{name.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in change.items()
+    )
+    return ", ".join(named) or "no change"

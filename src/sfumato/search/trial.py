@@ -1,0 +1,108 @@
+"""One training as it is asked for: what to train, on which data, and where to compute. What a search makes many of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from sfumato.data import Source, SourceSpec
+from sfumato.privacy import Search
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.run import Run, read
+from sfumato.training import resume
+from sfumato.training.experiment import Experiment
+from sfumato.training.job import PrivateJob
+from sfumato.training.observers import Observer
+from sfumato.training.prepare import prepare
+from sfumato.training.progress import Progress, read_source
+from sfumato.training.run import execute, recorded_key, recorded_performance
+
+Behind = Callable[[Source], Search | None]
+"""The search, if any, that an experiment's settings came from, where it looked at these data and nothing covers it."""
+LookingOn = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
+"""Who else looks on at a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A private training as it is asked for, as plain data that may go to other processes.
+
+    >>> from sfumato.training import Experiment
+    >>> Trial(experiment=Experiment(epsilon=3.0), source="digits").spec.record()
+    {'spec': 'digits', 'download': False}
+
+    Args:
+        experiment: what was chosen; the rest follows by rule.
+        source: by its spelling, or with declarations.
+        device, threads, micro_batch: performance; they don't change the promise.
+        notes: what else is said when its run begins.
+    """
+
+    experiment: Experiment
+    source: str | SourceSpec
+    device: str | None = None
+    threads: int | None = None
+    micro_batch: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> SourceSpec:
+        """The source with its declarations; a mere spelling is read as the experiment's zoom has it."""
+        if isinstance(self.source, SourceSpec):
+            return self.source
+        return SourceSpec(spec=self.source, zoom=self.experiment.zoom)
+
+    def job(self, run: RunDirectory, progress: Progress, *, behind: Behind | None = None) -> PrivateJob:
+        """Everything up to the first step of a run in this directory."""
+        if not run.exists:
+            run.require_free()
+        source = read_source(self.spec, progress)
+        plan, settings, reasons = self.experiment.decide(source)
+        earlier = behind(source) if behind else None
+        job = prepare(
+            None,
+            source,
+            plan,
+            settings,
+            device=self.device,
+            threads=self.threads,
+            micro_batch=self.micro_batch,
+            recorded=recorded_performance(run),
+            key=recorded_key(run),
+            request={"source": self.spec.record()},
+            search=earlier and earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta),
+        )
+        if not run.exists:
+            for line in (*self.notes, *reasons):
+                progress.say(line)
+        return job
+
+    def trained(
+        self,
+        directory: str | os.PathLike[str],
+        progress: Progress,
+        *,
+        behind: Behind | None = None,
+        observers: LookingOn | None = None,
+    ) -> Run:
+        """Its run: begun, resumed, or read where it is finished."""
+        run = RunDirectory(directory)
+        job = self.job(run, progress, behind=behind)
+        if run.finished:
+            resume.compare(job, run, going_on=False)
+            return read(run)
+        return execute(job, run, progress=progress, observers=observers(job, run) if observers else ())
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Around a search: torch's threads are afterwards as many as they were."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,152 @@
+"""The runs of a search, in this process or in several, each of which reads the source once."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+from sfumato.search.shared import Held, Shared, check_machine, in_another_form, job_for, read
+from sfumato.training import resume
+from sfumato.training import run as runs
+from sfumato.training import search as candidates
+
+_WORKER: Worker | SfumatoError | None = None
+"""Of a process that was started for a search: what works there, or why nothing can."""
+
+
+class Worker:
+    """The data of a search, and the runs that are trained on them."""
+
+    def __init__(self, shared: Shared, held: Held) -> None:
+        self.shared, self.held = shared, held
+        self._others: dict[str, Held] = {}
+
+    def data_for(self, change: Mapping[str, Any]) -> Held:
+        """The data of one run: the search's own, or the same in another form."""
+        spec = change.get("source")
+        if spec in (None, self.shared.trial.spec.spec):
+            return self.held
+        if spec not in self._others:
+            self._others[spec] = in_another_form(self.shared, self.held, spec)
+        return self._others[spec]
+
+    def trial(self, number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
+        """Train, resume or read one run; figures as plain data.
+
+        A candidate of a private selection that cannot be trained counts as the worst: its `right` is None.
+        """
+        held, run = self.data_for(change), RunDirectory(place)
+        if self.shared.selection is not None:
+            check_machine(self.shared.trial, run)
+            with without_warnings():
+                try:
+                    job = job_for(self.shared, held, number, change, run)
+                except SfumatoError:
+                    return {"right": None}
+                outcome = candidates.train_candidate(job, run)
+                return {"right": candidates.right_answers(job, outcome, held.validation)}
+        job = job_for(self.shared, held, number, change, run)
+        if run.finished:
+            resume.compare(job, run, going_on=False)
+        else:
+            runs.execute(job, run)
+        return figures(run)
+
+
+def carried_out(
+    shared: Shared,
+    changes: Sequence[Mapping[str, Any]],
+    places: Sequence[Path],
+    *,
+    processes: int,
+    held: Held | None = None,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Train every run that is not finished yet; gives (its number, its figures) as each is done.
+
+    Args:
+        held: the data, where this process has read them; several processes read their own.
+    """
+    listed = list(enumerate(zip(changes, places, strict=True)))
+    if processes == 1:
+        worker = Worker(shared, held or read(shared))
+        for number, (change, place) in listed:
+            yield number, worker.trial(number, change, place)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(shared,)) as pool:
+        jobs = {pool.submit(_trial, number, change, place): number for number, (change, place) in listed}
+        try:
+            for job in as_completed(jobs):
+                yield jobs[job], job.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _begin(shared: Shared) -> None:
+    """Read the data, once for each process. What is refused here is told by the first run."""
+    global _WORKER
+    _end_with_parent()
+    try:
+        held = read(shared)
+        if held.source.fingerprint != shared.fingerprint:
+            raise SfumatoError("the data have changed since the search began", "restore them, or search anew")
+        _WORKER = Worker(shared, held)
+    except SfumatoError as error:
+        _WORKER = error
+
+
+def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """One run, in a process that has begun."""
+    if not isinstance(_WORKER, Worker):
+        raise _WORKER or RuntimeError("the process has not begun")
+    return _WORKER.trial(number, change, place)
+
+
+def _end_with_parent() -> None:
+    """Let a process of a search that was killed end as well, instead of training on for nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Around a candidate: one warning for each of them would tell how many there are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def figures(run: RunDirectory) -> dict[str, Any]:
+    """What a table shows of a finished run."""
+    result = run.read_json(names.EVALUATION)
+    statement = run.read_json(names.STATEMENT)
+    last = run.rows()[-1]
+    return {
+        "accuracy": result["accuracy"],
+        "top5": result["top5"],
+        "loss": result["loss"],
+        "accuracy_of_last_weights": last.get("accuracy_of_last_weights"),
+        "epsilon": statement["epsilon"],
+        "noise_multiplier": statement["plan"]["noise_multiplier"],
+        "steps": statement["plan"]["steps"],
+        "batch_size": statement["plan"]["batch_size"],
+    }

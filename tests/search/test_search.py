@@ -1,0 +1,200 @@
+"""Each kind of search, called from Python."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sfumato import SfumatoError, search, verify
+from sfumato.data import SourceSpec
+from sfumato.privacy import Draws, PrivacyPlan, Search
+from sfumato.randomness import Choice, LogUniform
+from sfumato.runs.directory import RunDirectory
+from sfumato.search import workers
+from sfumato.training import Experiment
+
+EXPERIMENT = Experiment(
+    model="linear", noise_multiplier=8.0, batch_size=64, steps=2, delta=1e-5, learning_rate=0.5, ema=0.0, seed=3
+)
+PUBLIC = search.Trial(experiment=EXPERIMENT, source="digits", threads=1, device="cpu", micro_batch=64)
+PRIVATE = replace(PUBLIC, source=SourceSpec(spec="digits", public=False))
+RATES = {"learning_rate": Choice(values=(0.0001, 0.5))}
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch) -> None:
+    """Drawing takes longer than the small runs here; `tests/report` looks at what is drawn."""
+    monkeypatch.setattr("sfumato.report.document.curve", lambda rows, key: "<svg></svg>")
+    monkeypatch.setattr("sfumato.search.kept.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+    monkeypatch.setattr("sfumato.search.curve.curve_of_budgets", lambda rows, plain: f"<svg>{len(rows)}</svg>")
+
+
+class Lines:
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def begin(self, what: str, total: int, done: int = 0) -> None: ...
+
+    def advance(self, done: int, note: str = "") -> None: ...
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+def statement(place: Path) -> dict[str, Any]:
+    return json.loads((place / "statement.json").read_text())
+
+
+def test_an_open_search_ranks_its_runs(tmp_path):
+    told, before = Lines(), torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        found = search.open(replace(PUBLIC, threads=before), RATES, directory=tmp_path / "s", progress=told)
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+    assert sorted(found.changes, key=str) == [{"learning_rate": 0.0001}, {"learning_rate": 0.5}]
+    assert [row["accuracy"] for row in found.rows] == sorted((row["accuracy"] for row in found.rows), reverse=True)
+    assert found.best == {"learning_rate": found.rows[0]["learning_rate"]}
+    assert found.uncovered is None
+    assert [line.split(":")[0] for line in told.said] == ["learning rate 0.0001", "learning rate 0.5"]
+    written = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert json.loads(json.dumps(found.to_dict())).items() <= written.items()
+    assert all(verify(row["run"]).holds for row in found.rows)
+
+
+def test_an_uncovered_search_counts_all_runs_and_those_behind_them(tmp_path):
+    earlier = Search(runs=4, epsilon=0.5, delta=1e-6)
+    place = tmp_path / "s"
+    found = search.open(
+        PRIVATE, RATES, directory=place, search="uncovered", behind=lambda source: None if source.public else earlier
+    )
+    plan = found.plans[0]
+    assert found.uncovered is not None
+    assert found.uncovered.runs == 6
+    assert found.uncovered.epsilon == pytest.approx(0.5 + plan.epsilon(steps=2 * plan.steps), rel=1e-3)
+    assert statement(place / "1")["circumstances"]["search"]["runs"] == 6
+    with pytest.raises(SfumatoError, match="digits is private, and the search is public"):
+        search.open(PRIVATE, RATES, directory=tmp_path / "t")
+
+
+def test_a_private_selection_releases_one_run(tmp_path):
+    place, space = tmp_path / "won", {"learning_rate": LogUniform(low=0.1, high=2), "ema": Choice(values=(0.0, 0.9))}
+    draws, asked = Draws(mean=2, shape=1), {"directory": place, "score_noise": 3.0}
+    foreseen = search.private(PRIVATE, space, draws=draws, dry_run=True, **asked)
+    assert (foreseen.run, list(tmp_path.iterdir())) == (None, [])
+    won = search.private(PRIVATE, space, draws=draws, **asked)
+    assert won.selection == foreseen.selection
+    assert list(tmp_path.iterdir()) == [place]
+    assert won.run is not None
+    assert won.run.statement.selection == won.selection
+    assert won.settings is not None
+    assert set(won.settings) == set(space)
+    assert won.selection.epsilon() > won.selection.plan.epsilon()
+    assert verify(place).holds
+    with pytest.raises(SfumatoError, match="has its winner"):
+        search.private(PRIVATE, space, draws=draws, **asked)
+
+
+def test_the_budget_of_a_private_selection_is_that_of_the_whole_search(tmp_path):
+    budget = replace(PRIVATE, experiment=replace(EXPERIMENT, noise_multiplier=None, epsilon=4.0, batch_size=None))
+    space = {"learning_rate": Choice(values=(0.1, 0.5))}
+    selection = search.private(budget, space, directory=tmp_path / "won", dry_run=True).selection
+    assert 3.9 < selection.epsilon() <= 4.0
+    assert selection.plan.epsilon() < 4.0
+    assert selection.plan.expected_batch_size == selection.plan.population, "by rule: full batches of so few records"
+    assert selection.score_noise is not None
+
+
+def test_single_changes_stand_beside_no_change(tmp_path):
+    compared = search.one_at_a_time(
+        PUBLIC, {"optimizer": Choice(values=("adam",)), "max_norm": Choice(values=(0.1,))}, directory=tmp_path / "f"
+    )
+    assert [row["change"] for row in compared.rows] == [{}, {"optimizer": "adam"}, {"max_norm": 0.1}]
+    assert [plan.max_norm for plan in compared.plans] == [1, 1, 0.1]
+    assert compared.rows[0]["difference"] == 0
+
+
+def test_seeds_count_on_and_cost_together(tmp_path):
+    found = search.seeds(PRIVATE, 2, directory=tmp_path / "n")
+    seeds = [json.loads((tmp_path / "n" / str(n) / "settings.json").read_text())["settings"]["seed"] for n in (1, 2)]
+    assert seeds == [3, 4]
+    plan = found.runs[0].statement.plan
+    assert found.epsilon == pytest.approx(plan.epsilon(steps=2 * plan.steps), rel=1e-3)
+    assert (found.standing, found.median) == (2, sum(found.accuracies) / 2)
+    assert found.epsilon_of_all_uses == found.epsilon
+    again = search.seeds(PRIVATE, 1, directory=tmp_path / "n")
+    assert (again.accuracies, again.standing) == (found.accuracies[:1], 2)
+
+
+def test_budgets_have_a_run_each(tmp_path):
+    trial = replace(PRIVATE, experiment=replace(EXPERIMENT, noise_multiplier=None))
+    found = search.budgets(trial, (8.0, 2.0), directory=tmp_path / "b")
+    assert found.budgets == (2.0, 8.0)
+    assert all(row["epsilon"] <= epsilon for row, epsilon in zip(found.rows, found.budgets, strict=True))
+    plans = [
+        PrivacyPlan.from_dict(json.loads((tmp_path / "b" / f"epsilon-{e}" / "plan.json").read_text())) for e in (2, 8)
+    ]
+    assert plans[0].noise_multiplier > plans[1].noise_multiplier
+    assert found.epsilon_of_all > plans[1].epsilon()
+    assert found.without_privacy is None
+    assert json.loads((tmp_path / "b" / "budgets.json").read_text()) == json.loads(json.dumps(found.to_dict()))
+
+
+def test_what_a_search_shares_goes_to_other_processes():
+    shared = search.shared.Shared.of(PRIVATE, search.Scoring(), 2)
+    assert pickle.loads(pickle.dumps(shared)) == shared
+    assert search.shared.Shared.of(replace(PRIVATE, threads=None), search.Scoring(), 1000).trial.threads == 1
+
+
+def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
+    with pytest.raises(RuntimeError, match="has not begun"):
+        workers._trial(0, {}, tmp_path)
+    assert not RunDirectory(tmp_path / "0").exists
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda place: search.open(PUBLIC, {"zoom": RATES["learning_rate"]}, directory=place), "cannot vary zoom"),
+        (lambda place: search.open(PUBLIC, {}, directory=place), "nothing is varied"),
+        (lambda place: search.open(PUBLIC, RATES, directory=place, search="secret"), "search must be one of"),
+        (lambda place: search.open(PUBLIC, RATES, directory=place, processes=0), "processes must be"),
+        (
+            lambda place: search.private(PUBLIC, {"steps": Choice(values=(1, 2))}, directory=place),
+            "cannot vary steps: one plan trains all of its candidates",
+        ),
+        (
+            lambda place: search.private(
+                PUBLIC, RATES, directory=place, score_noise=3.0, scoring=search.Scoring(score_on="digits")
+            ),
+            "score_on and score_noise are both given",
+        ),
+        (
+            lambda place: search.one_at_a_time(PUBLIC, {"ema": LogUniform(low=0.1, high=0.9)}, directory=place),
+            "ema varies over a range",
+        ),
+        (lambda place: search.seeds(PUBLIC, 0, directory=place), "seeds must be at least 1"),
+        (
+            lambda place: search.budgets(PUBLIC, (1, 2), directory=place),
+            "several budgets and noise_multiplier are both given",
+        ),
+        (
+            lambda place: search.budgets(replace(PUBLIC, experiment=Experiment(steps=2)), (2.0, 2.0), directory=place),
+            "names a budget twice",
+        ),
+    ],
+)
+def test_what_no_search_can_be_is_refused(call: Callable[[Path], Any], words: str, tmp_path):
+    with pytest.raises(SfumatoError, match=words):
+        call(tmp_path / "place")
+    assert not list(tmp_path.iterdir())
