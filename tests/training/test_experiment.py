@@ -9,7 +9,7 @@ import pytest
 from sfumato import SfumatoError, train
 from sfumato.cli.private import PrivateChoices
 from sfumato.training import Settings
-from sfumato.training.experiment import Experiment, of_fields, settings_of
+from sfumato.training.experiment import Experiment, experiment_of, of_fields, settings_of
 
 
 def test_the_command_line_asks_for_what_an_experiment_holds():
@@ -29,6 +29,17 @@ def test_a_budget_alone_is_enough(spots, tmp_path):
     assert run.statement.plan.steps == 3
     assert run.statement.epsilon <= 8.0
     assert run.load().module is not None
+
+
+def test_settings_beside_a_budget_are_kept_whole():
+    settings = Settings(model="cnn", learning_rate=1.0, trainable=("head",))
+    asked = experiment_of(settings, None, None, {"epsilon": 2.0})
+    assert (asked.model, asked.learning_rate, asked.ema, asked.epsilon) == ("cnn", 1.0, settings.ema, 2.0)
+    with pytest.raises(SfumatoError, match="settings and views are both given"):
+        experiment_of(settings, None, None, {"epsilon": 2.0, "views": 2})
+    with pytest.raises(SfumatoError, match="the model is linear, and that of the settings cnn"):
+        experiment_of(settings, "linear", None, {"epsilon": 2.0})
+    assert experiment_of(None, None, None, {"steps": 3, "views": 2}) == Experiment(ema=0.0, steps=3, views=2)
 
 
 def test_a_plan_that_comes_above_the_bound_is_refused(spots):

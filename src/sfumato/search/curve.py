@@ -15,8 +15,9 @@ from sfumato.runs import uses
 from sfumato.runs.directory import EVALUATION, RunDirectory
 from sfumato.runs.run import Run
 from sfumato.search.repeated import with_other_runs
-from sfumato.search.trial import Behind, LookingOn, Trial, own_threads
+from sfumato.search.trial import Behind, LookingOn, Trial
 from sfumato.training import public
+from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence, read_source
 from sfumato.training.run import recorded_key, recorded_performance
 

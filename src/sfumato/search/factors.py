@@ -16,8 +16,9 @@ from sfumato.search import space as spaces
 from sfumato.search.kept import MODES, begin, check_kind, together
 from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Behind, Trial, own_threads
+from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import Worker, carried_out
+from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
 FILE = "factors.json"

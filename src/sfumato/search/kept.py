@@ -20,8 +20,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, try_each
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Behind, Trial, own_threads
+from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import carried_out
+from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
 MODES = ("public", "uncovered")

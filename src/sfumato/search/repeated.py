@@ -14,7 +14,8 @@ from sfumato.runs import directory as names
 from sfumato.runs import uses
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
-from sfumato.search.trial import Behind, LookingOn, Trial, own_threads
+from sfumato.search.trial import Behind, LookingOn, Trial
+from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
 

@@ -21,11 +21,12 @@ from sfumato.runs.run import Run, read
 from sfumato.search import shared as data
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
-from sfumato.search.trial import Behind, Trial, own_threads
+from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import carried_out, without_warnings
 from sfumato.training import defaults
 from sfumato.training import search as candidates
-from sfumato.training.experiment import Experiment
+from sfumato.training.experiment import OF_THE_PLAN, Experiment
+from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
 DRAWS = Draws(mean=10, shape=1.0)
@@ -132,7 +133,7 @@ def private(
 
 def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: float | None) -> None:
     """Refuse what no private selection can be."""
-    searched = [name for name in spaces.OF_THE_PLAN if name in space]
+    searched = [name for name in OF_THE_PLAN if name in space]
     if searched:
         raise SfumatoError(
             f"a private selection cannot vary {', '.join(searched)}: one plan trains all of its candidates",

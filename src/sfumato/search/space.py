@@ -13,7 +13,6 @@ from sfumato.training.experiment import Experiment
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension, Space
 
-OF_THE_PLAN = ("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm")
 # Images are read once for all runs, and zoom decides how.
 VARIED = tuple(one.name for one in fields(Experiment) if one.name not in ("zoom", "seed"))
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import torch
 
 from sfumato.data import Source, SourceSpec
 from sfumato.privacy import Search
@@ -96,13 +93,3 @@ class Trial:
             resume.compare(job, run, going_on=False)
             return read(run)
         return execute(job, run, progress=progress, observers=observers(job, run) if observers else ())
-
-
-@contextmanager
-def own_threads() -> Iterator[None]:
-    """Around a search: torch's threads are afterwards as many as they were."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sfumato.training.settings import Settings
 
 
+OF_THE_PLAN = ("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm")
+"""Fields of an experiment that its plan is made of; the others are those of `Settings`."""
+
 Kind = TypeVar("Kind")
 
 
@@ -143,6 +146,17 @@ class Experiment:
                 f"as it is, the same noise would count as epsilon {counted_as:.3g}"
             )
         return lines
+
+
+def experiment_of(
+    settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
+) -> Experiment:
+    """What a call without a plan asks for: the budget among the choices, and settings as such or as their fields."""
+    budget = {name: value for name, value in choices.items() if name in OF_THE_PLAN}
+    others = {name: value for name, value in choices.items() if name not in OF_THE_PLAN}
+    if settings is not None:
+        return of_fields(Experiment, {**asdict(settings_of(settings, model, averaging, others)), **budget})
+    return of_fields(Experiment, {"ema": averaging.decay if averaging else 0.0, "model": model, **others, **budget})
 
 
 def settings_of(

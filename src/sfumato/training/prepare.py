@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import joblib
@@ -205,6 +206,16 @@ def choose_device(name: str | None) -> str:
             f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices", "give `device=cpu`"
         )
     return name
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Around a call that sets torch's threads: afterwards they are as many as they were."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def default_threads() -> int:

@@ -35,7 +35,7 @@ from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
 from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import origins
-from sfumato.training.prepare import choose_device, default_threads
+from sfumato.training.prepare import choose_device, default_threads, own_threads
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.scorer import Scorer
@@ -215,6 +215,7 @@ def report(run: RunDirectory) -> str:
     )
 
 
+@own_threads()
 def pretrain(
     model: str | nn.Module,
     source: str | Source,
@@ -253,17 +254,13 @@ def pretrain(
     if isinstance(source, str):
         source = open_source(source, owner_key=owner_key(), public=True if public else None, zoom=settings.zoom)
     run = RunDirectory(directory)
-    before = torch.get_num_threads()
-    try:
-        job = prepare(
-            source,
-            PublicTraining(settings=settings, steps=steps, batch_size=batch_size),
-            model=model if own else None,
-            device=device,
-            threads=threads,
-            recorded=recorded_performance(run),
-            key=recorded_key(run),
-        )
-        return execute(job, run.path, progress=progress, observers=observers)
-    finally:
-        torch.set_num_threads(before)
+    job = prepare(
+        source,
+        PublicTraining(settings=settings, steps=steps, batch_size=batch_size),
+        model=model if own else None,
+        device=device,
+        threads=threads,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+    )
+    return execute(job, run.path, progress=progress, observers=observers)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
-import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError
@@ -20,18 +18,19 @@ from sfumato.runs import public_records, uses
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.run import Run, read
 from sfumato.training import finish, resume
-from sfumato.training.experiment import Experiment, of_fields, settings_of
+from sfumato.training.experiment import experiment_of, settings_of
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Outcome, take_none, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import trained_on
-from sfumato.training.prepare import prepare
+from sfumato.training.prepare import own_threads, prepare
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PrivateSteps
 
 
+@own_threads()
 def train(
     model: str | nn.Module | None,
     source: str | Source,
@@ -74,29 +73,24 @@ def train(
         examples = None if plan is None else plan.population
         source = open_source(source, owner_key=owner_key(), examples=examples, zoom=zoom)
     if plan is None:
-        asked = {"ema": averaging.decay if averaging else 0.0} if settings is None else asdict(settings)
-        plan, settings, reasons = of_fields(Experiment, asked | {"model": name} | choices).decide(source)
+        plan, settings, reasons = experiment_of(settings, name, averaging, choices).decide(source)
         for line in reasons:
             (progress or Silence()).say(line)
     else:
         settings = settings_of(settings, name, averaging, choices)
     run = RunDirectory(directory)
-    before = torch.get_num_threads()
-    try:
-        job = prepare(
-            model if isinstance(model, nn.Module) else None,
-            source,
-            plan,
-            settings,
-            device=device,
-            threads=threads,
-            micro_batch=micro_batch,
-            recorded=recorded_performance(run),
-            key=recorded_key(run),
-        )
-        return execute(job, run, progress=progress, observers=observers)
-    finally:
-        torch.set_num_threads(before)
+    job = prepare(
+        model if isinstance(model, nn.Module) else None,
+        source,
+        plan,
+        settings,
+        device=device,
+        threads=threads,
+        micro_batch=micro_batch,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+    )
+    return execute(job, run, progress=progress, observers=observers)
 
 
 def recorded_performance(run: RunDirectory) -> Performance | None:
