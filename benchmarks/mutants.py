@@ -142,8 +142,8 @@ BUGS = (
     Bug(
         "lines of the list of runs are bound to none before",
         "runs/uses.py",
-        "AFTER: _code(whole[-1:])}",
-        "AFTER: _code([])}",
+        "AFTER: _code(before)}",
+        'AFTER: _code(b"")}',
         ("runs/test_uses.py",),
     ),
     Bug(

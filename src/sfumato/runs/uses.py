@@ -46,8 +46,9 @@ def record(
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "r+b") as file:
             held_alone(file.fileno())
-            whole = [line for line in file.read().split(b"\n") if line and not _torn(line)]
-            entry = {**data, "place": place, "run": run, kind: use.to_dict(), AFTER: _code(whole[-1:])}
+            lines = reversed(file.read().split(b"\n"))
+            before = next((line for line in lines if line and not _torn(line)), b"")
+            entry = {**data, "place": place, "run": run, kind: use.to_dict(), AFTER: _code(before)}
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{json.dumps(entry)}\n".encode())
             file.flush()
@@ -71,7 +72,7 @@ def plans(materials: Sequence[str], directory: Path | None = None, *, place: str
     path = (directory or keys.home()) / FILE
     all_runs: dict[str, Use] = {}
     found: dict[str, Use] = {}
-    before: list[bytes] = []
+    before = b""
     for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
         if not line or _torn(line):
             continue
@@ -79,7 +80,7 @@ def plans(materials: Sequence[str], directory: Path | None = None, *, place: str
             entry = parse_json(line)
             if entry.get(AFTER, _code(before)) != _code(before):
                 raise ValueError("it does not follow the line before it")
-            before = [line]
+            before = line
             use = _use_of(entry)
             if all_runs.setdefault(entry["run"], use) != use:
                 raise ValueError("its run has another plan above")
@@ -104,9 +105,9 @@ def _use_of(entry: dict[str, Any]) -> Use:
     return PrivacyPlan.from_dict(entry["plan"])
 
 
-def _code(line: Sequence[bytes]) -> str:
-    """Of the line before, if there is one."""
-    return hashlib.sha256(b"".join(line)).hexdigest()[:16]
+def _code(line: bytes) -> str:
+    """Of the line before; of the first there is nothing before."""
+    return hashlib.sha256(line).hexdigest()[:16]
 
 
 def _torn(line: bytes) -> bool:

@@ -88,7 +88,7 @@ def private(
     candidates but the winner, the key and the scores are deleted, and nothing of them is told.
     """
     progress, run, experiment = progress or Silence(), RunDirectory(directory), trial.experiment
-    place = run.path.with_name(f".{run.path.name}.search")
+    place = _beside(run)
     _check(experiment, space, scoring, score_noise)
     if run.finished:
         return _ended(run, place)
@@ -142,6 +142,11 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
     spaces.check(space, spaces.VARIED)
     if scoring.score_on is not None and score_noise is not None:
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
+
+
+def _beside(run: RunDirectory) -> Path:
+    """Where candidates are kept while the search lasts."""
+    return run.path.with_name(f".{run.path.name}.search")
 
 
 def _ended(run: RunDirectory, place: Path) -> Selected:
@@ -274,7 +279,7 @@ def _release(
     run: RunDirectory,
 ) -> Selected:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
-    place = run.path.with_name(f".{run.path.name}.search")
+    place = _beside(run)
     chosen = RunDirectory(place).read_json(CHOSEN)
     number = chosen["candidate"]
     if number is None:

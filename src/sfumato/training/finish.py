@@ -49,8 +49,7 @@ def conclude(
     early = outcome.step < job.plan.steps
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
-    scorer = scorer or Scorer(job)
-    result = scorer.evaluation(scorer.outputs(outcome.weights) if outcome.outputs is None else outcome.outputs)
+    result = (scorer or Scorer(job)).evaluation(outcome.weights, outcome.outputs)
     run.write_json(names.EVALUATION, evaluate.to_dict(result), private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)

@@ -5,35 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.progress import Progress
 
 
-class Observer(Protocol):
-    """Somebody who looks on."""
+class Observer:
+    """Somebody who looks on. This one does nothing: others say what they want to be told."""
 
     def begin(self, step: int, steps: int) -> None:
         """So many steps were taken before; whatever was noted of later ones is void."""
-        ...
 
     def stepped(self, step: int) -> None:
         """So many steps have been taken."""
-        ...
 
     def scored(self, row: Mapping[str, Any]) -> None:
         """A row of metrics.jsonl: after which step, and how the weights to release do on the test split."""
-        ...
 
     def ended(self) -> None:
         """The last step was taken."""
-        ...
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Observer):
     """Writes metrics.jsonl."""
 
     run: RunDirectory
@@ -42,19 +38,13 @@ class Rows:
         """Drop what was measured after the checkpoint that the run goes on from."""
         self.run.write_rows([row for row in self.run.rows() if row["step"] <= step])
 
-    def stepped(self, step: int) -> None:
-        """Nothing."""
-
     def scored(self, row: Mapping[str, Any]) -> None:
         """Append the row."""
         self.run.append_row(dict(row))
 
-    def ended(self) -> None:
-        """Nothing."""
-
 
 @dataclass(frozen=True)
-class Shown:
+class Shown(Observer):
     """Moves a progress bar.
 
     Args:
@@ -78,11 +68,8 @@ class Shown:
         spent = f"epsilon {row['epsilon']:.2f}, " if "epsilon" in row else ""
         self.progress.advance(row["step"], f"{spent}test accuracy {row['accuracy']:.1%}")
 
-    def ended(self) -> None:
-        """Nothing."""
 
-
-class TensorBoard:
+class TensorBoard(Observer):
     """Writes what metrics.jsonl holds for TensorBoard: of private data, exact figures that are the owner's alone.
 
     Args:
@@ -99,9 +86,6 @@ class TensorBoard:
     def begin(self, step: int, steps: int) -> None:
         """Open the log; what an earlier process wrote of later steps is hidden."""
         self._writer = self._make(str(self._directory), purge_step=step + 1)
-
-    def stepped(self, step: int) -> None:
-        """Nothing."""
 
     def scored(self, row: Mapping[str, Any]) -> None:
         """Write the row's numbers."""

@@ -173,8 +173,8 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
 
 
 def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Scorer) -> PublicRun:
-    statement, known = job.statement, outcome.outputs
-    result = scorer.evaluation(scorer.outputs(outcome.weights) if known is None else known)
+    statement = job.statement
+    result = scorer.evaluation(outcome.weights, outcome.outputs)
     run.write_json(names.EVALUATION, evaluate.to_dict(result))
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())

@@ -36,7 +36,8 @@ class Scorer:
         with torch.inference_mode():
             return OnFeatures(self._shown, self._job.trunk.head)(self._features).float().cpu()
 
-    def evaluation(self, outputs: Tensor) -> Evaluation:
-        """Accuracy, loss, confusion and samples of these logits."""
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> Evaluation:
+        """Accuracy, loss, confusion and samples of the model with these weights, whose logits may be known already."""
         source, loss = self._job.source, self._job.settings.loss
+        outputs = self.outputs(weights) if outputs is None else outputs
         return evaluate.evaluation(outputs, source.test, source.classes, loss=loss)
