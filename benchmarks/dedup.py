@@ -6,7 +6,7 @@ mirrored, resized, or encoded as JPEG. Says how many of each kind are found, how
 beside it, on the first of the images, the hashes of ImageHash (pip install imagehash) at several limits, with the share
 of private images that are then taken for one of 2,000 others. Writes results/dedup.json.
 
-Other pairs are real or false: the two data sets have the same origin, and hold some of the same pictures.
+Other pairs are real or false: the two data sets have the same origin, and hold some of the same images.
 
 DATA is a folder with cifar10.npz and cifar100.npz.
 """

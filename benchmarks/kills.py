@@ -59,12 +59,12 @@ class Kind:
     each_step_once: int = 0
 
 
-def start(command: list[str], output: Path, talk: Path) -> int:
+def start(command: list[str], output: Path, printed: Path) -> int:
     """Run the command in a process of its own; gives its number."""
     pid = os.fork()
     if pid:
         return pid
-    with open(talk, "a") as file, redirect_stdout(file), redirect_stderr(file):
+    with open(printed, "a") as file, redirect_stdout(file), redirect_stderr(file):
         os._exit(main([*command, "--output", str(output)]))
 
 
@@ -82,9 +82,9 @@ def phase(output: Path) -> str:
     return PHASES[2] if (output / "evaluation.json").exists() else PHASES[1]
 
 
-def kill_once(kind: Kind, output: Path, talk: Path, dice: random.Random, *, at_the_end: bool) -> bool:
+def kill_once(kind: Kind, output: Path, printed: Path, dice: random.Random, *, at_the_end: bool) -> bool:
     """Start a process and kill it. False if it ended before."""
-    pid, began = start(kind.command, output, talk), time.monotonic()
+    pid, began = start(kind.command, output, printed), time.monotonic()
     delay = dice.uniform(0, 0.1 * kind.seconds if at_the_end else kind.seconds)
     moment = None if at_the_end else began + delay
     while moment is None or time.monotonic() < moment:
@@ -102,9 +102,9 @@ def kill_once(kind: Kind, output: Path, talk: Path, dice: random.Random, *, at_t
     return killed
 
 
-def settle(kind: Kind, output: Path, talk: Path) -> None:
+def settle(kind: Kind, output: Path, printed: Path) -> None:
     """Let a run go to its end and compare it with the uninterrupted one."""
-    wait(start(kind.command, output, talk))
+    wait(start(kind.command, output, printed))
     steps = json.loads((output / "plan.json").read_text())["steps"]
     kinds = [(entry.kind, entry.body.get("step")) for entry in ledger.read(output / "ledger.jsonl")]
     kind.runs += 1
@@ -120,23 +120,23 @@ def settle(kind: Kind, output: Path, talk: Path) -> None:
 def benchmark(kills: int, seed: int, scratch: Path) -> list[Kind]:
     """Spread the kills over the kinds of run; each run is killed up to six times."""
     loop.CHECKPOINT_SECONDS = CHECKPOINT_SECONDS
-    dice, talk, kinds = random.Random(seed), scratch / "talk.txt", []
+    dice, printed, kinds = random.Random(seed), scratch / "talk.txt", []
     for number, (name, options) in enumerate(KINDS.items()):
         command, whole = ["train", "digits", *EVERY.split(), *options.split()], scratch / f"whole{number}" / "run"
-        with open(talk, "a") as file, redirect_stdout(file), redirect_stderr(file):
+        with open(printed, "a") as file, redirect_stdout(file), redirect_stderr(file):
             main([*command, "--output", str(scratch / f"warm{number}" / "run")])
         began = time.monotonic()
-        if wait(start(command, whole, talk)) != 0:
-            sys.exit(talk.read_text())
+        if wait(start(command, whole, printed)) != 0:
+            sys.exit(printed.read_text())
         kinds.append(Kind(name=name, command=command, whole=whole, seconds=time.monotonic() - began))
     done, run = 0, 0
     while done < kills:
         kind, output = kinds[run % len(kinds)], scratch / f"run{run}" / "run"
         for _ in range(min(6, kills - done)):
-            done += kill_once(kind, output, talk, dice, at_the_end=dice.random() < 1 / 3)
+            done += kill_once(kind, output, printed, dice, at_the_end=dice.random() < 1 / 3)
             if (output / "done").exists():
                 break
-        settle(kind, output, talk)
+        settle(kind, output, printed)
         run += 1
     return kinds
 

@@ -122,7 +122,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     axes = {name: found["axes"][name] for name in POINTS}
     top = max(point["highest_ratio"] for points in axes.values() for point in points)
     with matplotlib.rc_context():
-        # A matplotlibrc of one's own must not change the picture.
+        # A matplotlibrc of one's own must not change the image.
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({"font.size": 8.5, "svg.fonttype": "none", "svg.hashsalt": "engine-scaling"})
         matplotlib.rcParams["font.family"] = "DejaVu Sans"

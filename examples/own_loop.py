@@ -2,7 +2,7 @@
 
 The plan decides everything that epsilon depends on; sampler, clipped gradient and noise take it from there. What the
 caller has to see to: only the noisy sum leaves a step, it is divided by public constants, every step is taken once, and
-the dice key is thrown away at the end (here it is never written down).
+the run key is thrown away at the end (here it is never written down).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sfumato
 
 
 class Columns(nn.Module):
-    """Reads a picture column by column: images (B, 1, 8, 8) to logits (B, 10). A bare parameter is no obstacle."""
+    """Reads an image column by column: images (B, 1, 8, 8) to logits (B, 10). A bare parameter is no obstacle."""
 
     def __init__(self, width: int = 64):
         super().__init__()

@@ -37,7 +37,7 @@ def home(tmp_path_factory, monkeypatch) -> Path:
 
 @pytest.fixture(scope="session")
 def arrays(tmp_path_factory) -> str:
-    """A private source of little pictures, four classes by where a bright spot is."""
+    """A private source of little images, four classes by where a bright spot is."""
     generator = np.random.default_rng(0)
     labels = np.arange(240) % 4
     images = generator.integers(0, 60, (240, 8, 8), dtype=np.uint8)

@@ -32,9 +32,9 @@ import torch
 import sfumato
 from sfumato import DiceKey, FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, Sampler, open_source
 from sfumato.cli import main
-from sfumato.data import Records, Views, codes, dice_of, fingerprint, own_codes, put_aside, split
+from sfumato.data import Records, Views, codes, fingerprint, hold_out, own_codes, randomness_of, split
 from sfumato.gradients import tuner
-from sfumato.privacy import Draws, Entry, Fixed, PrivateSelection
+from sfumato.privacy import CandidateCount, Entry, Fixed, PrivateSelection
 from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
 from sfumato.runs import checkpoint, pins
 
@@ -84,13 +84,18 @@ def draws() -> dict[str, Any]:
     noisy = Noise(Gaussian(noise_multiplier=1.5), sensitivity=2.0, key=KEY).add(total, step=4)
     shown = Views(count=3, shift=2, flip=True).draw(KEY.generator("views", 0), 2, size=8)
     space = {"a": Choice(values=(1, 4, 16)), "b": Uniform(low=0, high=1), "c": LogUniform(low=0.1, high=10)}
-    laws = (Draws(mean=10), Draws(mean=10, shape=1), Draws(mean=3, shape=-0.5), Draws(mean=10, shape=math.inf))
+    laws = (
+        CandidateCount(mean=10),
+        CandidateCount(mean=10, shape=1),
+        CandidateCount(mean=3, shape=-0.5),
+        CandidateCount(mean=10, shape=math.inf),
+    )
     return {
         "Poisson": [Sampler(drawn(40, 8), KEY, records=40).draw(step).tolist() for step in range(4)],
         "full batch": Sampler(drawn(5, 5), KEY, records=5).draw(2).tolist(),
         "noise": {name: value.tolist() for name, value in noisy.items()},
         "views": [shown.down.tolist(), shown.right.tolist(), shown.mirrored.tolist()],
-        "window": dice_of(SECRET, EIGHT_PIXELS[0]).random(2).tolist(),
+        "window": randomness_of(SECRET, EIGHT_PIXELS[0]).random(2).tolist(),
         "number of candidates": [number_of_candidates(law, KEY) for law in laws],
         "settings": [
             {name: float(f"{value:.12g}") for name, value in settings_of(number, space, KEY).items()}
@@ -105,7 +110,7 @@ def records() -> dict[str, Any]:
     contents = [f"record {number}".encode() for number in range(30)]
     part = Records(images=EIGHT_PIXELS, labels=np.array([0, 1, 1]))
     source = open_source("digits", owner_key=SECRET, public=False)
-    smaller, validation = put_aside(source, SECRET, 0.1)
+    smaller, validation = hold_out(source, SECRET, 0.1)
     return {
         "positions": [split.position(SECRET, content) for content in contents[:4]],
         "test part": [number for number, content in enumerate(contents) if split.in_test(SECRET, content, 0.2)],
@@ -149,7 +154,11 @@ def promises() -> dict[str, Any]:
     ]
     selections = [
         PrivateSelection(plan=plan, draws=law, score_noise=noise)
-        for law, noise in ((Draws(mean=10), None), (Draws(mean=5, shape=1), 3), (Draws(mean=10, shape=math.inf), 2.5))
+        for law, noise in (
+            (CandidateCount(mean=10), None),
+            (CandidateCount(mean=5, shape=1), 3),
+            (CandidateCount(mean=10, shape=math.inf), 2.5),
+        )
     ]
     entries = [Entry.after(None, "begin", {"plan": plan.to_dict(), "é": [1, 2.5, None, True]})]
     for step in range(2):
@@ -243,7 +252,7 @@ def trained() -> dict[str, Any]:
     before = torch.get_num_threads()
     patch = pytest.MonkeyPatch()
     patch.setattr(tuner, "_MEASURED", {})
-    patch.setattr(tuner, "_fastest", lambda kernel, x, g: f"keep {kernel.ways()[0]}")
+    patch.setattr(tuner, "_fastest", lambda kernel, x, g: f"keep {kernel.methods()[0]}")
     try:
         for name, line in RUNS.items():
             told = io.StringIO()

@@ -139,7 +139,7 @@ def test_the_search_finds_the_largest_batch(benchmark, monkeypatch: pytest.Monke
     assert len(tried) < 14
 
 
-def test_the_picture_has_five_panels_and_is_the_same_each_time(benchmark, tmp_path: Path):
+def test_the_image_has_five_panels_and_is_the_same_each_time(benchmark, tmp_path: Path):
     scaling = benchmark("scaling")
     figures = {"ratio": 1.2, "lowest_ratio": 1.1, "highest_ratio": 1.3, "plain_milliseconds": 4.0}
     axes = {name: [{"value": value, **figures} for value in values] for name, values in scaling.POINTS.items()}

@@ -68,7 +68,7 @@ def run(digits_run, workplace) -> str:
 
 @pytest.fixture
 def spots_folder(tmp_path) -> Path:
-    """A private folder of two classes of little pictures."""
+    """A private folder of two classes of little images."""
     from PIL import Image
 
     place = tmp_path / "spots"

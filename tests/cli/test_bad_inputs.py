@@ -130,7 +130,7 @@ REFUSED = {
     "such as 1 or 16",
     "train digits QUICK --views 2 --shift 8": "--shift must be smaller than the image, got 8 for 8 pixels; give a "
     "shift of at most 7",
-    "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small pictures, "
+    "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small images, "
     "zoom for large ones",
     "train digits QUICK --zoom 9": "--zoom must lie between 1 and 4, got 9.0; give 1.2, or 1 for none",
     "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
@@ -265,7 +265,7 @@ REFUSED = {
     "size was 8 and is 9; give the data that the run began with, unchanged, or another --output",
     "train digits QUICK --output unfinished --threads 2": "what began there differs in its performance: threads was 1 "
     "and is 2; give the options that the run began with, or another --output",
-    "train no_key": "the dice key no_key/dice.key is missing or damaged, so the run cannot go on without throwing dice "
+    "train no_key": "the run key no_key/dice.key is missing or damaged, so the run cannot go on without drawing "
     "twice; end it with what it has (sfumato finish RUN), or start another run",
     "train edited_ledger": "line 2 of ledger.jsonl does not follow from the line before it; the ledger was changed by "
     "hand or damaged; restore it from a copy, or discard the run",
@@ -415,9 +415,9 @@ def test_what_is_no_text_is_refused_wherever_it_stands(workshop, monkeypatch, ca
 
 
 def test_folders_are_not_images_whatever_their_names(run, workplace, call):
-    picture = workplace / "new" / "x.png" / "0.png"
-    picture.parent.mkdir(parents=True)
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(picture)
+    image = workplace / "new" / "x.png" / "0.png"
+    image.parent.mkdir(parents=True)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(image)
     assert call(f"predict {run} new").splitlines()[0].startswith("new/x.png/0.png  ")
 
 

@@ -1,4 +1,4 @@
-"""sfumato dedup: which set loses its pictures, and who is told of it."""
+"""sfumato dedup: which set loses its images, and who is told of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def noise(count: int, seed: int) -> np.ndarray:
 
 @pytest.fixture
 def sets(workplace) -> tuple[str, str]:
-    """A public and a private archive; the private pictures 3, 7 and 41 are public, 7 as its mirror image."""
+    """A public and a private archive; the private images 3, 7 and 41 are public, 7 as its mirror image."""
     public, private = noise(60, 0), noise(50, 1)
     private[3], private[7], private[41] = public[5], public[9][:, ::-1], public[50]
     for name, images in (("public", public), ("private", private)):
@@ -41,7 +41,7 @@ def sets(workplace) -> tuple[str, str]:
     return "npz:public.npz", "npz:private.npz"
 
 
-def test_private_pictures_are_left_out_of_the_private_set(call, sets):
+def test_private_images_are_left_out_of_the_private_set(call, sets):
     found = json.loads(call(f"dedup {sets[0]} {sets[1]} --output d --json"))
     assert (found["exact"], found["near"], found["written"]) == (2, 1, "npz:d/private.npz")
     pairs = json.loads(Path("d/pairs.json").read_text())
@@ -88,7 +88,7 @@ def test_what_is_alike_is_not_called_the_same(call, sets, capsys):
     cases = (
         (
             "npz:near.npz",
-            "3 of 50 private pictures and 3 of 60 public ones are alike: 1 exact copy, 2 near ones.",
+            "3 of 50 private images and 3 of 60 public ones are alike: 1 exact copy, 2 near ones.",
             True,
         ),
         (f"{sets[1]} --drop none", "alike: 2 exact copies, 1 near one.", False),
@@ -98,10 +98,10 @@ def test_what_is_alike_is_not_called_the_same(call, sets, capsys):
         assert main(shlex.split(f"dedup {sets[0]} {options} --output {number}")) == 0
         printed = capsys.readouterr()
         assert words in printed.out
-        assert ("near ones may be other pictures that look alike" in printed.err) == hint
+        assert ("near ones may be other images that look alike" in printed.err) == hint
 
 
-def test_weights_that_know_a_private_picture_are_refused_until_it_is_left_out(call, sets):
+def test_weights_that_know_a_private_image_are_refused_until_it_is_left_out(call, sets):
     call(f"pretrain {sets[0]} --public --model linear --steps 2 --batch-size 10 --output pre --threads 1")
     fine = f"{QUICK.replace('--model linear', '')} --pretrained pre"
     line = call(f"train {sets[1]} {fine} --output no", status=1)
@@ -157,7 +157,7 @@ def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
     assert found["written"] == "csv:d/private.csv"
     assert found["private"] == 120
     twice = f"dedup folder:{spots_folder} folder:{spots_folder}"
-    assert "hold the same pictures; name the public set, then the private" in call(twice, status=1)
+    assert "hold the same images; name the public set, then the private" in call(twice, status=1)
     shutil.copytree(spots_folder, "shown")
     other = next(Path("shown").rglob("*.png"))
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (12, 12), np.uint8)).save(other)
@@ -168,7 +168,7 @@ def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
     assert pair["private"]["file"].startswith(str(spots_folder))
     assert Path(pair["private"]["file"]).name in Path("e/pairs.html").read_text()
     assert open_source("csv:d/private.csv", owner_key=KEY).train.files is not None
-    lines = Path("e/public.csv").read_text().splitlines()  # all copies of a picture are left out
+    lines = Path("e/public.csv").read_text().splitlines()  # all copies of an image are left out
     assert (lines[0], len(lines)) == ("path,label,split,filtered_by_private_data", 2)
     assert str(other) in lines[1]
     table = Path("d/private.csv").read_text().splitlines()

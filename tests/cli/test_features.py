@@ -41,7 +41,7 @@ def runs(workplace, wrn):
     (workplace / "runs" / "wrn").symlink_to(wrn)
 
 
-def test_from_pictures_to_a_private_model_that_takes_pictures(call, spots_folder):
+def test_from_images_to_a_private_model_that_takes_images(call, spots_folder):
     told = call(f"features folder:{spots_folder} {BACKBONE} --output cache")
     assert "D = 64" in told
     assert "keep the cache as private as these" not in told, "talk goes to standard error"
@@ -54,10 +54,10 @@ def test_from_pictures_to_a_private_model_that_takes_pictures(call, spots_folder
     assert json.loads(call(f"predict run {path} --json"))["predictions"][0]["score"] == pytest.approx(
         scores.max().item()
     )
-    on_pictures = json.loads(call(f"evaluate run folder:{spots_folder} --json"))
+    on_images = json.loads(call(f"evaluate run folder:{spots_folder} --json"))
     on_features = json.loads(call("evaluate run features:cache --json"))
-    assert on_pictures["accuracy"] == on_features["accuracy"]
-    assert on_pictures["loss"] == pytest.approx(on_features["loss"], rel=1e-5)
+    assert on_images["accuracy"] == on_features["accuracy"]
+    assert on_images["loss"] == pytest.approx(on_features["loss"], rel=1e-5)
     statement = json.loads(Path("run/statement.json").read_text())
     assert statement["circumstances"]["origins"] == ["public run"]
     assert statement["circumstances"]["read"] == ["examples", "classes"], "size and colour are the backbone's"
@@ -334,7 +334,7 @@ def test_refusals(call, command, words):
     assert not Path("c").exists()
 
 
-def test_pictures_that_memory_cannot_hold_stay_in_their_files(call, spots_folder, monkeypatch):
+def test_images_that_memory_cannot_hold_stay_in_their_files(call, spots_folder, monkeypatch):
     call(f"features folder:{spots_folder} {BACKBONE} --output held")
     call(f"train folder:{spots_folder} {QUICK} --model linear --seed 1 --output in-memory")
     monkeypatch.setattr("sfumato.data.files.MEMORY_SHARE", 0)

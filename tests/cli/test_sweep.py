@@ -36,7 +36,7 @@ class StopError(BaseException):
 
 @pytest.fixture
 def spots(workplace) -> str:
-    """A private archive of little pictures, four classes by where a bright spot is."""
+    """A private archive of little images, four classes by where a bright spot is."""
     generator = np.random.default_rng(0)
     labels = np.arange(480) % 4
     images = generator.integers(0, 60, (480, 8, 8), dtype=np.uint8)
@@ -436,7 +436,7 @@ def test_the_winner_is_the_best_by_its_noisy_score(call, spots, monkeypatch):
     assert settings["learning_rate"] == 0.2
 
 
-def test_candidates_have_dice_of_their_own(call, spots, monkeypatch):
+def test_candidates_have_randomness_of_their_own(call, spots, monkeypatch):
     keys = []
 
     def choose(place, *_):
@@ -561,7 +561,7 @@ def test_all_candidates_are_trained_by_the_plan_of_the_selection(call, spots, th
     assert len(plans) == 3
 
 
-def test_equal_settings_have_dice_of_their_own_under_a_seed_too(call, spots, three, monkeypatch):
+def test_equal_settings_have_randomness_of_their_own_under_a_seed_too(call, spots, three, monkeypatch):
     keys = []
 
     def choose(place, *_):

@@ -49,7 +49,7 @@ def unfinished(workplace, quick, monkeypatch):
 
 
 @pytest.fixture
-def pictures(workplace):
+def images(workplace):
     """Digits of the test part as PNG files ./pictures/NUMBER.png, with their labels."""
     records = open_source("digits", owner_key=bytes(32)).test
     Path("pictures").mkdir()
@@ -82,7 +82,7 @@ def test_train_tells_accuracy_statement_and_where_to_look_next(quick, capsys):
         assert said in printed.err
 
 
-def test_runs_without_an_output_get_names_of_their_own(call, quick, pictures):
+def test_runs_without_an_output_get_names_of_their_own(call, quick, images):
     for name in ("a", "b"):
         shutil.copytree("pictures", f"shop/{name}")
     few = quick.replace("--batch-size 64", "--batch-size 5")
@@ -139,7 +139,7 @@ def test_a_run_is_resumed_by_its_name(call, unfinished):
     call(f"verify {unfinished}")
 
 
-def test_a_run_on_private_pictures_is_resumed_from_elsewhere(call, quick, pictures, monkeypatch, workplace):
+def test_a_run_on_private_images_is_resumed_from_elsewhere(call, quick, images, monkeypatch, workplace):
     for name in ("a", "b"):
         shutil.copytree("pictures", f"shop/{name}")
 
@@ -155,7 +155,7 @@ def test_a_run_on_private_pictures_is_resumed_from_elsewhere(call, quick, pictur
     assert json.loads(call(f"train {workplace}/runs/shop --json"))["steps"] == 3
 
 
-def test_a_zoomed_run_reads_larger_pictures_and_is_resumed_with_them(call, quick, spots_folder, monkeypatch):
+def test_a_zoomed_run_reads_larger_images_and_is_resumed_with_them(call, quick, spots_folder, monkeypatch):
     seen = []
 
     def stop(job, *_, **__):
@@ -375,7 +375,7 @@ def test_evaluate_gives_the_accuracy_that_training_gave(call, run):
     assert "accuracy" in call(f"evaluate {run} digits")
 
 
-def test_predict_labels_files_and_folders_as_evaluation_does(call, run, pictures):
+def test_predict_labels_files_and_folders_as_evaluation_does(call, run, images):
     rows = json.loads(call(f"predict {run} pictures/03.png pictures --json"))["predictions"]
     assert [row["image"] for row in rows] == ["pictures/03.png", *(f"pictures/{number:02}.png" for number in range(20))]
     assert rows[0]["scores"] == rows[4]["scores"]
@@ -383,7 +383,7 @@ def test_predict_labels_files_and_folders_as_evaluation_does(call, run, pictures
         assert len(row["scores"]) == 3
         assert row["label"] == next(iter(row["scores"]))
         assert row["score"] == max(row["scores"].values())
-    right = [row["label"] == label for row, label in zip(rows[1:], pictures, strict=True)]
+    right = [row["label"] == label for row, label in zip(rows[1:], images, strict=True)]
     accuracy = json.loads(Path(run, "evaluation.json").read_text())["accuracy"]
     assert abs(np.mean(right) - accuracy) < 0.4
     table = call(f"predict {run} pictures/03.png --top 1")

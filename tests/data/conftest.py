@@ -1,4 +1,4 @@
-"""Pictures for the tests of the data room, written to a folder of their own."""
+"""Images for the tests of the data room, written to a folder of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def key() -> bytes:
 
 @pytest.fixture
 def class_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Make PATH/NAME/00.png, 01.png, ...: random grey pictures, a folder for each named count."""
+    """Make PATH/NAME/00.png, 01.png, ...: random grey images, a folder for each named count."""
 
     def make(where: str = "", *, size: tuple[int, int] = (8, 8), mode: str = "L", **counts: int) -> Path:
         generator = np.random.default_rng(len(where))

@@ -32,7 +32,7 @@ def refused(message: str) -> Callable[[Bad], Bad]:
     return register
 
 
-def picture(path: Path, side: int = 8) -> Path:
+def image(path: Path, side: int = 8) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((side, side), len(path.name), np.uint8)).save(path)
     return path
@@ -41,7 +41,7 @@ def picture(path: Path, side: int = 8) -> Path:
 def folder(path: Path, *names: str, side: int = 8, count: int = 3) -> str:
     for name in names:
         for number in range(count):
-            picture(path / name / f"{number}.png", side)
+            image(path / name / f"{number}.png", side)
     return f"folder:{path}"
 
 
@@ -80,7 +80,7 @@ def bound(path: Path) -> None:
 
 def listing(path: Path, text: str | bytes) -> str:
     for number in range(4):
-        picture(path / f"{number}.png")
+        image(path / f"{number}.png")
     (path / "t.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     return f"csv:{path}/t.csv"
 
@@ -230,7 +230,7 @@ def absent_folder(path):
 
 @refused("folder 'PATH/a.png' is a file; give the folder that holds the class folders, or use npz: or csv:")
 def file_as_folder(path):
-    return f"folder:{picture(path / 'a.png')}", {}
+    return f"folder:{image(path / 'a.png')}", {}
 
 
 @refused(
@@ -244,7 +244,7 @@ def empty_folder(path):
 @refused("image 'PATH/loose.png' lies outside every class folder; move it to the folder of its class")
 def images_without_class_folders(path):
     folder(path, "cat", "dog")
-    return f"folder:{picture(path / 'loose.png').parent}", {}
+    return f"folder:{image(path / 'loose.png').parent}", {}
 
 
 @refused(
@@ -273,7 +273,7 @@ def train_with_validation(path):
 
 @refused("image 'PATH/train/loose.png' lies outside every class folder; move it to the folder of its class")
 def loose_image_in_a_part(path):
-    picture(path / "train" / "loose.png")
+    image(path / "train" / "loose.png")
     return folder(path, "train/cat", "train/dog", "test/cat", "test/dog"), {}
 
 
@@ -295,13 +295,13 @@ def empty_class_folder(path):
 
 @refused("class 'emu' of 'folder:PATH' has a single image; add images of this class, or take the class out")
 def class_with_one_image(path):
-    picture(path / "emu" / "0.png")
+    image(path / "emu" / "0.png")
     return folder(path, "cat", "dog"), {}
 
 
 @refused("class 'emu' of 'folder:PATH' has a single training image; add images of this class, or take the class out")
 def class_with_one_training_image(path):
-    picture(path / "train" / "emu" / "0.png")
+    image(path / "train" / "emu" / "0.png")
     return folder(path, "train/cat", "test/cat", "test/emu"), {}
 
 
@@ -381,7 +381,7 @@ def pipe_as_folder(path):
 @refused("image 'PATH/cat/g.png' has 3.0 GB; make it smaller, or take it out")
 def file_larger_than_any_image(path):
     spec = folder(path, "cat", "dog")
-    os.truncate(picture(path / "cat" / "g.png"), 3 * 10**9)  # a hole, which takes no room on the disk
+    os.truncate(image(path / "cat" / "g.png"), 3 * 10**9)  # a hole, which takes no room on the disk
     return spec, {}
 
 
@@ -475,7 +475,7 @@ def empty_image(path):
 @refused("'PATH/cat/2.png' is not an image that can be read; replace the file, or take it out")
 def text_with_the_name_of_an_image(path):
     spec = folder(path, "cat", "dog")
-    (path / "cat" / "2.png").write_text("not a picture")
+    (path / "cat" / "2.png").write_text("not an image")
     return spec, {}
 
 
@@ -870,7 +870,7 @@ def image_and_a_link_to_it(path):
     "one record covers one line"
 )
 def image_with_two_names(path):
-    os.link(picture(path / "0.png"), path / "hard.png")
+    os.link(image(path / "0.png"), path / "hard.png")
     return listing(path, "path,label\n0.png,cat\nhard.png,dog\n"), {}
 
 
@@ -1081,7 +1081,7 @@ def test_an_archive_that_the_free_memory_cannot_hold_is_not_called_broken(tmp_pa
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_lines_of_a_table_may_be_long_and_end_in_any_way(newline, tmp_path, key, monkeypatch):
     for number in range(8):
-        picture(tmp_path / f"{number}.png")
+        image(tmp_path / f"{number}.png")
     lines = ["path,label,split", *(f"{at}.png,{'ab'[at % 2]},{'train' if at < 4 else 'test'}" for at in range(8))]
     (tmp_path / "t.csv").write_bytes(newline.join([*lines, ""]).encode())
     monkeypatch.setattr(table, "LONGEST_LINE", 19)

@@ -17,7 +17,7 @@ KEY = bytes(range(32))
 
 @pytest.fixture
 def photos(tmp_path):
-    """The same sixteen pictures, in two classes, as PNG, as lossless TIFF, and as arrays."""
+    """The same sixteen images, in two classes, as PNG, as lossless TIFF, and as arrays."""
     generator = np.random.default_rng(0)
     images = generator.integers(256, size=(16, 20, 24, 3), dtype=np.uint8)
     labels = np.arange(16) % 2
@@ -40,7 +40,7 @@ def opened(spec: str, key: bytes = KEY, **declared):
     return open_source(spec, owner_key=key, **declared)
 
 
-def test_the_same_pictures_are_known_again_in_every_format_and_size(photos):
+def test_the_same_images_are_known_again_in_every_format_and_size(photos):
     sources = {kind: opened(spec) for kind, spec in photos.items()}
     assert len({source.material for source in sources.values()}) == 3
     assert len({source.pixels for source in sources.values()}) == 1
@@ -58,7 +58,7 @@ def test_another_owner_s_codes_are_unrelated(photos):
     assert not known_again(own_codes(one.train, KEY), own_codes(other.train, bytes(32))).any()
 
 
-def test_one_picture_more_is_another_material_and_the_others_are_known_again(photos, tmp_path):
+def test_one_image_more_is_another_material_and_the_others_are_known_again(photos, tmp_path):
     Image.new("RGB", (24, 20), "red").save(tmp_path / "png" / "train" / "0" / "more.png")
     more, before = opened(photos["png"]), opened(photos["npz"])
     assert not set(more.materials) & set(before.materials)
@@ -68,22 +68,22 @@ def test_one_picture_more_is_another_material_and_the_others_are_known_again(pho
 pixels = st.tuples(st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 3]), st.binary(min_size=48, max_size=48))
 
 
-def picture(drawn) -> np.ndarray:
+def image(drawn) -> np.ndarray:
     height, width, depth, content = drawn
     return np.frombuffer(content, np.uint8)[: height * width * depth].reshape(height, width, depth)
 
 
 @given(pixels, pixels)
 def test_a_code_is_that_of_the_pixels_and_their_shape(first, second):
-    one, two = picture(first), picture(second)
+    one, two = image(first), image(second)
     same = one.shape[:2] == two.shape[:2] and bool((one == two).all())
     assert (pixel_code(KEY, one) == pixel_code(KEY, two)) == same
     grey = one[:, :, :1]
-    assert pixel_code(KEY, grey) == pixel_code(KEY, np.repeat(grey, 3, axis=2)), "of grey pictures one channel counts"
+    assert pixel_code(KEY, grey) == pixel_code(KEY, np.repeat(grey, 3, axis=2)), "of grey images one channel counts"
 
 
 @pytest.mark.parametrize("channel", [0, 1, 2])
-def test_pictures_that_differ_in_one_channel_alone_have_different_codes(channel):
+def test_images_that_differ_in_one_channel_alone_have_different_codes(channel):
     for one in (np.random.default_rng(0).integers(256, size=(4, 5, 3), dtype=np.uint8), np.zeros((4, 5, 3), np.uint8)):
         other = one.copy()
         other[2, 3, channel] ^= 1

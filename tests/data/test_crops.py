@@ -1,4 +1,4 @@
-"""Random windows: functions of their own picture and its own dice."""
+"""Random windows: functions of their own image and its own randomness."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
-from sfumato.data import InceptionCrops, dice_of
+from sfumato.data import InceptionCrops, randomness_of
 from sfumato.data.crops import _window
 
 
 @settings(max_examples=200, deadline=None)
 @given(height=st.integers(1, 300), width=st.integers(1, 300), seed=st.integers(0, 2**32))
-def test_a_window_lies_in_the_picture(height, width, seed):
+def test_a_window_lies_in_the_image(height, width, seed):
     top, left, high, wide = _window(height, width, np.random.default_rng(seed))
     assert 0 <= top <= top + high <= height
     assert 0 <= left <= left + wide <= width
@@ -33,13 +33,13 @@ def test_areas_and_ratios_are_those_of_inception():
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_one_pictures_windows_know_nothing_of_the_others(flip):
+def test_one_images_windows_know_nothing_of_the_others(flip):
     images = np.random.default_rng(0).integers(0, 256, (4, 24, 24, 3), dtype=np.uint8)
     crops = InceptionCrops(count=3, resolution=16, interpolation="bicubic", flip=flip)
 
     def views(chosen):
         pixels = torch.from_numpy(images[chosen]).permute(0, 3, 1, 2).float()
-        return crops.apply(pixels, [dice_of(bytes(32), image) for image in images[chosen]])
+        return crops.apply(pixels, [randomness_of(bytes(32), image) for image in images[chosen]])
 
     whole = views([0, 1, 2, 3])
     assert whole.shape == (4, 3, 3, 16, 16)
@@ -47,10 +47,10 @@ def test_one_pictures_windows_know_nothing_of_the_others(flip):
     assert whole.min() >= 0
     assert whole.max() <= 255
     assert not torch.equal(whole[0, 0], whole[0, 1])
-    other = [dice_of(bytes([1]) * 32, image) for image in images]
+    other = [randomness_of(bytes([1]) * 32, image) for image in images]
     assert not torch.equal(crops.apply(torch.from_numpy(images).permute(0, 3, 1, 2).float(), other), whole)
 
 
-def test_dice_that_do_not_fit_are_refused():
+def test_randomness_that_do_not_fit_are_refused():
     with pytest.raises(SfumatoError, match="2 generators do not belong together"):
         InceptionCrops(count=1, resolution=4).apply(torch.zeros(3, 1, 8, 8), [np.random.default_rng(0)] * 2)

@@ -1,4 +1,4 @@
-"""Near duplicates: planted ones are found, others are not, and one private picture says nothing of another."""
+"""Near duplicates: planted ones are found, others are not, and one private image says nothing of another."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ KINDS = ("exact", "crop", "shift", "jpeg", "flip", "resize", "whole")
 
 
 def scenes(count: int, seed: int) -> np.ndarray:
-    """Made-up pictures with edges and colours at all scales, uint8 (count, 32, 32, 3)."""
+    """Made-up images with edges and colours at all scales, uint8 (count, 32, 32, 3)."""
     generator = np.random.default_rng(seed)
-    pictures = np.zeros((count, 32, 32, 3))
+    images = np.zeros((count, 32, 32, 3))
     for side in (2, 4, 8, 16):
         coarse = generator.normal(size=(count, side, side, 3)) * 40 * (4 / side) ** 0.5
-        pictures += coarse.repeat(32 // side, 1).repeat(32 // side, 2)
-    return (pictures + 128).clip(0, 255).astype(np.uint8)
+        images += coarse.repeat(32 // side, 1).repeat(32 // side, 2)
+    return (images + 128).clip(0, 255).astype(np.uint8)
 
 
-def planted(picture: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
-    image = Image.fromarray(picture)
+def planted(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
+    image = Image.fromarray(image)
     if kind == "crop":
         side = int(generator.integers(26, 31))
         left, top = generator.integers(0, 33 - side, 2)
         image = image.crop((left, top, left + side, top + side)).resize((32, 32), Image.Resampling.BILINEAR)
     elif kind == "shift":
         right, down = generator.integers(-4, 5, 2)
-        padded = np.pad(picture, ((4, 4), (4, 4), (0, 0)), mode="reflect")
+        padded = np.pad(image, ((4, 4), (4, 4), (0, 0)), mode="reflect")
         image = Image.fromarray(padded[4 + down : 36 + down, 4 + right : 36 + right])
     elif kind == "jpeg":
         memory = io.BytesIO()
@@ -55,7 +55,7 @@ def test_planted_copies_are_found_and_nothing_else(public):
     chosen, public = generator.integers(0, 200, 90), public.copy()
     private = scenes(200, 2)
     for place, source in enumerate(chosen):
-        if KINDS[place % len(KINDS)] == "whole":  # the public picture is a crop of the private one
+        if KINDS[place % len(KINDS)] == "whole":  # the public image is a crop of the private one
             source = chosen[place] = 200 + place
             private[place], public[source] = public[source], planted(public[source], "crop", generator)
             continue
@@ -72,7 +72,7 @@ def test_planted_copies_are_found_and_nothing_else(public):
             assert all(pairs[place].mirrored for place in places)
 
 
-def test_a_private_picture_is_looked_for_by_itself(public, monkeypatch):
+def test_a_private_image_is_looked_for_by_itself(public, monkeypatch):
     generator = np.random.default_rng(3)
     private = np.stack([planted(public[place], KINDS[place % 6], generator) for place in range(40)])
     whole = {pair.private: (pair.public, pair.mirrored) for pair in find_duplicates(public, private)}
@@ -94,7 +94,7 @@ def test_the_pieces_of_the_public_set_do_not_matter(public, monkeypatch):
     assert [pair.public for pair in before] == list(range(0, 300, 7))
 
 
-def test_blank_pictures_match_only_blank_ones():
+def test_blank_images_match_only_blank_ones():
     blank, white = np.zeros((1, 32, 32, 3), np.uint8), np.full((1, 32, 32, 3), 255, np.uint8)
     assert [pair.exact for pair in find_duplicates(blank, blank)] == [True]
     assert find_duplicates(blank, white) == []
@@ -106,7 +106,7 @@ def test_nothing_is_found_in_nothing(public):
     assert find_duplicates(public, public[:0]) == []
 
 
-def test_other_pictures_are_refused(public):
+def test_other_images_are_refused(public):
     with pytest.raises(SfumatoError, match=r"private must be uint8 \(n, 32, 32, 3\)"):
         find_duplicates(public, public[:, :16])
     with pytest.raises(SfumatoError, match="limit must be positive"):
@@ -122,7 +122,7 @@ def test_alike_at_a_glance_is_no_duplicate(monkeypatch):
     skies[:, :16] = 220
     skies[:, 16:] = 60
     skies += generator.normal(scale=22, size=(40, 16, 16, 3)).repeat(2, 1).repeat(2, 2)
-    pictures = skies.clip(0, 255).astype(np.uint8)
-    assert not find_duplicates(pictures[:20], pictures[20:])
+    images = skies.clip(0, 255).astype(np.uint8)
+    assert not find_duplicates(images[:20], images[20:])
     monkeypatch.setattr(duplicates, "_DETAIL", np.inf)
-    assert len(find_duplicates(pictures[:20], pictures[20:])) > 10, "the whole alone would not tell them apart"
+    assert len(find_duplicates(images[:20], images[20:])) > 10, "the whole alone would not tell them apart"

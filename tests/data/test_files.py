@@ -1,4 +1,4 @@
-"""Pictures that stay in their files are those that memory would hold."""
+"""Images that stay in their files are those that memory would hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     """Photographs of two classes: of any shape, in colour and grey."""
     place, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
     for name in ("cat", "dog"):
@@ -40,8 +40,8 @@ def both(spec, **declared):
     start=st.integers(0, 30),
     declared=st.fixed_dictionaries({}, optional={"size": st.integers(4, 16), "channels": st.sampled_from([1, 3])}),
 )
-def test_they_are_decoded_as_in_memory(pictures, rows, start, declared):
-    held, left = both(f"folder:{pictures}", **declared)
+def test_they_are_decoded_as_in_memory(images, rows, start, declared):
+    held, left = both(f"folder:{images}", **declared)
     for fact in ("fingerprint", "material", "read", "size", "channels"):
         assert getattr(held, fact) == getattr(left, fact)
     for one, other in ((held.train, left.train), (held.test, left.test)):
@@ -62,8 +62,8 @@ def test_they_are_decoded_as_in_memory(pictures, rows, start, declared):
         assert other.nbytes == 0
 
 
-def test_users_stay_with_their_pictures(pictures, tmp_path):
-    lines = ["path,label,user", *(f"{file},{file.parent.name},u{file.stem[-1]}" for file in pictures.glob("*/*"))]
+def test_users_stay_with_their_images(images, tmp_path):
+    lines = ["path,label,user", *(f"{file},{file.parent.name},u{file.stem[-1]}" for file in images.glob("*/*"))]
     (tmp_path / "table.csv").write_text("\n".join(lines))
     held, left = both(f"csv:{tmp_path / 'table.csv'}", test_fraction=0.5)
     assert np.array_equal(held.train.users, left.train.users)
@@ -71,21 +71,21 @@ def test_users_stay_with_their_pictures(pictures, tmp_path):
     assert np.array_equal(held.train.chosen(mask).users, left.train.chosen(mask).users)
 
 
-def test_broken_ones_are_refused_before_anything_is_done(pictures, tmp_path, monkeypatch):
+def test_broken_ones_are_refused_before_anything_is_done(images, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MEMORY_SHARE", 0)
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
-        for file in (pictures / name).iterdir():
+        for file in (images / name).iterdir():
             (tmp_path / name / file.name).write_bytes(file.read_bytes())
     (tmp_path / "dog" / "7.png").write_bytes((tmp_path / "dog" / "7.png").read_bytes()[:60])
     with pytest.raises(SfumatoError, match=r"dog/7\.png' is broken or cut short"):
         open_source(f"folder:{tmp_path}", owner_key=KEY, size=8, channels=3)
 
 
-def test_progress_counts_files_then_records(pictures, monkeypatch):
+def test_progress_counts_files_then_records(images, monkeypatch):
     monkeypatch.setattr(files, "MEMORY_SHARE", 0)
     monkeypatch.setattr(file_records, "_BLOCK", 5)
     told = []
-    source = open_source(f"folder:{pictures}", owner_key=KEY, progress=lambda *figures: told.append(figures))
+    source = open_source(f"folder:{images}", owner_key=KEY, progress=lambda *figures: told.append(figures))
     assert told[:24] == [(done, 24) for done in range(1, 25)]
     assert told[24:] == [(len(source.train), 24), (24, 24)]

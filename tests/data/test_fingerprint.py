@@ -68,7 +68,7 @@ def test_it_is_the_same_for_the_same_data_and_unlike_under_another_key(key):
     assert int(value, 16) >= 0
 
 
-def test_sixty_thousand_pictures_take_well_under_a_second(key):
+def test_sixty_thousand_images_take_well_under_a_second(key):
     images = np.zeros((60_000, 28, 28, 1), np.uint8)
     part = Records(images=images, labels=np.zeros(60_000, np.int64))
     start = time.process_time()

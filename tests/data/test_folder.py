@@ -42,7 +42,7 @@ def test_numbered_classes_come_in_the_order_of_their_numbers(class_folder, key):
     assert open_source(f"folder:{folder}", owner_key=key).classes == ("0", "9", "10")
 
 
-def test_one_coloured_picture_makes_all_three_channels(class_folder, key):
+def test_one_coloured_image_makes_all_three_channels(class_folder, key):
     folder = class_folder(cat=9, dog=9)
     assert open_source(f"folder:{folder}", owner_key=key).channels == 1
     Image.new("RGB", (8, 8), "red").save(folder / "cat" / "red.png")
@@ -69,7 +69,7 @@ def test_progress_counts_every_file(class_folder, key):
     assert seen == [(number, 12) for number in range(1, 13)]
 
 
-def test_copies_of_a_picture_stay_on_one_side(class_folder, key):
+def test_copies_of_an_image_stay_on_one_side(class_folder, key):
     folder = class_folder(cat=20, dog=20)
     for file in list((folder / "cat").iterdir()):
         (folder / "dog" / f"copy{file.name}").write_bytes(file.read_bytes())
@@ -78,7 +78,7 @@ def test_copies_of_a_picture_stay_on_one_side(class_folder, key):
     assert not train & test
 
 
-def test_real_pictures_through_files(mnist, tmp_path, key):
+def test_real_images_through_files(mnist, tmp_path, key):
     with np.load(mnist) as archive:
         images, labels = archive["x_test"][:90], archive["y_test"][:90]
     for number, (image, label) in enumerate(zip(images, labels, strict=True)):

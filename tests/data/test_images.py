@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import images as pictures
+from sfumato.data import images
 
 NAME = Path("some.png")
 
@@ -20,7 +20,7 @@ def encoded(image, form="PNG", **options):
 
 
 def decoded(image, form="PNG", size=8, channels=3, **options):
-    return pictures.decode(encoded(image, form, **options), NAME, size=size, channels=channels)
+    return images.decode(encoded(image, form, **options), NAME, size=size, channels=channels)
 
 
 def grey(values):
@@ -63,7 +63,7 @@ def test_exif_orientation_is_obeyed():
 def test_an_animation_gives_its_first_frame():
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert pictures.decode(data, NAME, size=8, channels=3)[0, 0].tolist() == [255, 0, 0]
+    assert images.decode(data, NAME, size=8, channels=3)[0, 0].tolist() == [255, 0, 0]
 
 
 def test_the_centre_square_is_kept_and_brought_to_size():
@@ -82,7 +82,7 @@ def test_shrinking_averages_instead_of_skipping():
     assert decoded(grey(checks), channels=1).mean() == pytest.approx(127.5, abs=2)
 
 
-def test_large_jpegs_are_unpacked_at_a_fraction_with_the_same_picture():
+def test_large_jpegs_are_unpacked_at_a_fraction_with_the_same_image():
     smooth = np.add.outer(np.arange(640), np.arange(640)) / 1278 * 255
     exact = decoded(grey(smooth.astype(np.uint8)), "PNG", size=16, channels=1).astype(int)
     drafted = decoded(grey(smooth.astype(np.uint8)), "JPEG", size=16, channels=1, quality=95).astype(int)
@@ -96,9 +96,9 @@ def test_colour_to_grey_and_back():
 
 
 def test_headers_tell_grey_and_the_shorter_side():
-    assert pictures.header(encoded(grey(RAMP)), NAME) == pictures.Header(shorter_side=8, grey=True)
-    colour = pictures.header(encoded(Image.new("RGB", (20, 30))), NAME)
-    assert colour == pictures.Header(shorter_side=20, grey=False)
+    assert images.header(encoded(grey(RAMP)), NAME) == images.Header(shorter_side=8, grey=True)
+    colour = images.header(encoded(Image.new("RGB", (20, 30))), NAME)
+    assert colour == images.Header(shorter_side=20, grey=False)
 
 
 def test_arrays_follow_the_rule_of_files():
@@ -106,28 +106,28 @@ def test_arrays_follow_the_rule_of_files():
     for channels in (1, 3):
         batch = generator.integers(256, size=(3, 12, 20, channels), dtype=np.uint8)
         for wanted in (1, 3):
-            done = pictures.prepare_array(batch, size=9, channels=wanted)
+            done = images.prepare_array(batch, size=9, channels=wanted)
             for image, result in zip(batch, done, strict=True):
                 source = Image.fromarray(image[..., 0] if channels == 1 else image)
                 assert np.array_equal(decoded(source, size=9, channels=wanted), result)
-    assert pictures.prepare_array(batch[:, :, :12], size=12, channels=3).base is batch  # nothing to do, nothing copied
+    assert images.prepare_array(batch[:, :, :12], size=12, channels=3).base is batch  # nothing to do, nothing copied
 
 
-def test_a_picture_that_claims_too_many_pixels_is_refused(monkeypatch):
+def test_an_image_that_claims_too_many_pixels_is_refused(monkeypatch):
     data = encoded(grey(RAMP))
-    monkeypatch.setattr(pictures, "LARGEST_PICTURE", 63)
-    for read in (pictures.header, lambda *given: pictures.decode(*given, size=8, channels=1)):
+    monkeypatch.setattr(images, "LARGEST_IMAGE", 63)
+    for read in (images.header, lambda *given: images.decode(*given, size=8, channels=1)):
         with pytest.raises(SfumatoError, match="would unpack to more than 63 pixels; make it smaller"):
             read(data, NAME)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)
-    with pictures.quiet_decoder(), pytest.raises(SfumatoError, match="would unpack"):
-        pictures.header(data, NAME)
+    with images.quiet_decoder(), pytest.raises(SfumatoError, match="would unpack"):
+        images.header(data, NAME)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
     with pytest.raises(SfumatoError, match="would unpack"):
-        pictures.header(data, NAME)
+        images.header(data, NAME)
 
 
 def test_a_file_in_a_format_that_runs_programs_is_no_image():
     data = encoded(Image.new("RGB", (8, 8)), "EPS")
     with pytest.raises(SfumatoError, match="is not an image that can be read"):
-        pictures.decode(data, NAME, size=8, channels=3)
+        images.decode(data, NAME, size=8, channels=3)

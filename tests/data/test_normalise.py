@@ -1,4 +1,4 @@
-"""Public constants, and the same picture whichever way it comes."""
+"""Public constants, and the same image whichever way it comes."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_each_channel_has_its_constants():
     assert result.is_contiguous()
 
 
-def test_a_picture_does_not_depend_on_its_batch_and_input_is_untouched():
+def test_an_image_does_not_depend_on_its_batch_and_input_is_untouched():
     transform, before = Transform(size=9, channels=3), PIXELS.copy()
     whole = transform(PIXELS)
     assert torch.equal(whole[2:3], transform(PIXELS[2:3]))
@@ -75,7 +75,7 @@ def test_bad_constants_are_refused(change, message):
         Transform(**{"size": 9, "channels": 3, **change})
 
 
-def test_other_pictures_are_refused():
+def test_other_images_are_refused():
     transform = Transform(size=9, channels=1)
     for images in (PIXELS, PIXELS[..., :1] / 255):
         with pytest.raises(SfumatoError, match=r"images must be uint8 \(n, 9, 9, 1\), got torch"):

@@ -46,7 +46,7 @@ def test_a_declared_order_renumbers_the_labels(class_folder, key):
         assert np.array_equal(np.array([2, 0])[before.labels], after.labels)
 
 
-def pictures_of(part):
+def images_of(part):
     return {image.tobytes() for image in part.images}
 
 
@@ -80,11 +80,11 @@ def test_taking_records_away_moves_no_other(form, class_folder, key):
     whole = open_source(form(folder, names), **options)
     assert len(whole.test) > 5
     assert len(whole.train) > 5
-    assert not pictures_of(whole.train) & pictures_of(whole.test)
+    assert not images_of(whole.train) & images_of(whole.test)
     for kept in (names[1:], names[:-1], names[::2]):
         some = open_source(form(folder, kept), **options)
-        assert pictures_of(some.train) <= pictures_of(whole.train)
-        assert pictures_of(some.test) <= pictures_of(whole.test)
+        assert images_of(some.train) <= images_of(whole.train)
+        assert images_of(some.test) <= images_of(whole.test)
         assert len(some.train) + len(some.test) == len(kept)
         assert some.fingerprint != whole.fingerprint
 
@@ -92,12 +92,12 @@ def test_taking_records_away_moves_no_other(form, class_folder, key):
 def test_another_key_splits_otherwise(class_folder, key):
     spec = f"folder:{class_folder(cat=30, dog=30)}"
     first, second = (open_source(spec, owner_key=each) for each in (key, key[::-1]))
-    assert pictures_of(first.test) != pictures_of(second.test)
+    assert images_of(first.test) != images_of(second.test)
     assert first.fingerprint != second.fingerprint
     assert first.fingerprint == open_source(spec, owner_key=key).fingerprint
 
 
-def test_the_display_form_tells_no_picture_and_no_key(key):
+def test_the_display_form_tells_no_image_and_no_key(key):
     shown = repr(open_source("digits", owner_key=key))
     assert "array" not in shown
     assert "fingerprint" not in shown

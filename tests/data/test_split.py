@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.data import open_source, put_aside
+from sfumato.data import hold_out, open_source
 from sfumato.data.split import in_test, position
 
 contents = st.lists(st.binary(max_size=20), max_size=20)
@@ -46,7 +46,7 @@ def test_a_record_has_one_code_whatever_is_made_of_it(tmp_path):
     assert small.fingerprint != whole.fingerprint
     assert small.material == whole.material
     assert np.array_equal(small.train.codes, whole.train.codes)
-    sides = [put_aside(source, bytes(32), 0.3)[1].labels.tolist() for source in (small, whole)]
+    sides = [hold_out(source, bytes(32), 0.3)[1].labels.tolist() for source in (small, whole)]
     assert sides[0] == sides[1]
     np.savez(tmp_path / "b.npz", x=images[::-1], y=np.arange(40) % 2)
     assert open_source(f"npz:{tmp_path / 'b.npz'}", owner_key=bytes(32)).material == whole.material

@@ -32,7 +32,7 @@ def test_relative_and_absolute_paths_in_the_given_parts(files, key):
     assert source.train.users is None
 
 
-def test_one_users_pictures_stay_on_one_side(files, key):
+def test_one_users_images_stay_on_one_side(files, key):
     folder, names = files
     lines = ["path,label,user"]
     lines += [f"{name},{'cat' if number % 2 else 'dog'},u{number // 4}" for number, name in enumerate(names)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Records, open_source, put_aside
+from sfumato.data import Records, hold_out, open_source
 
 KEY = bytes(range(32))
 
@@ -26,38 +26,38 @@ def with_train(source, keep):
 
 
 def test_every_record_is_on_one_side(source):
-    rest, aside = put_aside(source, KEY, 0.2)
-    assert sorted(contents(rest.train) + contents(aside)) == sorted(contents(source.train))
-    assert not set(contents(rest.train)) & set(contents(aside))
-    assert abs(len(aside) / len(source.train) - 0.2) < 0.04
+    rest, held_out = hold_out(source, KEY, 0.2)
+    assert sorted(contents(rest.train) + contents(held_out)) == sorted(contents(source.train))
+    assert not set(contents(rest.train)) & set(contents(held_out))
+    assert abs(len(held_out) / len(source.train) - 0.2) < 0.04
     assert rest.test is source.test
 
 
 def test_the_promise_counts_a_public_number(source):
-    rest, _ = put_aside(replace(source, examples=1000), KEY, 0.1)
+    rest, _ = hold_out(replace(source, examples=1000), KEY, 0.1)
     assert rest.examples == 900
 
 
 def test_a_record_moves_no_other_and_order_does_not_matter(source):
-    _, aside = put_aside(source, KEY, 0.2)
+    _, held_out = hold_out(source, KEY, 0.2)
     generator = np.random.default_rng(0)
     for keep in (np.arange(1, len(source.train)), generator.permutation(len(source.train))[:-100]):
-        _, again = put_aside(with_train(source, keep), KEY, 0.2)
+        _, again = hold_out(with_train(source, keep), KEY, 0.2)
         left = {source.train.images[place].tobytes() for place in keep}
-        assert set(contents(again)) == set(contents(aside)) & left
+        assert set(contents(again)) == set(contents(held_out)) & left
 
 
 def test_another_key_gives_another_part(source):
-    parts = [set(contents(put_aside(source, key, 0.2)[1])) for key in (KEY, bytes(32))]
+    parts = [set(contents(hold_out(source, key, 0.2)[1])) for key in (KEY, bytes(32))]
     assert parts[0] != parts[1]
     assert 0 < len(parts[0] & parts[1]) < 0.6 * len(parts[0])
 
 
 def test_the_part_is_bound_to_the_data_and_the_share(source):
     found = {
-        put_aside(source, KEY, 0.2)[0].fingerprint,
-        put_aside(source, KEY, 0.1)[0].fingerprint,
-        put_aside(replace(source, fingerprint="0" * 64), KEY, 0.2)[0].fingerprint,
+        hold_out(source, KEY, 0.2)[0].fingerprint,
+        hold_out(source, KEY, 0.1)[0].fingerprint,
+        hold_out(replace(source, fingerprint="0" * 64), KEY, 0.2)[0].fingerprint,
         source.fingerprint,
     }
     assert len(found) == 4
@@ -66,7 +66,7 @@ def test_the_part_is_bound_to_the_data_and_the_share(source):
 def test_a_share_that_leaves_nothing_is_refused_without_a_count(source):
     few = with_train(source, np.arange(3))
     with pytest.raises(SfumatoError, match=r"validation 1e-06 of the training examples puts none of them aside"):
-        put_aside(few, KEY, 1e-6)
+        hold_out(few, KEY, 1e-6)
     for share in (0, 1, "a"):
         with pytest.raises(SfumatoError, match="validation"):
-            put_aside(source, KEY, share)
+            hold_out(source, KEY, share)

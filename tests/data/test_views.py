@@ -58,7 +58,7 @@ def test_every_move_is_equally_likely_and_views_are_independent():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_without_moves_and_mirrors_views_are_the_picture_itself_and_cost_no_dice(count):
+def test_without_moves_and_mirrors_views_are_the_image_itself_and_cost_no_randomness(count):
     generator = np.random.default_rng(0)
     views = Views(count=count)
     images = torch.rand(3, 1, 8, 8)
@@ -75,7 +75,7 @@ def test_a_single_view_may_be_moved_and_mirrored():
     assert abs(draws.mirrored.mean() - 0.5) < 5 * 0.5 / np.sqrt(4000)
 
 
-def test_zoom_cuts_windows_out_of_the_enlarged_picture():
+def test_zoom_cuts_windows_out_of_the_enlarged_image():
     views = Views(count=4, zoom=1.25, flip=True)
     images = torch.rand(6, 3, 16, 16)
     draws = views.draw(np.random.default_rng(3), 6, size=16)
@@ -92,7 +92,7 @@ def test_zoom_cuts_windows_out_of_the_enlarged_picture():
 
 
 @pytest.mark.parametrize(("size", "side"), [(16, 19), (20, 24)])
-def test_zoom_cuts_windows_out_of_a_picture_that_is_larger_already(size, side):
+def test_zoom_cuts_windows_out_of_an_image_that_is_larger_already(size, side):
     views = Views(count=2, zoom=1.2)
     assert views.side(size) == side
     images = torch.randint(256, (300, 1, side, side), dtype=torch.uint8)
@@ -111,7 +111,7 @@ def test_zoom_cuts_windows_out_of_a_picture_that_is_larger_already(size, side):
         )
 
 
-def test_equal_dice_give_equal_views():
+def test_equal_randomness_give_equal_views():
     views = Views(count=3, shift=2, flip=True)
     draws = [views.draw(np.random.default_rng(7), 4, size=8) for _ in range(2)]
     images = torch.arange(4 * 64, dtype=torch.uint8).reshape(4, 1, 8, 8)

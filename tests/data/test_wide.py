@@ -14,7 +14,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform, open_source
-from sfumato.data import images as pictures
+from sfumato.data import images as images
 from sfumato.data.levels import Levels
 
 NAME = Path("x-ray")
@@ -28,7 +28,7 @@ UNDECLARED = (
 
 
 def decoded(content: bytes, levels: Levels | None, channels: int = 1) -> np.ndarray:
-    return pictures.decode(content, NAME, size=8, channels=channels, levels=levels)
+    return images.decode(content, NAME, size=8, channels=channels, levels=levels)
 
 
 def png(values: np.ndarray, kind: int, more: bytes = b"") -> bytes:
@@ -111,8 +111,8 @@ def test_greys_of_16_bits_are_right_with_a_declaration_and_refused_without(make)
     assert np.array_equal(decoded(content, SIXTEEN)[..., 0], np.rint(XRAY / 257))
     window = Levels(window=(1000, 3000))
     assert np.array_equal(decoded(content, window)[..., 0], np.rint((XRAY.clip(1000, 3000) - 1000) * 255 / 2000))
-    assert pictures.header(content, NAME, levels=TWELVE).grey
-    for refused in (lambda: decoded(content, None), lambda: pictures.header(content, NAME)):
+    assert images.header(content, NAME, levels=TWELVE).grey
+    for refused in (lambda: decoded(content, None), lambda: images.header(content, NAME)):
         with pytest.raises(SfumatoError) as raised:
             refused()
         assert str(raised.value) == UNDECLARED

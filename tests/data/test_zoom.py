@@ -1,4 +1,4 @@
-"""Zoom reads larger training pictures out of their originals, and leaves all else as it is."""
+"""Zoom reads larger training images out of their originals, and leaves all else as it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError
-from sfumato.data import FileRecords, Records, Transform, Views, files, open_source, put_aside
+from sfumato.data import FileRecords, Records, Transform, Views, files, hold_out, open_source
 from sfumato.data.images import prepare
 
 KEY = bytes(range(32))
@@ -21,7 +21,7 @@ SIZE, ZOOM, SIDE = 20, 1.2, 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Pictures of two classes, larger than the views and full of detail."""
+    """Images of two classes, larger than the views and full of detail."""
     place, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
     for name in ("cat", "dog"):
         (place / name).mkdir()
@@ -42,14 +42,14 @@ def equal(one: Records | FileRecords, other: Records | FileRecords) -> bool:
     return np.array_equal(one.take(slice(None)), other.take(slice(None)))
 
 
-def sharpness(pictures: torch.Tensor) -> float:
-    """Variance of the Laplacian of pictures (n, C, H, W)."""
+def sharpness(images: torch.Tensor) -> float:
+    """Variance of the Laplacian of images (n, C, H, W)."""
     kernel = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]]).expand(3, 1, 3, 3)
-    return functional.conv2d(pictures, kernel, groups=3).var().item()
+    return functional.conv2d(images, kernel, groups=3).var().item()
 
 
 @pytest.mark.parametrize("share", [0.5, 0])
-def test_larger_pictures_come_from_the_files_and_all_else_stays(folder, share, monkeypatch):
+def test_larger_images_come_from_the_files_and_all_else_stays(folder, share, monkeypatch):
     monkeypatch.setattr(files, "MEMORY_SHARE", share)
     plain = open_source(f"folder:{folder}", owner_key=KEY, size=SIZE)
     zoomed = open_source(f"folder:{folder}", owner_key=KEY, size=SIZE, zoom=ZOOM)
@@ -63,7 +63,7 @@ def test_larger_pictures_come_from_the_files_and_all_else_stays(folder, share, m
     assert np.array_equal(plain.train.labels, zoomed.larger.labels)
     assert np.array_equal(plain.train.codes, zoomed.larger.codes)
     assert (plain.material, plain.size) == (zoomed.material, zoomed.size)
-    assert plain.fingerprint != zoomed.fingerprint, "a run is bound to the pictures that it sees"
+    assert plain.fingerprint != zoomed.fingerprint, "a run is bound to the images that it sees"
 
 
 def test_views_are_windows_as_sharp_as_the_original_brought_to_that_side(folder):
@@ -93,10 +93,10 @@ def test_memory_counts_both_sizes(folder, monkeypatch):
         assert isinstance(source.larger, Records if enough else FileRecords)
 
 
-def test_what_is_put_aside_is_not_seen_enlarged_either(folder):
+def test_what_is_held_out_is_not_seen_enlarged_either(folder):
     source = open_source(f"folder:{folder}", owner_key=KEY, size=SIZE, zoom=ZOOM)
-    plain, validation = put_aside(replace(source, larger=None), KEY, 0.3)
-    rest, again = put_aside(source, KEY, 0.3)
+    plain, validation = hold_out(replace(source, larger=None), KEY, 0.3)
+    rest, again = hold_out(source, KEY, 0.3)
     assert equal(validation, again)
     assert again.shape[1] == SIZE
     assert np.array_equal(rest.larger.codes, plain.train.codes)
@@ -133,7 +133,7 @@ def test_what_was_not_asked_for_is_refused_and_zoom_is_within_bounds(folder):
     spec = f"folder:{folder}"
     source = open_source(spec, owner_key=KEY, size=SIZE, zoom=ZOOM)
     assert source.shown(Views()) is source.train
-    with pytest.raises(SfumatoError, match=r"wants pictures of 28 pixels, .* those of 24; open it with zoom=1.4"):
+    with pytest.raises(SfumatoError, match=r"wants images of 28 pixels, .* those of 24; open it with zoom=1.4"):
         source.shown(Views(zoom=1.4))
     with pytest.raises(SfumatoError, match="got 1200; declare a smaller size, or give less zoom"):
         open_source(spec, owner_key=KEY, size=1000, zoom=ZOOM)

@@ -64,10 +64,10 @@ DECEPTIONS = {
 }
 
 
-@pytest.mark.parametrize("way", ["keep product", "drop product", "gram"])
+@pytest.mark.parametrize("method", ["keep product", "drop product", "gram"])
 @pytest.mark.parametrize("name", DECEPTIONS)
-def test_what_was_a_function_of_rows_and_is_none_any_more_keeps_the_bound(monkeypatch, name, way):
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, **k: way)
+def test_what_was_a_function_of_rows_and_is_none_any_more_keeps_the_bound(monkeypatch, name, method):
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, **k: method)
     function, buffer, change = DECEPTIONS[name]
     torch.manual_seed(0)
     model = Through(function, buffer)
@@ -122,10 +122,10 @@ class Standardised(nn.Conv2d):
         return self._conv_forward(x, standardised(self.weight), self.bias)
 
 
-@pytest.mark.parametrize("way", ["keep grouped", "drop grouped", "gram"])
-def test_standardised_weights_under_autocast(monkeypatch, way):
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, **k: way)
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.chosen", lambda *a, **k: way)
+@pytest.mark.parametrize("method", ["keep grouped", "drop grouped", "gram"])
+def test_standardised_weights_under_autocast(monkeypatch, method):
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, **k: method)
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.chosen", lambda *a, **k: method)
     torch.manual_seed(0)
     for _ in range(4):
         model = nn.Sequential(Standardised(16, 16, 3, padding=1), nn.Flatten(), nn.Linear(256, 3))
@@ -187,11 +187,11 @@ def test_factors_of_very_different_sizes(large, small):
 @pytest.mark.parametrize(
     ("inputs", "gradients", "bound"), [(1e37, 1.0, 1e-6), (1.0, 1e37, 1e-6), (1e11, 1e-40, 1e-33), (1e-40, 1e11, 1e-33)]
 )
-@pytest.mark.parametrize("way", ["gram", "product"])
-def test_one_factor_of_an_extreme_size_is_enough_to_be_careful(inputs, gradients, bound, way):
+@pytest.mark.parametrize("method", ["gram", "product"])
+def test_one_factor_of_an_extreme_size_is_enough_to_be_careful(inputs, gradients, bound, method):
     for _ in range(5):
         x, g = torch.randn(1, 9, 6) * inputs, torch.randn(1, 9, 4) * gradients
-        held = Held(LinearKernel(4, 6), x, g, way)
+        held = Held(LinearKernel(4, 6), x, g, method)
         assert held.weighted_sum(bound * held.squared_norms().rsqrt()).double().norm() <= bound * (1 + 1e-6)
 
 

@@ -82,13 +82,13 @@ class AlwaysDropout(nn.Module):
         return torch.nn.functional.dropout(x.flatten(1), 0.5, training=True)
 
 
-def test_dice_are_the_same_for_every_row():
+def test_randomness_are_the_same_for_every_row():
     torch.manual_seed(3)
     outputs = outputs_alone(AlwaysDropout(), IMAGES)
     after = torch.rand(1)
     assert torch.equal(outputs_alone(AlwaysDropout(), IMAGES[2:]), outputs[2:])
     torch.manual_seed(3)
-    assert torch.equal(torch.rand(1), after), "the caller's dice are not touched"
+    assert torch.equal(torch.rand(1), after), "the caller's randomness are not touched"
 
 
 SEEN: list[torch.Tensor] = []

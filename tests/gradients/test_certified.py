@@ -46,9 +46,9 @@ def test_the_textbook_failure_of_ghost_norms_in_float32():
     centred=st.booleans(),
     exponents=st.tuples(st.integers(-18, 18), st.integers(-18, 18)),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
-    way=st.sampled_from(["gram", "product", "keep"]),
+    method=st.sampled_from(["gram", "product", "keep"]),
 )
-def test_linear_norms_are_never_too_small(seed, positions, inputs, outputs, offset, centred, exponents, dtype, way):
+def test_linear_norms_are_never_too_small(seed, positions, inputs, outputs, offset, centred, exponents, dtype, method):
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.float16:
         exponents = tuple(max(-4, min(3, exponent)) for exponent in exponents)
@@ -60,8 +60,8 @@ def test_linear_norms_are_never_too_small(seed, positions, inputs, outputs, offs
     kernel = LinearKernel(outputs, inputs)
     use = (
         Kept(kernel, x.to(_wide(dtype)), g.to(_wide(dtype)), "product", None)
-        if way == "keep"
-        else Held(kernel, x, g, way)
+        if method == "keep"
+        else Held(kernel, x, g, method)
     )
     term = clipped(use)
     if torch.isfinite(use.squared_norms()):
@@ -79,17 +79,17 @@ def _wide(dtype):
     return torch.promote_types(dtype, torch.float32)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", WAYS)
 @pytest.mark.parametrize("scale", [1e-25, 1e-10, 1.0, 1e10, 1e18])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
-def test_convolution_norms_are_never_too_small(way, scale, offset):
+def test_convolution_norms_are_never_too_small(method, scale, offset):
     torch.manual_seed(0)
     geometry = Geometry(stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)
     kernel = ConvKernel(geometry=geometry, shape=(5, 4, 3, 3), views=2)
     x = (torch.randn(2, 4, 8, 8) + offset) * scale
     g = torch.randn(2, 5, 8, 8)
     g -= g.mean(dim=(2, 3), keepdim=True)
-    verb, _, name = way.partition(" ")
+    verb, _, name = method.partition(" ")
     use = Kept(kernel, x, g, name, None) if verb == "keep" else Held(kernel, x, g, name or "gram")
     assert clipped(use) <= 1 + 1e-6
     exact = kernel.instantiate(x.double(), g.double(), "loop").norm()
@@ -145,18 +145,18 @@ def net():
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", WAYS)
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "autocast"])
 @pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1e-12, 0.0), (1e6, 0.0), (1.0, 1000.0)])
-def test_one_example_of_a_network_never_exceeds_the_bound(monkeypatch, way, precision, scale, offset):
+def test_one_example_of_a_network_never_exceeds_the_bound(monkeypatch, method, precision, scale, offset):
     torch.manual_seed(0)
 
     def chosen(self, site, kernel, x, g):
         if site.kind == "linear":
-            return {"gram": "gram", "keep": "keep product", "drop": "drop product"}[way.split()[0]]
-        return way
+            return {"gram": "gram", "keep": "keep product", "drop": "drop product"}[method.split()[0]]
+        return method
 
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", chosen)
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", chosen)
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
     model = net().to(dtype)
     x = ((torch.randn(1, 3, 8, 8) + offset) * scale).to(dtype)

@@ -347,13 +347,13 @@ def test_layers_that_are_skipped_at_some_runs():
 class Elsewhere(nn.Module):
     """Uses a parameter by a reference that is not its module's attribute, or in one of the less usual ways."""
 
-    def __init__(self, way):
+    def __init__(self, method):
         super().__init__()
-        self.linear, self.way = nn.Linear(4, 3), way
+        self.linear, self.method = nn.Linear(4, 3), method
         self.references = [self.linear.weight]
 
     def forward(self, x):
-        match self.way:
+        match self.method:
             case "reference":
                 return F.linear(x, self.references[0]) + self.linear.bias
             case "function of reference":
@@ -372,10 +372,10 @@ class Elsewhere(nn.Module):
                 return F.linear(x[:, :2], self.linear.weight[:, :2]) + F.linear(x[:, 2:], self.linear.weight[:, 2:])
 
 
-@pytest.mark.parametrize("way", ["reference", "function of reference", "function of reference and attribute"])
-def test_a_parameter_used_behind_its_module_is_refused(way):
+@pytest.mark.parametrize("method", ["reference", "function of reference", "function of reference and attribute"])
+def test_a_parameter_used_behind_its_module_is_refused(method):
     with pytest.raises(SfumatoError, match=r"'linear\.weight' is used by the loss"):
-        ClippedGradient(Elsewhere(way), F.cross_entropy)(torch.randn(2, 4), torch.arange(2))
+        ClippedGradient(Elsewhere(method), F.cross_entropy)(torch.randn(2, 4), torch.arange(2))
 
 
 def test_a_parameter_in_the_loss_is_refused():
@@ -386,9 +386,9 @@ def test_a_parameter_in_the_loss_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:this model cannot be vectorised")
-@pytest.mark.parametrize("way", ["einsum", "matmul", "checkpoint", "nested vmap", "sum of slices"])
-def test_unusual_uses_are_exact(compare, way):
-    compare(Elsewhere(way).double(), torch.randn(3, 4, dtype=torch.float64), torch.arange(3))
+@pytest.mark.parametrize("method", ["einsum", "matmul", "checkpoint", "nested vmap", "sum of slices"])
+def test_unusual_uses_are_exact(compare, method):
+    compare(Elsewhere(method).double(), torch.randn(3, 4, dtype=torch.float64), torch.arange(3))
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def sentences(examples):
     return {"words": torch.randint(1, 9, (examples, 6)) * mask, "mask": mask}
 
 
-def test_masks_take_the_fast_road(compare):
+def test_masks_take_the_fast_path(compare):
     gradient = compare(Masked().double().eval(), sentences(11), torch.arange(11) % 3)
     assert gradient._latest.fast
     compare(Masked().double().eval(), {**sentences(4), "mask": torch.ones(4, 6).long()}, torch.arange(4) % 3)
@@ -194,15 +194,15 @@ def test_no_answer_hangs_on_random_numbers_of_the_model_s_own(after):
 class Rare(nn.Module):
     """A branch that no made-up example takes."""
 
-    def __init__(self, way):
+    def __init__(self, method):
         super().__init__()
-        self.way, self.usual, self.rare = way, nn.Linear(4, 3), nn.Linear(4, 3)
+        self.method, self.usual, self.rare = method, nn.Linear(4, 3), nn.Linear(4, 3)
         self.bare = nn.Parameter(torch.ones(3))
 
     def forward(self, x):
         if x.sum() < 100:
             return self.usual(x)
-        match self.way:
+        match self.method:
             case "a layer":
                 return self.rare(x)
             case "several positions":
@@ -230,14 +230,14 @@ RARE = [
 ]
 
 
-@pytest.mark.parametrize("way", RARE)
-def test_a_branch_that_was_never_tried_is_exact_and_forgotten(compare, way):
+@pytest.mark.parametrize("method", RARE)
+def test_a_branch_that_was_never_tried_is_exact_and_forgotten(compare, method):
     x, y = torch.randn(7, 4).double(), torch.arange(7) % 3
     x[2], x[5] = 50, 60
-    if way == "random numbers":
-        ClippedGradient(Rare(way).double(), F.cross_entropy)(x, y)
+    if method == "random numbers":
+        ClippedGradient(Rare(method).double(), F.cross_entropy)(x, y)
         return
-    gradient = compare(Rare(way).double(), x, y)
+    gradient = compare(Rare(method).double(), x, y)
     fresh = ClippedGradient(gradient._model, F.cross_entropy)
     fresh(x[:1], y[:1])
     assert gradient.ways == fresh.ways
@@ -249,15 +249,15 @@ def test_a_branch_that_was_never_tried_is_exact_and_forgotten(compare, way):
 class Telling(nn.Module):
     """Writes an answer down for the next example to meet."""
 
-    def __init__(self, way):
+    def __init__(self, method):
         super().__init__()
-        self.way, self.layer, self.number, self.plain = way, nn.Linear(4, 3), 0, torch.zeros(3)
+        self.method, self.layer, self.number, self.plain = method, nn.Linear(4, 3), 0, torch.zeros(3)
         self.register_buffer("mean", torch.zeros(3))
 
     def forward(self, x):
         y = self.layer(x) + 100 * self.number + 100 * self.plain + 100 * self.mean
         told = 1 if x.sum() > 0 else 2
-        match self.way:
+        match self.method:
             case "number":
                 self.number = told
             case "plain":
@@ -269,15 +269,15 @@ class Telling(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("way", ["number", "plain"])
-def test_an_answer_that_is_written_down_is_refused(way):
-    with pytest.raises(SfumatoError, match=f"new or changed value in '{way}'"):
-        ClippedGradient(Telling(way), F.cross_entropy)(torch.randn(9, 4), torch.arange(9) % 3)
+@pytest.mark.parametrize("method", ["number", "plain"])
+def test_an_answer_that_is_written_down_is_refused(method):
+    with pytest.raises(SfumatoError, match=f"new or changed value in '{method}'"):
+        ClippedGradient(Telling(method), F.cross_entropy)(torch.randn(9, 4), torch.arange(9) % 3)
 
 
-@pytest.mark.parametrize("way", ["mean", "layer.weight"])
-def test_an_answer_that_is_written_to_a_copy_reaches_nobody(way):
-    model, x, y = Telling(way), torch.randn(9, 4), torch.arange(9) % 3
+@pytest.mark.parametrize("method", ["mean", "layer.weight"])
+def test_an_answer_that_is_written_to_a_copy_reaches_nobody(method):
+    model, x, y = Telling(method), torch.randn(9, 4), torch.arange(9) % 3
     before = {name: value.clone() for name, value in model.state_dict().items()}
     gradient = ClippedGradient(model, F.cross_entropy)
     whole = gradient(x, y)

@@ -77,10 +77,10 @@ def net(function, **options):
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.Tanh(), nn.Flatten(), nn.Linear(8 * 36, 3))
 
 
-@pytest.mark.parametrize("way", ["keep grouped", "keep loop", "drop unfold", "gram"])
+@pytest.mark.parametrize("method", ["keep grouped", "keep loop", "drop unfold", "gram"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_is_exact_in_every_way(compare, monkeypatch, name, way):
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, **k: way)
+def test_every_function_is_exact_in_every_way(compare, monkeypatch, name, method):
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, **k: method)
     for dtype in (torch.float64, torch.float32):
         model = net(FUNCTIONS[name][0]).to(dtype)
         compare(model, torch.randn(3, 2, 8, 8, dtype=dtype), torch.arange(3))
@@ -102,7 +102,7 @@ class Activated(nn.Module):
 @pytest.mark.parametrize("activation", [torch.sigmoid, torch.sigmoid_, lambda y: F.silu(y, inplace=True)])
 @pytest.mark.parametrize("views", [1, 2])
 def test_outputs_that_were_written_to_are_not_taken_for_the_convolution_s(compare, monkeypatch, activation, views):
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, **k: "gram")
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, **k: "gram")
     monkeypatch.setattr("sfumato.gradients.tuner.Tuner.chosen", lambda *a, **k: "gram")
     x = torch.randn(3, *([views] if views > 1 else []), 2, 8, 8).double()
     compare(Activated(activation).double(), x, torch.arange(3), views=views)
@@ -110,8 +110,8 @@ def test_outputs_that_were_written_to_are_not_taken_for_the_convolution_s(compar
 
 def test_an_offset_in_the_input_is_taken_away_exactly(compare, monkeypatch):
     """Gradients along equal entries are what standardisation removes: what is left is small beside what cancels."""
-    for way in ("keep grouped", "gram"):
-        monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, way=way, **k: way)
+    for method in ("keep grouped", "gram"):
+        monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, method=method, **k: method)
         model = net(standardised).double()
         compare(model, torch.randn(3, 2, 8, 8).double() + 1000, torch.arange(3), tolerance=1e-8)
 
@@ -257,7 +257,7 @@ def test_a_product_with_a_transposed_weight_is_a_site():
 
     gradient = ClippedGradient(Product(), F.cross_entropy)
     gradient(torch.randn(2, 6), torch.arange(2))
-    assert not next(iter(gradient._roads.values())).expanded
+    assert not next(iter(gradient._paths.values())).expanded
 
 
 def test_hard_examples_are_pulled_back_by_themselves(monkeypatch):
@@ -290,8 +290,8 @@ def test_probes_don_t_heed_modes_around_the_model(compare):
 
 
 @pytest.mark.parametrize("scale", [1e-19, 3e-20, 1e-20, 5e-21])
-@pytest.mark.parametrize("way", ["gram", "keep product", "outer product"])
-def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, way):
+@pytest.mark.parametrize("method", ["gram", "keep product", "outer product"])
+def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, method):
     class Tiny(nn.Module):
         def __init__(self):
             super().__init__()
@@ -303,8 +303,8 @@ def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, way):
         def forward(self, x):
             return 1e10 * F.linear(1e10 * x, scale * self.rows())
 
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.way", lambda *a, **k: way)
-    model, positions = Tiny(), 1 if way == "outer product" else 3
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, **k: method)
+    model, positions = Tiny(), 1 if method == "outer product" else 3
     x = model.rows().detach() + 0.025 * torch.randn(1, positions, 16)
 
     def loss(outputs, _):

@@ -34,8 +34,8 @@ def test_batch_norm_of_data_is_refused_with_the_ways_out(module, kind):
     message = str(refusal.value)
     assert "module '1.0'" in message
     assert f"is {kind} that normalises by the private batch" in message
-    for way in ("timm", "torch.nn.GroupNorm", ".eval()"):
-        assert way in message
+    for method in ("timm", "torch.nn.GroupNorm", ".eval()"):
+        assert method in message
     assert "\n" not in message
 
 
@@ -77,16 +77,16 @@ def test_running_instance_norm_and_max_norm_are_refused():
 class Keeping(nn.Module):
     """Keeps something of what it sees, in one of many ways."""
 
-    def __init__(self, way):
+    def __init__(self, method):
         super().__init__()
-        self.way, self.linear, self.cache, self.history = way, nn.Linear(4, 3), {}, []
+        self.method, self.linear, self.cache, self.history = method, nn.Linear(4, 3), {}, []
         self.memory, self.count = None, 0
         self.plain = torch.zeros(3)
         self.register_buffer("mean", torch.zeros(3))
 
     def forward(self, x):
         y = self.linear(x)
-        match self.way:
+        match self.method:
             case "attribute":
                 self.memory = y
             case "new attribute":
@@ -122,10 +122,10 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("way", PLACES)
-def test_a_module_that_keeps_something_is_refused_by_name(way):
-    model = nn.Sequential(nn.Identity(), Keeping(way))
-    with pytest.raises(SfumatoError, match=f"value in '(1.)?{PLACES[way]}'"):
+@pytest.mark.parametrize("method", PLACES)
+def test_a_module_that_keeps_something_is_refused_by_name(method):
+    model = nn.Sequential(nn.Identity(), Keeping(method))
+    with pytest.raises(SfumatoError, match=f"value in '(1.)?{PLACES[method]}'"):
         run(model)
     assert model[1].memory is None
     assert not hasattr(model[1], "fresh")
@@ -148,7 +148,7 @@ def test_a_model_that_starts_to_keep_something_later_is_refused():
     model = Keeping("nothing")
     gradient = ClippedGradient(model, F.cross_entropy)
     gradient(torch.randn(3, 4), torch.arange(3))
-    model.way = "attribute"
+    model.method = "attribute"
     with pytest.raises(SfumatoError, match="memory"):
         gradient(torch.randn(3, 4), torch.arange(3))
 
@@ -208,15 +208,15 @@ class Slotted:
 class KeepsAside(nn.Module):
     """Keeps something of an example in a place that torch does not know of."""
 
-    def __init__(self, way):
+    def __init__(self, method):
         super().__init__()
-        self.way, self.linear = way, nn.Linear(4, 3)
+        self.method, self.linear = method, nn.Linear(4, 3)
         self.helper, self.slotted, self.recent, self.unknown = Held(), Slotted(), deque(maxlen=2), [nn.Module()]
         self.numbers = np.zeros(3)
 
     def forward(self, x):
         y = self.linear(x)
-        match self.way:
+        match self.method:
             case "helper.value":
                 self.helper(y.detach())
             case "slotted.value":
@@ -230,10 +230,10 @@ class KeepsAside(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("way", ["helper.value", "slotted.value", "recent.0", "unknown.0.mean", "numbers"])
-def test_what_is_kept_aside_is_found(way):
-    with pytest.raises(SfumatoError, match=f"value in '{way}'"):
-        run(KeepsAside(way))
+@pytest.mark.parametrize("method", ["helper.value", "slotted.value", "recent.0", "unknown.0.mean", "numbers"])
+def test_what_is_kept_aside_is_found(method):
+    with pytest.raises(SfumatoError, match=f"value in '{method}'"):
+        run(KeepsAside(method))
 
 
 def test_holding_something_from_the_beginning_is_no_offence():

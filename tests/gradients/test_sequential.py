@@ -1,4 +1,4 @@
-"""Models that torch cannot vectorise take the slow road, with a warning, and are as exact."""
+"""Models that torch cannot vectorise take the slow path, with a warning, and are as exact."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ class Wandering(nn.Module):
 
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("model", [Branching, Wandering])
-def test_the_slow_road_is_exact(compare, model, views):
+def test_the_slow_path_is_exact(compare, model, views):
     x = torch.randn(5, *([views] if views > 1 else []), 4, dtype=torch.float64)
     with pytest.warns(RuntimeWarning, match="one at a time"):
         gradient = compare(model().double(), x, torch.arange(5) % 3, views=views)
@@ -57,7 +57,7 @@ def test_the_slow_road_is_exact(compare, model, views):
 
 
 @pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
-def test_an_example_whose_loss_alone_is_not_finite_adds_zero_on_the_slow_road(compare, bad):
+def test_an_example_whose_loss_alone_is_not_finite_adds_zero_on_the_slow_path(compare, bad):
     """Its gradient is as good as any other, and as small: only the loss tells."""
 
     def loss(outputs, targets):
@@ -73,7 +73,7 @@ def test_an_example_whose_loss_alone_is_not_finite_adds_zero_on_the_slow_road(co
     assert all(torch.equal(value, others.gradients[name]) for name, value in total.gradients.items())
 
 
-def test_a_bad_example_adds_zero_on_the_slow_road():
+def test_a_bad_example_adds_zero_on_the_slow_path():
     x = torch.randn(3, 4)
     x[1, 0] = float("nan")
     gradient = ClippedGradient(Branching(), F.cross_entropy)

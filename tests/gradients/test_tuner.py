@@ -113,12 +113,12 @@ def test_explain_shows_every_site():
     assert all(row.bytes > 0 for row in found.rows)
     text = str(found)
     assert "0.0 (weight, bias)" in text or "0.0 (bias, weight)" in text
-    assert all(row.way in text for row in found.rows)
+    assert all(row.method in text for row in found.rows)
     assert json.loads(json.dumps(found.to_dict()))["views"] == 1
 
 
 @pytest.mark.filterwarnings("ignore:this model cannot be vectorised")
-def test_explain_needs_the_fast_road():
+def test_explain_needs_the_fast_path():
     class Wandering(nn.Linear):
         def forward(self, x):
             return super().forward(x) * float(x.sum())

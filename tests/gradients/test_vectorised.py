@@ -78,7 +78,7 @@ def test_one_tensor_for_all_examples(compare):
 
 @pytest.mark.filterwarnings("ignore:this model cannot be vectorised")
 @pytest.mark.parametrize("views", [1, 2])
-def test_the_slow_road_leaves_inputs_and_targets_as_they_were(compare, views):
+def test_the_slow_path_leaves_inputs_and_targets_as_they_were(compare, views):
     class Slow(Writing):
         def forward(self, x):
             return super().forward(x) * float(x.detach().abs().amax())

@@ -118,7 +118,7 @@ class AlwaysDropout(nn.Module):
     [(nn.Dropout(0.5), None), (AlwaysDropout(), None), (None, nn.Hardtanh(-300, 300))],
     ids=["dropout", "dropout in every mode", "a limit on large logits"],
 )
-def test_there_is_none_where_dice_are_thrown_or_large_logits_are_changed(before, after):
+def test_there_is_none_where_randomness_are_thrown_or_large_logits_are_changed(before, after):
     plain = Wrapped()
     select(plain, ["classifier"])
     assert trunk_of(plain, (1, 8, 8)) is not None

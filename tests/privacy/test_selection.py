@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import Draws, PrivateSelection, least_score_noise
+from sfumato.privacy import CandidateCount, PrivateSelection, least_score_noise
 from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.theorems.selection import SELECTION_ORDERS, best_of
 
@@ -43,7 +43,7 @@ def full_batch(sigma: float, steps: int = 1, delta: float = 1e-5) -> PrivacyPlan
 
 
 def public(plan: PrivacyPlan, mean: float, shape: float = 0.0) -> PrivateSelection:
-    return PrivateSelection(plan=plan, draws=Draws(mean=mean, shape=shape), score_noise=None)
+    return PrivateSelection(plan=plan, draws=CandidateCount(mean=mean, shape=shape), score_noise=None)
 
 
 # -- golden values: dp-accounting 0.6.0, RDP, De et al. 2022, table 13, epsilon 1 -------------------------------------
@@ -224,7 +224,7 @@ def test_one_run_s_epsilon_would_not_hold_for_the_best_of_many(mean, shape):
 
 
 def test_a_noisy_score_costs_nothing_below_the_training_and_its_own_above():
-    draws = Draws(mean=10)
+    draws = CandidateCount(mean=10)
     training = public(SMALL, 10).epsilon()
     just = least_score_noise(draws, epsilon=training, delta=SMALL.delta)
     private = PrivateSelection(plan=SMALL, draws=draws, score_noise=just)
@@ -240,7 +240,7 @@ def test_a_record_is_in_one_part_and_each_part_is_paid_for(part):
     """Neither part's noise may be left out: with hardly any, the search costs a great deal."""
     noises = {"training": (0.5, 50.0), "validation": (50.0, 0.5)}[part]
     plan = full_batch(noises[0])
-    selection = PrivateSelection(plan=plan, draws=Draws(mean=10), score_noise=noises[1])
+    selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=10), score_noise=noises[1])
     assert selection.epsilon() > 10
     assert selection.epsilon() <= public(full_batch(0.5), 10).epsilon()
 
@@ -272,7 +272,7 @@ def test_a_selection_is_cheaper_than_its_candidates():
 
 
 def test_plain_composition_counts_scores_too():
-    selection = PrivateSelection(plan=full_batch(5.0), draws=Draws(mean=10), score_noise=2.0)
+    selection = PrivateSelection(plan=full_batch(5.0), draws=CandidateCount(mean=10), score_noise=2.0)
     assert selection.epsilon_of_all(9) == pytest.approx(full_batch(2.0, steps=9).epsilon())
     quiet = replace(selection, score_noise=50.0)
     assert quiet.epsilon_of_all(9) == pytest.approx(full_batch(5.0, steps=9).epsilon())
@@ -293,7 +293,7 @@ def test_plain_composition_counts_scores_too():
 @example(share=0.1, steps=100, epsilon=10.0, mean=10.0, shape=0.0)
 @settings(max_examples=2, deadline=None)
 def test_the_least_noise_meets_the_whole_search_s_budget(share, steps, epsilon, mean, shape):
-    draws = Draws(mean=mean, shape=shape)
+    draws = CandidateCount(mean=mean, shape=shape)
     selection = PrivateSelection.calibrate(
         examples=1000,
         batch_size=max(1, int(1000 * share)),
@@ -319,7 +319,7 @@ def test_calibration_keeps_what_it_was_given():
         steps=10,
         delta=1e-4,
         epsilon=2.0,
-        draws=Draws(mean=5),
+        draws=CandidateCount(mean=5),
         score_noise=None,
         max_norm=0.5,
     )
@@ -328,7 +328,14 @@ def test_calibration_keeps_what_it_was_given():
 
 
 def calibrate(**changes):
-    fields = {"examples": 1000, "batch_size": 100, "steps": 10, "delta": 1e-5, "epsilon": 1.0, "draws": Draws(mean=10)}
+    fields = {
+        "examples": 1000,
+        "batch_size": 100,
+        "steps": 10,
+        "delta": 1e-5,
+        "epsilon": 1.0,
+        "draws": CandidateCount(mean=10),
+    }
     return PrivateSelection.calibrate(**{**fields, "score_noise": None, **changes})
 
 
@@ -362,7 +369,7 @@ def test_noise_beyond_the_accountants_arithmetic_is_refused(sigma):
 
 def test_delta_out_of_range_is_refused():
     with pytest.raises(SfumatoError, match="delta must"):
-        best_of(SMALL.loss, Draws(mean=10), 0.0)
+        best_of(SMALL.loss, CandidateCount(mean=10), 0.0)
 
 
 # -- identity ---------------------------------------------------------------------------------------------------------
@@ -371,7 +378,7 @@ def test_delta_out_of_range_is_refused():
 @pytest.mark.parametrize("shape", [-0.5, 0, 1, math.inf])
 @pytest.mark.parametrize("score_noise", [None, 20, 7.5])
 def test_it_survives_json(shape, score_noise):
-    selection = PrivateSelection(plan=SMALL, draws=Draws(mean=10, shape=shape), score_noise=score_noise)
+    selection = PrivateSelection(plan=SMALL, draws=CandidateCount(mean=10, shape=shape), score_noise=score_noise)
     again = PrivateSelection.from_dict(json.loads(json.dumps(selection.to_dict(), allow_nan=False)))
     assert again == selection
     assert again.fingerprint == selection.fingerprint

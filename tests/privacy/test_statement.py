@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
-from sfumato.privacy import Circumstances, Draws, PrivateSelection, Search
+from sfumato.privacy import CandidateCount, Circumstances, PrivateSelection, Search
 from sfumato.privacy.statement import rounded_up
 
 PLAN = PrivacyPlan(
@@ -31,7 +31,7 @@ def statement(**facts) -> Statement:
 
 
 def selected(score_noise: float | None = None, shape: float = 0.0, **facts) -> Statement:
-    selection = PrivateSelection(plan=PLAN, draws=Draws(mean=10, shape=shape), score_noise=score_noise)
+    selection = PrivateSelection(plan=PLAN, draws=CandidateCount(mean=10, shape=shape), score_noise=score_noise)
     return Statement(plan=PLAN, circumstances=Circumstances(**facts), selection=selection)
 
 
@@ -230,7 +230,7 @@ def test_a_seed_voids_the_promise_of_a_selection_too():
 
 
 def test_a_selection_among_runs_of_another_plan_is_refused():
-    other = PrivateSelection(plan=replace(PLAN, steps=49), draws=Draws(mean=10), score_noise=None)
+    other = PrivateSelection(plan=replace(PLAN, steps=49), draws=CandidateCount(mean=10), score_noise=None)
     with pytest.raises(SfumatoError, match="selection was made among runs of plan"):
         Statement(plan=PLAN, circumstances=Circumstances(), selection=other)
 

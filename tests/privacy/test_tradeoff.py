@@ -253,7 +253,7 @@ def test_the_grid_by_rule_spans_what_somebody_would_take():
 
 def test_work_is_told():
     told = []
-    small(tell=lambda done, total: told.append((done, total)))
+    small(on_progress=lambda done, total: told.append((done, total)))
     assert told == [(0, 3), (1, 3), (2, 3)]
 
 

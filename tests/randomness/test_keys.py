@@ -81,7 +81,7 @@ def test_a_key_is_kept_for_its_owner_only(tmp_path):
 def test_a_lost_or_damaged_key_ends_the_run(tmp_path, content):
     if content is not None:
         (tmp_path / "dice.key").write_text(content)
-    with pytest.raises(SfumatoError, match="without throwing dice twice"):
+    with pytest.raises(SfumatoError, match="without drawing twice"):
         DiceKey.load(tmp_path / "dice.key")
 
 

@@ -1,4 +1,4 @@
-"""The dice of a search: K by its law (a wrong law is rejected), settings and noise by their own, each by its key."""
+"""What a search draws: K by its law (a wrong law is rejected), settings and noise by their own, each by its key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from sfumato import DiceKey, SfumatoError
-from sfumato.privacy import Draws
+from sfumato.privacy import CandidateCount
 from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
 
 KEYS = [DiceKey.from_seed(seed) for seed in range(6000)]
@@ -20,10 +20,10 @@ SPACE = {
 }
 LIMIT = 5.5
 OTHER_SHAPE = {-0.5: 0.0, 0.0: 1.0, 1.0: 0.3, 4.0: 1.5, math.inf: 10.0}
-LAWS = [Draws(mean=mean, shape=shape) for mean in (2.5, 5) for shape in OTHER_SHAPE]
+LAWS = [CandidateCount(mean=mean, shape=shape) for mean in (2.5, 5) for shape in OTHER_SHAPE]
 
 
-def fits(counts: list[int], draws: Draws) -> bool:
+def fits(counts: list[int], draws: CandidateCount) -> bool:
     """Whether a chi-square test over cells of at least 20 expected searches accepts the law."""
     observed = np.bincount(counts)
     cells: list[list[float]] = [[0.0, 0.0]]
@@ -38,7 +38,7 @@ def fits(counts: list[int], draws: Draws) -> bool:
     return stats.chi2.sf(statistic, len(cells) - 1) > 1e-6
 
 
-def drawn(draws: Draws) -> list[int]:
+def drawn(draws: CandidateCount) -> list[int]:
     return [number_of_candidates(draws, key) for key in KEYS]
 
 
@@ -47,22 +47,22 @@ def test_k_has_its_law_and_no_other(draws):
     counts = drawn(draws)
     assert fits(counts, draws)
     for wrong in (
-        Draws(mean=2 * draws.mean, shape=draws.shape),
-        Draws(mean=draws.mean / 2, shape=draws.shape),
-        Draws(mean=draws.mean, shape=OTHER_SHAPE[draws.shape]),
+        CandidateCount(mean=2 * draws.mean, shape=draws.shape),
+        CandidateCount(mean=draws.mean / 2, shape=draws.shape),
+        CandidateCount(mean=draws.mean, shape=OTHER_SHAPE[draws.shape]),
     ):
         assert not fits(counts, wrong), wrong
 
 
 def test_k_is_the_same_for_one_key_and_another_for_another():
-    draws = Draws(mean=30)
+    draws = CandidateCount(mean=30)
     assert [number_of_candidates(draws, DiceKey.from_seed(seed)) for seed in range(50)] == drawn(draws)[:50]
     assert len(set(drawn(draws)[:50])) > 10
 
 
 def test_poisson_searches_may_be_empty_and_others_not():
-    assert 0 in drawn(Draws(mean=3, shape=math.inf))
-    assert min(drawn(Draws(mean=3))) == 1
+    assert 0 in drawn(CandidateCount(mean=3, shape=math.inf))
+    assert min(drawn(CandidateCount(mean=3))) == 1
 
 
 def test_settings_are_drawn_by_their_rules():

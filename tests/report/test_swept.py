@@ -1,4 +1,4 @@
-"""The picture of a search."""
+"""The image of a search."""
 
 from xml.etree import ElementTree
 

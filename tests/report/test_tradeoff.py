@@ -12,7 +12,7 @@ from sfumato.report.tradeoff import check, draw
 
 
 def made(batch_size: int) -> Frontier:
-    """A frontier that nobody solved: what a picture needs are its numbers."""
+    """A frontier that nobody solved: what an image needs are its numbers."""
 
     def point(sigma: float, rule: str | None = None) -> Point:
         plan = PrivacyPlan.calibrate(
@@ -44,7 +44,7 @@ def test_the_suffix_decides_and_the_same_numbers_give_the_same_bytes(tmp_path, s
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_the_picture_says_what_it_shows_and_where_its_rules_come_from(tmp_path):
+def test_the_image_says_what_it_shows_and_where_its_rules_come_from(tmp_path):
     draw(FRONTIERS, str(tmp_path / "a.svg"), best=BEST, epochs=150.0)
     shown = texts(tmp_path / "a.svg")
     for said in (

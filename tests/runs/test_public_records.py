@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sfumato import SfumatoError, open_source, owner_key
-from sfumato.data import put_aside
+from sfumato.data import hold_out
 from sfumato.runs import public_records
 
 LABELS = np.arange(60) % 3
@@ -40,10 +40,10 @@ def test_what_a_second_training_has_seen_of_the_same_material_is_listed_too(imag
             public_records.refuse_trained_on(private, [more.material])
 
 
-def test_records_put_aside_to_score_on_are_looked_at(images, tmp_path):
-    private, aside = put_aside(opened(tmp_path / "q.npz", images), owner_key(), 0.3)
+def test_records_held_out_to_score_on_are_looked_at(images, tmp_path):
+    private, held_out = hold_out(opened(tmp_path / "q.npz", images), owner_key(), 0.3)
     others = np.random.default_rng(1).integers(0, 255, (40, 8, 8), dtype=np.uint8)
-    mixed = np.concatenate([aside.images[:, :, :, 0], others])
+    mixed = np.concatenate([held_out.images[:, :, :, 0], others])
     seen = opened(tmp_path / "p.npz", mixed, np.arange(len(mixed)) % 3, public=True)
     public_records.remember(seen)
     with pytest.raises(SfumatoError, match=r"on \d+ of these 60 private records"):

@@ -10,7 +10,7 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import Draws, PrivateSelection
+from sfumato.privacy import CandidateCount, PrivateSelection
 from sfumato.runs import uses
 
 
@@ -118,7 +118,7 @@ def test_a_whole_line_that_cannot_be_read_is_refused(tmp_path, damage):
 
 def test_a_line_of_both_a_plan_and_a_selection_is_refused(tmp_path):
     """Whichever were read, the line might mean the other."""
-    selection = PrivateSelection(plan=plan(1), draws=Draws(mean=2), score_noise=None)
+    selection = PrivateSelection(plan=plan(1), draws=CandidateCount(mean=2), score_noise=None)
     uses.record(["a"], "run1", plan(50), tmp_path)
     path = tmp_path / uses.FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | {"selection": selection.to_dict()}) + "\n")
@@ -140,8 +140,8 @@ def test_together_is_more_than_each_and_less_than_the_sum():
 
 def test_selections_and_runs_share_one_delta_equally():
     """Basic composition: the deltas of the parts add up to the delta that the owner is told."""
-    public = PrivateSelection(plan=plan(30), draws=Draws(mean=5), score_noise=None)
-    noisy = PrivateSelection(plan=plan(20, sigma=3.0), draws=Draws(mean=10), score_noise=25.0)
+    public = PrivateSelection(plan=plan(30), draws=CandidateCount(mean=5), score_noise=None)
+    noisy = PrivateSelection(plan=plan(20, sigma=3.0), draws=CandidateCount(mean=10), score_noise=25.0)
     share = 1e-5 / 3
     expected = public.epsilon(share) + noisy.epsilon(share) + plan(150).epsilon(share)
     assert uses.together([public, plan(50), noisy, plan(100)]) == (pytest.approx(expected, rel=1e-3), 1e-5)
@@ -153,7 +153,7 @@ def test_what_the_owner_is_told_holds_at_the_largest_delta():
     both = plan(80).epsilon(1e-5)
     for order in ([strict, plan(50)], [plan(50), strict]):
         assert uses.together(order) == (pytest.approx(both, rel=1e-3), 1e-5)
-    chosen = PrivateSelection(plan=strict, draws=Draws(mean=5), score_noise=None)
+    chosen = PrivateSelection(plan=strict, draws=CandidateCount(mean=5), score_noise=None)
     assert uses.together([chosen, plan(50)])[1] == uses.together([plan(50), chosen])[1] == 1e-5
 
 

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from sfumato import Gaussian, PrivacyPlan, SfumatoError, Statement, verify
-from sfumato.privacy import Circumstances, Draws, Entry, PrivateSelection, ledger
+from sfumato.privacy import CandidateCount, Circumstances, Entry, PrivateSelection, ledger
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import file_hash
 
@@ -228,7 +228,7 @@ def won(copy, request):
     """A run directory whose model was chosen by private selection."""
     plan = PrivacyPlan.from_dict(json.loads((copy / "plan.json").read_text()))
     facts = Circumstances.from_dict(json.loads((copy / "statement.json").read_text())["circumstances"])
-    selection = PrivateSelection(plan=plan, draws=Draws(mean=10), score_noise=request.param)
+    selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=10), score_noise=request.param)
     conclude_with(copy, Statement(plan=plan, circumstances=facts, selection=selection).to_dict())
     return copy
 

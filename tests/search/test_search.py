@@ -14,7 +14,7 @@ import torch
 
 from sfumato import SfumatoError, search, verify
 from sfumato.data import SourceSpec
-from sfumato.privacy import Draws, PrivacyPlan, Search
+from sfumato.privacy import CandidateCount, PrivacyPlan, Search
 from sfumato.randomness import Choice, LogUniform
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import workers
@@ -29,7 +29,7 @@ RATES = {"learning_rate": Choice(values=(0.0001, 0.5))}
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(monkeypatch) -> None:
+def no_images(monkeypatch) -> None:
     """Drawing takes longer than the small runs here; `tests/report` looks at what is drawn."""
     monkeypatch.setattr("sfumato.report.document.curve", lambda rows, key: "<svg></svg>")
     monkeypatch.setattr("sfumato.search.kept.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
@@ -46,7 +46,7 @@ class Lines:
 
     def advance(self, done: int, note: str = "") -> None: ...
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self.said.append(line)
 
 
@@ -89,7 +89,7 @@ def test_an_uncovered_search_counts_all_runs_and_those_behind_them(tmp_path):
 
 def test_a_private_selection_releases_one_run(tmp_path):
     place, space = tmp_path / "won", {"learning_rate": LogUniform(low=0.1, high=2), "ema": Choice(values=(0.0, 0.9))}
-    draws, asked = Draws(mean=2, shape=1), {"directory": place, "score_noise": 3.0}
+    draws, asked = CandidateCount(mean=2, shape=1), {"directory": place, "score_noise": 3.0}
     foreseen = search.private(PRIVATE, space, draws=draws, dry_run=True, **asked)
     assert (foreseen.run, list(tmp_path.iterdir())) == (None, [])
     won = search.private(PRIVATE, space, draws=draws, **asked)

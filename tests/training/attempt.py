@@ -36,13 +36,18 @@ def count_side_effects(before: Callable[[int, str, Callable, tuple], None]) -> l
 
 
 def attempt(
-    *, arguments: list[str], talk: str, checkpoint_seconds: float, kill_at: int | None = None, count: str | None = None
+    *,
+    arguments: list[str],
+    printed: str,
+    checkpoint_seconds: float,
+    kill_at: int | None = None,
+    count: str | None = None,
 ) -> int:
     """Run one command and return its exit status.
 
     Args:
         arguments: of the command line.
-        talk: the file for everything that it prints.
+        printed: the file for everything that it prints.
         checkpoint_seconds: how often checkpoints are written.
         kill_at: die by SIGKILL at this side effect, counted from 1; a write is cut in the middle.
         count: the file for the number of side effects.
@@ -60,7 +65,7 @@ def attempt(
                 call(given[0], given[1][: len(given[1]) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with open(talk, "a") as output, redirect_stdout(output), redirect_stderr(output):
+    with open(printed, "a") as output, redirect_stdout(output), redirect_stderr(output):
         if kill_at is None and count is None:
             return main(arguments)
         seen = count_side_effects(before)

@@ -1,4 +1,4 @@
-"""Runs without pictures of their curves."""
+"""Runs without images of their curves."""
 
 from __future__ import annotations
 

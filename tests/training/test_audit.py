@@ -99,7 +99,7 @@ def test_the_run_s_key_is_what_the_operating_system_gave(spots, plan, monkeypatc
     assert len(given[-1]) == 32
 
 
-def test_a_seed_gives_other_dice_to_other_data_plans_and_settings(spots, plan, arrays):
+def test_a_seed_gives_other_randomness_to_other_data_plans_and_settings(spots, plan, arrays):
     from dataclasses import replace
 
     base = Settings(model="linear", optimizer="sgd", learning_rate=1.0, seed=0)

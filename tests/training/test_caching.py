@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sfumato import ClippedGradient, SfumatoError, models
-from sfumato.data import AsStored, Cache, Records, Transform, open_source, put_aside
+from sfumato.data import AsStored, Cache, Records, Transform, hold_out, open_source
 from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan
@@ -35,8 +35,8 @@ def backbone_for(size: int = 16) -> tuple[models.Backbone, models.Expects]:
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """A private archive of 30 coloured noise pictures, three classes."""
+def images(tmp_path):
+    """A private archive of 30 coloured noise images, three classes."""
     generator = np.random.default_rng(0)
     images, labels = generator.integers(0, 256, (30, 12, 12, 3), dtype=np.uint8), np.arange(30) % 3
     np.savez(tmp_path / "p.npz", x_train=images[:24], y_train=labels[:24], x_test=images[24:], y_test=labels[24:])
@@ -61,42 +61,42 @@ SHOWINGS = {
 
 
 @pytest.mark.parametrize("name", SHOWINGS)
-def test_a_record_moves_its_own_row_alone(tmp_path, pictures, name):
+def test_a_record_moves_its_own_row_alone(tmp_path, images, name):
     showing = SHOWINGS[name]
-    whole = computed(tmp_path / "a", pictures, showing).records("train").take(slice(None))
+    whole = computed(tmp_path / "a", images, showing).records("train").take(slice(None))
     assert whole.shape == (24, showing.views + (showing.crop == "inception"), 64)
     kept = np.arange(24) != 5
-    train = Records(images=pictures.train.images[kept], labels=pictures.train.labels[kept])
-    fewer = computed(tmp_path / "b", replace(pictures, train=train), showing).records("train").take(slice(None))
+    train = Records(images=images.train.images[kept], labels=images.train.labels[kept])
+    fewer = computed(tmp_path / "b", replace(images, train=train), showing).records("train").take(slice(None))
     np.testing.assert_allclose(fewer, whole[kept], atol=1e-5)
-    other = pictures.train.images.copy()
+    other = images.train.images.copy()
     other[5] = 255 - other[5]
-    changed = replace(pictures, train=Records(images=other, labels=pictures.train.labels))
+    changed = replace(images, train=Records(images=other, labels=images.train.labels))
     moved = computed(tmp_path / "c", changed, showing).records("train").take(slice(None))
     assert np.array_equal(moved[kept], whole[kept])
     assert not np.allclose(moved[5], whole[5])
 
 
-def test_rows_are_the_backbones_features_of_the_prepared_images(tmp_path, pictures):
-    cache = computed(tmp_path / "a", pictures)
+def test_rows_are_the_backbones_features_of_the_prepared_images(tmp_path, images):
+    cache = computed(tmp_path / "a", images)
     transform = Transform.from_dict(cache.contents.transform)
     backbone = backbone_for()[0]
-    for part, records in (("train", pictures.train), ("test", pictures.test)):
-        images = transform(records.images)
-        assert images.shape[1:] == (3, 16, 16)
-        np.testing.assert_allclose(cache.records(part).take(slice(None))[:, 0], backbone(images).numpy(), atol=1e-5)
-    mirrored = computed(tmp_path / "b", pictures, SHOWINGS["mirrored"]).records("train").take(slice(None))
-    np.testing.assert_allclose(mirrored[:, 1], backbone(transform(pictures.train.images).flip(-1)).numpy(), atol=1e-5)
+    for part, records in (("train", images.train), ("test", images.test)):
+        shown = transform(records.images)
+        assert shown.shape[1:] == (3, 16, 16)
+        np.testing.assert_allclose(cache.records(part).take(slice(None))[:, 0], backbone(shown).numpy(), atol=1e-5)
+    mirrored = computed(tmp_path / "b", images, SHOWINGS["mirrored"]).records("train").take(slice(None))
+    np.testing.assert_allclose(mirrored[:, 1], backbone(transform(images.train.images).flip(-1)).numpy(), atol=1e-5)
 
 
-def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, pictures, monkeypatch):
-    cache = computed(tmp_path / "a", pictures, SHOWINGS["windows"])
-    by_middle = computed(tmp_path / "b", pictures).records("train").take(slice(None))[:, 0]
+def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images, monkeypatch):
+    cache = computed(tmp_path / "a", images, SHOWINGS["windows"])
+    by_middle = computed(tmp_path / "b", images).records("train").take(slice(None))[:, 0]
     source = open_source(f"features:{cache.path}", owner_key=KEY, public=True)
-    smaller, validation = put_aside(source, KEY, 0.4)
-    aside = np.isin(source.train.codes, validation.codes).all(1)
+    smaller, validation = hold_out(source, KEY, 0.4)
+    held_out = np.isin(source.train.codes, validation.codes).all(1)
     transform = AsStored(width=64)
-    for records, middles in ((source.train, by_middle), (validation, by_middle[aside])):
+    for records, middles in ((source.train, by_middle), (validation, by_middle[held_out])):
         shown = evaluate.logits(nn.Identity(), records, transform, torch.device("cpu"))
         np.testing.assert_allclose(shown, middles, atol=1e-5)
     assert cache.records("test").take(slice(None)).shape == (6, 1, 64)
@@ -123,8 +123,8 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, pictur
     assert torch.equal(torch.cat(seen), windows[order].flatten(0, 1))
 
 
-def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, pictures, monkeypatch):
-    whole = computed(tmp_path / "a", pictures, SHOWINGS["windows"])
+def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, images, monkeypatch):
+    whole = computed(tmp_path / "a", images, SHOWINGS["windows"])
     real, written = Cache.write, []
 
     def dies(self, name, *rest):
@@ -136,25 +136,25 @@ def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, pictures, mo
     with monkeypatch.context() as patch:
         patch.setattr(Cache, "write", dies)
         with pytest.raises(KeyboardInterrupt):
-            computed(tmp_path / "b", pictures, SHOWINGS["windows"])
+            computed(tmp_path / "b", images, SHOWINGS["windows"])
     assert len(Cache(tmp_path / "b").missing("train")) == 2
-    again = computed(tmp_path / "b", pictures, SHOWINGS["windows"])
+    again = computed(tmp_path / "b", images, SHOWINGS["windows"])
     names = sorted(path.name for path in whole.path.iterdir())
     assert names == sorted(path.name for path in again.path.iterdir())
     for name in names:
         assert (whole.path / name).read_bytes() == (again.path / name).read_bytes()
 
 
-def test_another_backbone_or_source_is_refused(tmp_path, pictures):
-    computed(tmp_path / "a", pictures)
+def test_another_backbone_or_source_is_refused(tmp_path, images):
+    computed(tmp_path / "a", images)
     torch.manual_seed(1)
     other = models.build_backbone(models.Architecture(name="wrn-10-1", size=16))
     with pytest.raises(SfumatoError, match="began as something else: digest was"):
-        computed(tmp_path / "a", pictures, backbone=other)
+        computed(tmp_path / "a", images, backbone=other)
     with pytest.raises(SfumatoError, match="began as something else: its images or labels were others;"):
-        computed(tmp_path / "a", replace(pictures, fingerprint="0" * 64))
+        computed(tmp_path / "a", replace(images, fingerprint="0" * 64))
     with pytest.raises(SfumatoError, match="views was 1 and is 2, flip was False and is True;"):
-        computed(tmp_path / "a", pictures, SHOWINGS["mirrored"])
+        computed(tmp_path / "a", images, SHOWINGS["mirrored"])
 
 
 class Mixing(nn.Module):
@@ -164,12 +164,12 @@ class Mixing(nn.Module):
         return images.flatten(1)[:, :8] - images.flatten(1)[:, :8].mean(0)
 
 
-def test_a_backbone_that_mixes_images_runs_on_one_at_a_time(tmp_path, pictures):
+def test_a_backbone_that_mixes_images_runs_on_one_at_a_time(tmp_path, images):
     backbone = models.Backbone(Mixing(), models.Architecture(name="wrn-10-1", size=16))
     assert not keeps_apart(backbone, torch.randn(4, 3, 16, 16))
     cache = Cache(tmp_path / "a")
-    contents = caching.contents_for(pictures, backbone, backbone_for()[1], caching.Showing())
-    assert not caching.compute(cache, contents, pictures, backbone, owner_key=KEY, batch=4)
+    contents = caching.contents_for(images, backbone, backbone_for()[1], caching.Showing())
+    assert not caching.compute(cache, contents, images, backbone, owner_key=KEY, batch=4)
     assert not cache.records("train").take(slice(None)).any(), "each image minus the mean of itself alone"
 
 
@@ -206,25 +206,25 @@ def test_views_that_cannot_be_shown_are_refused(showing, words):
         caching.Showing(**showing)
 
 
-def test_every_pass_of_the_backbone_sees_as_many_images(tmp_path, pictures, monkeypatch):
+def test_every_pass_of_the_backbone_sees_as_many_images(tmp_path, images, monkeypatch):
     """How many records there are must not tell in the rounding of the last ones."""
     counts = set()
-    for road in ("outputs_together", "outputs_alone"):
-        real = getattr(caching, road)
+    for path in ("outputs_together", "outputs_alone"):
+        real = getattr(caching, path)
 
         def counted(model, images, real=real):
             counts.add(len(images))
             return real(model, images)
 
-        monkeypatch.setattr(caching, road, counted)
-    computed(tmp_path / "a", pictures, rows=7)
+        monkeypatch.setattr(caching, path, counted)
+    computed(tmp_path / "a", images, rows=7)
     monkeypatch.setattr(caching, "keeps_apart", lambda *_: False)
-    computed(tmp_path / "b", pictures, rows=7)
+    computed(tmp_path / "b", images, rows=7)
     assert counts == {4}
 
 
-def test_other_weights_beside_the_features_are_refused(tmp_path, pictures):
-    cache = computed(tmp_path / "a", pictures)
+def test_other_weights_beside_the_features_are_refused(tmp_path, images):
+    cache = computed(tmp_path / "a", images)
     weights = {name: value.clone() for name, value in checkpoint.backbone_of(cache).items()}
     (cache.path / "backbone.safetensors").write_bytes(
         checkpoint.to_bytes({name: value + 1 for name, value in weights.items()}, {})
@@ -239,13 +239,13 @@ def test_other_weights_beside_the_features_are_refused(tmp_path, pictures):
         train("head", source, plan, directory=tmp_path / "run", learning_rate=1.0)
     assert not (tmp_path / "run").exists(), "before anything is spent"
     (cache.path / "backbone.safetensors").unlink()
-    computed(tmp_path / "a", pictures)
+    computed(tmp_path / "a", images)
     again = checkpoint.backbone_of(cache)
     assert all(torch.equal(again[name], weights[name]) for name in weights)
 
 
-def test_damaged_pieces_are_computed_anew(tmp_path, pictures):
-    cache = computed(tmp_path / "a", pictures)
+def test_damaged_pieces_are_computed_anew(tmp_path, images):
+    cache = computed(tmp_path / "a", images)
     pieces = [cache.path / f"train-0000{number}.safetensors" for number in (0, 2)]
     whole = [piece.read_bytes() for piece in pieces]
     pieces[0].write_bytes(whole[0][:-4])
@@ -253,19 +253,19 @@ def test_damaged_pieces_are_computed_anew(tmp_path, pictures):
     said = []
 
     class Told(Silence):
-        def say(self, line):
+        def report(self, line):
             said.append(line)
 
     assert caching.begin(cache, cache.contents, Told()) == 14
     assert [Path(line.split(" ")[0]).name for line in said] == [piece.name for piece in pieces]
-    computed(tmp_path / "a", pictures)
+    computed(tmp_path / "a", images)
     assert [piece.read_bytes() for piece in pieces] == whole
     assert caching.begin(cache, cache.contents) == 0
 
 
 @pytest.mark.parametrize("name", SHOWINGS)
-def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, pictures, name, monkeypatch):
-    cache = computed(tmp_path / "a", pictures, SHOWINGS[name])
+def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, images, name, monkeypatch):
+    cache = computed(tmp_path / "a", images, SHOWINGS[name])
     source = open_source(f"features:{cache.path}", owner_key=KEY)
     plan = PrivacyPlan(
         population=24, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3

@@ -75,7 +75,7 @@ class Process:
 def start(home, tmp_path_factory):
     """Start a command in a process of its own."""
     scratch = tmp_path_factory.mktemp("server")
-    talk = scratch / "talk.txt"
+    printed = scratch / "printed.txt"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # a process that has used CUDA cannot be forked
     with subprocess.Popen(
         [sys.executable, str(ATTEMPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -88,10 +88,10 @@ def start(home, tmp_path_factory):
 
         def start(arguments, *, output=None, checkpoint_seconds=0.01, verb="start", **options):
             whole = [*arguments, *(["--output", str(output)] if output else [])]
-            options |= {"arguments": whole, "talk": str(talk), "checkpoint_seconds": checkpoint_seconds}
+            options |= {"arguments": whole, "printed": str(printed), "checkpoint_seconds": checkpoint_seconds}
             return Process(pid=ask(**{verb: options}), ask=ask)
 
-        start.talk = talk
+        start.printed = printed
         for number, arguments in enumerate((LONG, SHORT)):
             start(arguments, output=scratch / f"{number}" / "run", verb="warm")
         yield start
@@ -102,7 +102,7 @@ def uninterrupted(start, tmp_path_factory):
     """The long run, with nobody in its way; and how long it took, in seconds."""
     output = tmp_path_factory.mktemp("long") / "run"
     began = time.monotonic()
-    assert start(LONG, output=output).join() == 0, start.talk.read_text()
+    assert start(LONG, output=output).join() == 0, start.printed.read_text()
     return output, time.monotonic() - began
 
 
@@ -328,7 +328,7 @@ def test_a_ledger_that_ends_with_another_file_concludes_nothing(short, tmp_path,
     assert (run / "dice.key").exists()
 
 
-def test_a_secret_dice_key_is_kept_for_the_whole_run(tmp_path, monkeypatch):
+def test_a_secret_run_key_is_kept_for_the_whole_run(tmp_path, monkeypatch):
     """Without a seed nothing but dice.key says what is drawn: copies of one begun run end with the same bytes."""
     secret = [word for word in SHORT if word not in ("--seed", "7")]
     with monkeypatch.context() as patch:
@@ -440,7 +440,7 @@ def test_an_output_below_a_file_cannot_be_written(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_lost_dice_key_ends_the_run(unfinished, capsys, damaged):
+def test_a_lost_run_key_ends_the_run(unfinished, capsys, damaged):
     (unfinished / "dice.key").unlink()
     if damaged:
         (unfinished / "dice.key").write_text("not a key")
@@ -514,7 +514,7 @@ def test_the_key_of_another_run_is_refused(unfinished, other, short, capsys):
     shutil.copy(other / "dice.key", unfinished / "dice.key")
     line = refusal(capsys, ["train", str(unfinished)])
     recorded = ledger.read(unfinished / "ledger.jsonl")[0].body["key_check"]
-    assert f"the dice key in {unfinished} is of another run: its check value is " in line
+    assert f"the run key in {unfinished} is of another run: its check value is " in line
     assert f"and the ledger began with {recorded[:16]}" in line
     (unfinished / "dice.key").write_bytes(own)
     assert main(["train", str(unfinished)]) == 0

@@ -25,7 +25,7 @@ SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift
 
 @pytest.fixture(scope="module")
 def shown(spots):
-    """Public data; the same pictures as the private ones, but nobody knows."""
+    """Public data; the same images as the private ones, but nobody knows."""
     train, test = (replace(part, codes=foreign(len(part))) for part in (spots.train, spots.test))
     return replace(spots, public=True, material="f" * 64, pixels="e" * 64, train=train, test=test)
 
@@ -213,7 +213,7 @@ def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_whe
     said: list[str] = []
 
     class Listener(Silence):
-        def say(self, line: str) -> None:
+        def report(self, line: str) -> None:
             said.append(line)
 
     train("cnn", without_one(keyed), plan, directory=tmp_path / "b", progress=Listener(), **fine)

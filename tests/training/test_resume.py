@@ -101,7 +101,7 @@ def test_interrupted_at_any_place_within_a_step(
 
 
 def test_another_key_gives_other_bytes(spots, options, poisson, tmp_path):
-    """What the comparison of bytes is worth: without the same dice they differ."""
+    """What the comparison of bytes is worth: without the same randomness they differ."""
     kind = KINDS["momentum, averaged, views"]
     one = begin(tmp_path / "one", spots, poisson, {**options, "seed": None}, kind)
     two = begin(tmp_path / "two", spots, poisson, {**options, "seed": None}, kind)

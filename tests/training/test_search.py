@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sfumato.data import Records
-from sfumato.privacy import Draws, PrivacyPlan, PrivateSelection
+from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection
 from sfumato.runs import uses
 from sfumato.training import Settings
 from sfumato.training.loop import Outcome
@@ -60,7 +60,7 @@ def test_the_score_is_taken_on_the_records_that_are_given(spots, plan):
 
 def test_selections_are_added_to_runs_at_shares_of_delta():
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
-    selection = PrivateSelection(plan=plan, draws=Draws(mean=5), score_noise=30.0)
+    selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=5), score_noise=30.0)
     alone, delta = uses.together([selection])
     assert (alone, delta) == (selection.epsilon(), 1e-4)
     both, _ = uses.together([selection, plan])
@@ -72,9 +72,9 @@ def test_selections_are_added_to_runs_at_shares_of_delta():
 
 def test_the_list_of_uses_keeps_selections(tmp_path):
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
-    selection = PrivateSelection(plan=plan, draws=Draws(mean=5), score_noise=None)
+    selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=5), score_noise=None)
     home = tmp_path / "not" / "there"
     uses.record(["f" * 64], "a", plan, home)
     uses.record(["f" * 64], "b", selection, home)
     assert uses.plans(["f" * 64], home) == [plan, selection]
-    assert "2 earlier runs" in uses.told([plan, selection], selection)
+    assert "2 earlier runs" in uses.summary([plan, selection], selection)

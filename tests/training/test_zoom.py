@@ -1,4 +1,4 @@
-"""Zoom in training: windows on pictures made from the originals, in private and in public runs, resumed as begun."""
+"""Zoom in training: windows on images made from the originals, in private and in public runs, resumed as begun."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ def plan():
 def windows(folder, key, step, rows, n):
     """What the model must see: the originals brought to the larger side, and views cut out of that."""
     whole = open_source(folder, owner_key=bytes(32), size=SIDE)
-    pictures = torch.from_numpy(whole.train.take(rows)).permute(0, 3, 1, 2).float() / 127.5 - 1
+    images = torch.from_numpy(whole.train.take(rows)).permute(0, 3, 1, 2).float() / 127.5 - 1
     draws = Views(count=n, zoom=ZOOM, flip=True).draw(key.generator("views", step), len(rows), size=SIZE)
     shown = torch.empty(len(rows), n, 1, SIZE, SIZE)
     for row in range(len(rows)):
         for view in range(n):
             top, left = (1 + int(dice[row, view]) for dice in (draws.down, draws.right))
-            window = pictures[row, :, top : top + SIZE, left : left + SIZE]
+            window = images[row, :, top : top + SIZE, left : left + SIZE]
             shown[row, view] = window.flip(-1) if draws.mirrored[row, view] else window
     return shown
 
 
-def test_private_training_sees_windows_on_the_larger_pictures(folder, sources, plan):
+def test_private_training_sees_windows_on_the_larger_images(folder, sources, plan):
     plain, zoomed = (prepare(None, source, plan, SETTINGS) for source in sources)
     key, rows = DiceKey.from_seed(0), np.array([1, 5, 30])
     ((inputs, *_),) = Inputs(zoomed).micro_batches(key, 2, rows)
     expected = windows(folder, key, 2, rows, 2)
     assert torch.allclose(inputs, expected, atol=1e-5)
     ((blurred, *_),) = Inputs(plain).micro_batches(key, 2, rows)
-    assert (inputs - blurred).abs().mean() > 0.05, "a source opened without zoom has its pictures enlarged"
+    assert (inputs - blurred).abs().mean() > 0.05, "a source opened without zoom has its images enlarged"
     assert zoomed.transform == plain.transform
     assert zoomed.transform.size == SIZE
     scores = [Scorer(job).outputs(plain.module.state_dict()) for job in (plain, zoomed)]
@@ -106,7 +106,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
         assert opened[0].fingerprint == opened[1].fingerprint
         with pytest.raises(SfumatoError, match="differs in its data: fingerprint"):
             begin(open_source(folder, owner_key=owner_key()))
-        assert len(opened) == 2, "a run does not go on with pictures that are enlarged instead"
+        assert len(opened) == 2, "a run does not go on with images that are enlarged instead"
     assert begin(folder) is None
     about = {"steps": 2, "batch_size": 8, "learning_rate": 0.1, "public": True, "zoom": ZOOM}
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The command line: one file per verb. Data go to standard output, talk goes to standard error."""
+"""The command line: one file per verb. Data go to standard output, printed goes to standard error."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def parse(arguments: Sequence[str]):
         return 2
     import tyro
 
-    talk, program = io.StringIO(), f"{PROGRAM} {name}"
+    printed, program = io.StringIO(), f"{PROGRAM} {name}"
     try:
-        with contextlib.redirect_stderr(talk):
+        with contextlib.redirect_stderr(printed):
             return tyro.cli(load(name), prog=program, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
-        print(f"error: {one_line(talk.getvalue())}; see {program} --help", file=sys.stderr)
+        print(f"error: {one_line(printed.getvalue())}; see {program} --help", file=sys.stderr)
         return 2
 
 

@@ -146,7 +146,7 @@ class Observed:
         from sfumato.training.observers import TensorBoard
 
         if not public:
-            progress.say("note: --tensorboard writes exact figures of private data, which are yours alone")
+            progress.report("note: --tensorboard writes exact figures of private data, which are yours alone")
         return (TensorBoard(run.path / "tensorboard"),)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
-def talk(line: str = "") -> None:
+def note(line: str = "") -> None:
     """A line for the reader, not for a pipe."""
     print(line, file=sys.stderr)
 

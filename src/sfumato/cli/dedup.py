@@ -1,4 +1,4 @@
-"""sfumato dedup: pictures of a private set of which a public one has copies or near copies."""
+"""sfumato dedup: images of a private set of which a public one has copies or near copies."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COPIES = 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class Dedup:
-    """Find copies and near copies of private pictures in a public set: crops, shifts, mirror images, other sizes, JPEG.
+    """Find copies and near copies of private images in a public set: crops, shifts, mirror images, other sizes, JPEG.
 
-    Pre-training on a picture that is also private breaks the promise for it. By default the private set is written
-    again without such pictures: each is compared with the public set alone, so the promise holds for those that are
+    Pre-training on an image that is also private breaks the promise for it. By default the private set is written
+    again without such images: each is compared with the public set alone, so the promise holds for those that are
     left. To leave them out of the public set instead tells of the private one, and statements that come of it say so.
     """
 
@@ -37,9 +37,9 @@ class Dedup:
     private: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRIVATE")]
     """The private source."""
     drop: str = "private"
-    """From which set pictures are left out: private, public, or none."""
+    """From which set images are left out: private, public, or none."""
     limit: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0.28)")] = None
-    """The largest difference, over a picture's contrast, that counts as a copy; 0.001 for exact copies, mirrored or
+    """The largest difference, over an image's contrast, that counts as a copy; 0.001 for exact copies, mirrored or
     not, alone."""
     output: Path = None
     """Where the pairs and the smaller set go. (default: dedup/ and the private source's name,
@@ -87,7 +87,7 @@ class Dedup:
             public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
             if set(public.materials) & set(private.materials):
                 raise SfumatoError(
-                    f"{self.public} and {self.private} hold the same pictures", "name the public set, then the private"
+                    f"{self.public} and {self.private} hold the same images", "name the public set, then the private"
                 )
             images = [
                 np.concatenate([part.take(slice(None)) for part in (source.train, source.test)])
@@ -100,7 +100,7 @@ class Dedup:
                 looked_in,
                 looked_for,
                 limit=LIMIT if self.limit is None else self.limit,
-                tell=lambda done, _: progress.advance(done),
+                on_progress=lambda done, _: progress.advance(done),
             )
         if self.drop == "public":
             pairs = [replace(pair, private=pair.public, public=pair.private) for pair in pairs]
@@ -129,19 +129,19 @@ class Dedup:
             console.as_json(figures)
             return 0
         console.result(summary)
-        console.talk(f"{place / 'pairs.html'}   the pairs side by side; it shows private pictures")
+        console.note(f"{place / 'pairs.html'}   the pairs side by side; it shows private images")
         if written and any(pair.difference > COPIES for pair in pairs):
-            console.talk("note: near ones may be other pictures that look alike, and are left out as well: look at the")
-            console.talk(
+            console.note("note: near ones may be other images that look alike, and are left out as well: look at the")
+            console.note(
                 f"   page; --limit {COPIES} and another --output leave out exact copies, mirrored or not, alone"
             )
         if marked and written:
-            console.talk("note: this choice looked at private data without noise; statements that come of it say so")
+            console.note("note: this choice looked at private data without noise; statements that come of it say so")
         if written and self.drop == "private":
-            console.talk(f"note: runs on {written} and on {self.private} are counted apart, and their epsilons add up")
-            console.talk(f"next: sfumato train {written}")
+            console.note(f"note: runs on {written} and on {self.private} are counted apart, and their epsilons add up")
+            console.note(f"next: sfumato train {written}")
         elif written:
-            console.talk(f"next: sfumato pretrain {written} --public")
+            console.note(f"next: sfumato pretrain {written} --public")
         elif self.drop != "none":
             console.result("Nothing is left, so no set was written.")
         return 0
@@ -164,7 +164,7 @@ class Dedup:
         """The set without its duplicates, as another source; None where none is asked for, or nothing is left.
 
         Args:
-            source: the set as it was compared, whose pictures are small and in colour.
+            source: the set as it was compared, whose images are small and in colour.
         """
         from sfumato.data import write_without
 
@@ -187,7 +187,7 @@ def _summary(private: int, public: int, pairs: Sequence[Pair]) -> str:
     near = len(pairs) - exact
     theirs, mine = (len({getattr(pair, side) for pair in pairs}) for side in ("public", "private"))
     return (
-        f"{mine} of {private:,} private pictures and {theirs} of {public:,} public ones are alike: "
+        f"{mine} of {private:,} private images and {theirs} of {public:,} public ones are alike: "
         f"{exact} exact cop{'y' if exact == 1 else 'ies'}, {near} near one{'' if near == 1 else 's'}."
     )
 

@@ -134,7 +134,7 @@ class Evaluate:
             ]
         )
         if not source.public:
-            console.talk("note: measured on private data without noise; these figures are not covered by the promise")
+            console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
 
     def _levels(self, transform: Transform) -> dict[str, Any]:

@@ -115,10 +115,10 @@ class Features(SourceChoices):
                 batch=self.batch,
                 progress=progress,
             )
-        self._tell(cache, missing, together, time.monotonic() - began)
+        self._report(cache, missing, together, time.monotonic() - began)
         return 0
 
-    def _tell(self, cache: Cache, computed: int, together: bool, seconds: float) -> None:
+    def _report(self, cache: Cache, computed: int, together: bool, seconds: float) -> None:
         contents = cache.contents
         counts = contents.counts
         size = sum(path.stat().st_size for path in cache.path.iterdir())
@@ -146,9 +146,9 @@ class Features(SourceChoices):
             ]
         )
         if not together:
-            console.talk(
+            console.note(
                 "note: the backbone ran on one image at a time, since in a batch images might reach each other"
             )
         if not contents.source["public"]:
-            console.talk("note: features tell much of their images; keep the cache as private as these")
-        console.talk(f"next: sfumato train features:{cache.path}")
+            console.note("note: features tell much of their images; keep the cache as private as these")
+        console.note(f"next: sfumato train features:{cache.path}")

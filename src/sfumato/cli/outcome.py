@@ -38,7 +38,7 @@ def show(run: Run, *, json: bool) -> None:
         return
     public = statement.circumstances.test_public
     if run.steps < statement.plan.steps:
-        console.talk(f"note: ended after {run.steps} of {statement.plan.steps} steps; the promise is the whole plan's")
+        console.note(f"note: ended after {run.steps} of {statement.plan.steps} steps; the promise is the whole plan's")
     console.result()
     console.result(
         f"test accuracy  {run.accuracy:.2%}"
@@ -56,12 +56,12 @@ def show(run: Run, *, json: bool) -> None:
             "that was changed and lies elsewhere counts apart."
         )
         console.result()
-    console.talk(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
+    console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
     if run.kind == "digits":
-        console.talk(f"sfumato evaluate {path} digits   measures it again")
+        console.note(f"sfumato evaluate {path} digits   measures it again")
     else:
-        console.talk(f"sfumato predict {path} IMAGE   labels images")
-    console.talk(f"sfumato verify {path}   checks that the statement follows from the record")
+        console.note(f"sfumato predict {path} IMAGE   labels images")
+    console.note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 
 def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
@@ -102,7 +102,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
             ),
         ]
     )
-    console.talk(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")
+    console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")
 
 
 def _duration(seconds: float) -> str:

@@ -80,9 +80,9 @@ class Plan:
         }
         large, weak = above_one_record(plan), weak_signal(plan, 2)
         if large is not None:
-            console.talk(f"note: {large}")
+            console.note(f"note: {large}")
         if weak is not None:
-            console.talk(f"note: even {weak}")
+            console.note(f"note: even {weak}")
         if self.json:
             console.as_json(figures)
             return 0
@@ -100,7 +100,7 @@ class Plan:
                 ("plan", plan.fingerprint[:16]),
             ]
         )
-        console.talk(
+        console.note(
             f"next: sfumato train SOURCE --batch-size {plan.expected_batch_size} --steps {plan.steps} "
             f"--noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}"
         )

@@ -65,8 +65,8 @@ class Pretrain(Observed, Choices):
         console.result()
         console.result(done.statement.sentence)
         console.result()
-        console.talk(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
-        console.talk("   fine-tunes it privately, with a classifier that starts at zero")
+        console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
+        console.note("   fine-tunes it privately, with a classifier that starts at zero")
         return 0
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
@@ -95,5 +95,5 @@ class Pretrain(Observed, Choices):
         )
         if not run.exists:
             for line in (*asked.beside(run), *taken, *reasons):
-                progress.say(line)
+                progress.report(line)
         return job, run

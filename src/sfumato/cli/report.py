@@ -37,11 +37,11 @@ class Report:
         names.write(path, text.encode(), private=not (self.public or plain))
         changed = None if plain else altered(run)
         if changed is not None:
-            console.talk(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
+            console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
         if self.json:
             console.as_json({"report": str(path), "public": self.public})
         else:
             console.result(str(path))
             if not (self.public or plain):
-                console.talk("note: it may show private images and figures; sfumato report --public leaves them out")
+                console.note("note: it may show private images and figures; sfumato report --public leaves them out")
         return 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sfumato.search import Comparison, Ranking, Selected
 
 
-def foretell_runs(found: Ranking, *, json: bool) -> None:
+def announce_runs(found: Ranking, *, json: bool) -> None:
     """The runs of an open search that is not begun."""
     from sfumato.search.space import line_of, plain
 
@@ -28,8 +28,8 @@ def foretell_runs(found: Ranking, *, json: bool) -> None:
         return
     for change, row in zip(found.changes, rows, strict=True):
         console.result(f"{line_of(change)}: {row['steps']} steps, batch {row['batch_size']}, noise {row['sigma']:g}")
-    say_what_it_cost(found.uncovered)
-    console.talk(f"nothing was spent; without --dry-run this would train {len(rows)} runs")
+    report_cost(found.uncovered)
+    console.note(f"nothing was spent; without --dry-run this would train {len(rows)} runs")
 
 
 def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path, best: str, *, json: bool) -> None:
@@ -50,18 +50,18 @@ def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path
     console.result()
     console.table(head, lines)
     console.result()
-    console.talk(f"scored on {found.scored_on:,} records that no run was trained on")
-    say_what_it_cost(found.uncovered)
-    console.talk(f"{place / PLOT}   what was found, setting by setting")
-    console.talk(f"sfumato train {place / best}   trains on the whole training part with the best settings")
+    console.note(f"scored on {found.scored_on:,} records that no run was trained on")
+    report_cost(found.uncovered)
+    console.note(f"{place / PLOT}   what was found, setting by setting")
+    console.note(f"sfumato train {place / best}   trains on the whole training part with the best settings")
 
 
-def foretell_changes(found: Comparison) -> None:
+def announce_changes(found: Comparison) -> None:
     """The runs of a comparison that is not begun."""
     from sfumato.search.space import line_of
 
     console.result("\n".join(map(line_of, found.changes)))
-    say_what_it_cost(found.uncovered)
+    report_cost(found.uncovered)
 
 
 def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
@@ -84,11 +84,11 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
     console.result()
     console.table(("change", "accuracy", "difference", "epsilon", "run"), lines, texts=1)
     console.result()
-    console.talk(f"scored on {found.scored_on:,} records that no run was trained on")
-    say_what_it_cost(found.uncovered)
+    console.note(f"scored on {found.scored_on:,} records that no run was trained on")
+    report_cost(found.uncovered)
 
 
-def say_what_it_cost(told: Search | None) -> None:
+def report_cost(told: Search | None) -> None:
     """What all runs of an open search cost together, if anything."""
     from sfumato.privacy.statement import rounded_up
 
@@ -102,7 +102,7 @@ def say_what_it_cost(told: Search | None) -> None:
     console.result()
 
 
-def foretell_selection(selection: PrivateSelection, *, json: bool) -> None:
+def announce_selection(selection: PrivateSelection, *, json: bool) -> None:
     """What a private selection that is not begun would promise."""
     draws, plan = selection.draws, selection.plan
     figures: dict[str, Any] = {
@@ -126,11 +126,11 @@ def foretell_selection(selection: PrivateSelection, *, json: bool) -> None:
         for name, value in figures.items()
     )
     if figures["epsilon_of_as_many_released"] <= figures["epsilon"]:
-        console.talk(
+        console.note(
             "note: so few runs cost less when all of them are released: as many, planned in advance, would do better "
             "(--search uncovered tells their cost)"
         )
-    console.talk("nothing was spent; without --dry-run this would search")
+    console.note("nothing was spent; without --dry-run this would search")
 
 
 def show_selected(found: Selected, *, json: bool) -> None:
@@ -164,5 +164,5 @@ def show_selected(found: Selected, *, json: bool) -> None:
     console.result()
     console.result(run.statement.sentence)
     console.result()
-    console.talk(f"sfumato verify {run.directory}   checks that the statement follows from the record")
-    console.talk("how many candidates there were is nobody's business now: the promise rests on it")
+    console.note(f"sfumato verify {run.directory}   checks that the statement follows from the record")
+    console.note("how many candidates there were is nobody's business now: the promise rests on it")

@@ -39,11 +39,11 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
     if found.epsilon_of_all_uses > found.epsilon_of_all:
         console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses)))
     if not found.public:
-        console.talk("note: measured on private data; keep the table and the curve to yourself")
+        console.note("note: measured on private data; keep the table and the curve to yourself")
         console.result("Which of them is best was measured without noise: that choice is not covered.")
     console.result()
-    console.talk(f"{base / PLOT}   the curve")
-    console.talk(
+    console.note(f"{base / PLOT}   the curve")
+    console.note(
         f"one model, of a budget that was chosen beforehand, has its own promise where only it is shown: sfumato "
         f"verify {found.rows[-1]['run']}"
     )
@@ -78,7 +78,7 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
     if found.top5 is not None:
         console.result(f"top five       median {found.top5:.2%}")
     if not statement.circumstances.test_public:
-        console.talk("note: measured on private data; keep these figures to yourself")
+        console.note("note: measured on private data; keep these figures to yourself")
     console.result()
     console.result(f"One run: {statement.sentence}")
     console.result()

@@ -17,7 +17,7 @@ from sfumato.cli.private import PrivateChoices
 from sfumato.search.space import VARIED
 
 if TYPE_CHECKING:
-    from sfumato.privacy import Draws
+    from sfumato.privacy import CandidateCount
     from sfumato.search import Ranking
 
 MODES = ("public", "private", "uncovered")
@@ -53,7 +53,7 @@ class Sweep(PrivateChoices):
     score_noise: ScoreNoise = None
     """Private selection: standard deviation of the noise on a candidate's number of right answers."""
     validation: Share = None
-    """Share of the training part that is put aside to score on."""
+    """Share of the training part that is held out to score on."""
     score_on: SourceText = None
     """Score on the test part of this public source instead."""
     processes: Processes = None
@@ -92,34 +92,34 @@ class Sweep(PrivateChoices):
             if kind == "factors":
                 compared = search.one_at_a_time(trial, rules, search=mode, **how)
                 if asked.dry_run:
-                    searched.foretell_changes(compared)
+                    searched.announce_changes(compared)
                 else:
                     searched.show_comparison(compared, mode, json=asked.json)
             elif kind == "selected":
                 law, options = asked.draws(), asked.options()
                 won = search.private(trial, rules, draws=law, score_noise=asked.score_noise, options=options, **how)
                 if asked.dry_run and won.run is None:
-                    searched.foretell_selection(won.selection, json=asked.json)
+                    searched.announce_selection(won.selection, json=asked.json)
                 else:
                     searched.show_selected(won, json=asked.json)
             else:
                 found = search.open(trial, rules, search=mode, candidates=asked.candidates, **how)
                 if asked.dry_run:
-                    searched.foretell_runs(found, json=asked.json)
+                    searched.announce_runs(found, json=asked.json)
                 else:
                     write(place / BEST, asked.best(found).encode(), private=True)
                     searched.show_ranking(found, mode, list(rules), place, BEST, json=asked.json)
         return 0
 
-    def draws(self) -> Draws:
+    def draws(self) -> CandidateCount:
         """The law of the number of candidates."""
         from sfumato._checks import SfumatoError
-        from sfumato.privacy import Draws
+        from sfumato.privacy import CandidateCount
         from sfumato.search.selection import DRAWS
 
         shape = DRAWS.shape if self.shape is None else self.shape
         try:
-            return Draws(mean=self.candidates or DRAWS.mean, shape=shape)
+            return CandidateCount(mean=self.candidates or DRAWS.mean, shape=shape)
         except SfumatoError as error:
             raise SfumatoError(error.problem.replace("mean must", "candidates must"), error.remedy) from None
 

@@ -56,7 +56,7 @@ class Tradeoff:
         from sfumato.privacy.plan import default_delta
         from sfumato.privacy.rules_of_thumb import BATCH_SIZE
         from sfumato.privacy.tradeoff import chosen, frontier
-        from sfumato.report import tradeoff as picture
+        from sfumato.report import tradeoff as plot
 
         if self.examples is None or self.epsilon is None:
             missing = "--examples" if self.examples is None else "--epsilon"
@@ -68,13 +68,13 @@ class Tradeoff:
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
         if self.plot is not None:
-            picture.check(self.plot)
+            plot.check(self.plot)
         sizes = sorted(set(self.batch_size or [min(BATCH_SIZE, self.examples)]))
         for size in sizes:
             participation_for(population=self.examples, batch_size=size)
         frontiers = []
         for size in sizes:
-            with _bar(f"batch size {size}") as tell:
+            with _bar(f"batch size {size}") as on_progress:
                 found = frontier(
                     examples=self.examples,
                     batch_size=size,
@@ -82,12 +82,12 @@ class Tradeoff:
                     delta=default_delta(self.examples) if self.delta is None else self.delta,
                     noise_multipliers=self.noise_multiplier or None,
                     epochs=self.epochs,
-                    tell=tell,
+                    on_progress=on_progress,
                 )
             frontiers.append(found)
         best = chosen(frontiers, self.epochs)
         if self.plot is not None:
-            picture.draw(frontiers, self.plot, best=best, epochs=self.epochs)
+            plot.draw(frontiers, self.plot, best=best, epochs=self.epochs)
         if self.json:
             console.as_json(self._figures(frontiers, best))
         else:
@@ -108,17 +108,17 @@ class Tradeoff:
             console.result()
         rules = _rules(frontiers)
         for text in (SIGNAL, rules.pop("source"), *(f"- {name}: {rule}" for name, rule in rules.items())):
-            console.talk(textwrap.fill(text, width=110, subsequent_indent="  "))
+            console.note(textwrap.fill(text, width=110, subsequent_indent="  "))
         if len(frontiers) > 1:
-            console.talk(f"taken: batch size {best.plan.expected_batch_size:,}, {self._why(best)}")
+            console.note(f"taken: batch size {best.plan.expected_batch_size:,}, {self._why(best)}")
         share = next(found.share(best) for found in frontiers if best in found.points)
         if share < FLAT:
-            console.talk(
+            console.note(
                 f"note: the point taken has {share:.0%} of the limit; more steps, with more noise, would raise it"
             )
         if self.plot is not None:
-            console.talk(f"{self.plot}   the frontiers as a picture")
-        console.talk(f"next: {self._next(best)}")
+            console.note(f"{self.plot}   the frontiers as a plot")
+        console.note(f"next: {self._next(best)}")
 
     def _table(self, found: Frontier) -> tuple[list[str], list[list[str]]]:
         from sfumato.privacy.statement import rounded_up

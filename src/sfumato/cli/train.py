@@ -63,7 +63,7 @@ class Train(Observed, PrivateChoices):
                 refuse_finished(run)
                 earlier = earlier_plans(job)
                 if earlier and not run.exists:
-                    progress.say(uses.told(earlier, job.plan))
+                    progress.report(uses.summary(earlier, job.plan))
                 show_dry_run(job, run, json=self.json)
                 return 0
             observers = self.looking_on(run, progress, public=job.source.public)

@@ -11,7 +11,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "train": "Train an image classifier privately, and state what was promised.",
         "pretrain": "Train without privacy, on public data: the start of private fine-tuning.",
         "features": "Compute the features of a source under a fixed public backbone, once.",
-        "dedup": "Find copies and near copies of private pictures in a public set.",
+        "dedup": "Find copies and near copies of private images in a public set.",
         "sweep": "Search for settings on a validation part, and say what the search costs.",
         "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
         "tradeoff": "Show which noise allows how many steps within a budget.",

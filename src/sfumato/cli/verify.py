@@ -31,6 +31,6 @@ class Verify:
             console.as_json({"holds": verdict.holds, "line": verdict.line, "checks": checks})
         else:
             for check in verdict.checks:
-                console.talk(f"{'holds' if check.holds else 'FAILS'}  {check.what}")
+                console.note(f"{'holds' if check.holds else 'FAILS'}  {check.what}")
             console.result(verdict.line)
         return 0 if verdict.holds else 1

@@ -1,7 +1,7 @@
 from .classes import UnknownClassError as UnknownClassError
 from .codes import known_again as known_again
 from .crops import InceptionCrops as InceptionCrops
-from .crops import dice_of as dice_of
+from .crops import randomness_of as randomness_of
 from .duplicates import Pair as Pair
 from .duplicates import find_duplicates as find_duplicates
 from .features import BACKBONE as BACKBONE
@@ -27,6 +27,6 @@ from .source import facts as facts
 from .source import open_source as open_source
 from .source import own_codes as own_codes
 from .spec import SourceSpec as SourceSpec
-from .validation import put_aside as put_aside
+from .validation import hold_out as hold_out
 from .views import ViewDraws as ViewDraws
 from .views import Views as Views

@@ -32,7 +32,7 @@ def load(path: str, declared: Declared) -> Parts:
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
     refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
     named as `filtered.MARK` says that the set was filtered by looking at private data. A pair x, y is split by a keyed
-    hash of each picture's pixels. Pictures that are not square lose the ends of their longer side.
+    hash of each image's pixels. Images that are not square lose the ends of their longer side.
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"

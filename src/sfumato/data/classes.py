@@ -111,7 +111,7 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
 def check_counts(
     train: np.ndarray, test: np.ndarray, classes: tuple[str, ...], *, where: str, listed: bool, parted: bool
 ) -> None:
-    """Refuse a class that cannot be learnt: with a single picture, or with none in the training part.
+    """Refuse a class that cannot be learnt: with a single image, or with none in the training part.
 
     Args:
         train, test: labels of the two parts, int64 (N,).

@@ -1,8 +1,8 @@
 """What tells a record from others without saying anything of it to whoever lacks the owner's key.
 
 A record has two codes. The first is made of what is stored, so a copied file has it again; the split by keyed hash goes
-by it. The second is made of the picture's own pixels, so that the same images are known again in another format: as
-files, as arrays, as PNG or lossless TIFF. Neither depends on the size that a source brings its pictures to.
+by it. The second is made of the image's own pixels, so that the same images are known again in another format: as
+files, as arrays, as PNG or lossless TIFF. Neither depends on the size that a source brings its images to.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def stored_code(owner_key: bytes, content: bytes) -> bytes:
 
 
 def pixel_code(owner_key: bytes, pixels: np.ndarray) -> bytes:
-    """16 bytes of a picture's pixels uint8 (H, W, C), at its own size; of one colour channel where all are equal."""
+    """16 bytes of an image's pixels uint8 (H, W, C), at its own size; of one colour channel where all are equal."""
     grey = pixels.shape[2] == 1 or bool((pixels == pixels[:, :, :1]).all())
     shown = np.ascontiguousarray(pixels[:, :, :1] if grey else pixels)
     return hmac.digest(owner_key, f"pixels {shown.shape}".encode() + shown.tobytes(), "sha256")[:LENGTH]
 
 
 def codes_of(owner_key: bytes, stored: np.ndarray, pixels: np.ndarray) -> np.ndarray:
-    """Both codes uint8 (N, 32) of pictures in arrays.
+    """Both codes uint8 (N, 32) of images in arrays.
 
     Args:
         stored: (N, ...), as they are stored.

@@ -1,4 +1,4 @@
-"""Random crops in the manner of Inception: views of a picture that a backbone sees, cut out once."""
+"""Random crops in the manner of Inception: views of an image that a backbone sees, cut out once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TRIES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionCrops:
-    """K random windows on a picture, of 8% to 100% of its area and a ratio of 3:4 to 4:3, brought to one size.
+    """K random windows on an image, of 8% to 100% of its area and a ratio of 3:4 to 4:3, brought to one size.
 
     Szegedy et al. 2015; as in `torchvision.transforms.RandomResizedCrop`.
 
-    **Guarantee.** With the generators of `dice_of` a window is a function of its own picture and of the owner's key
-    (unit: one example; adjacency: any). Dice counted by position would not do here: the views stay for good, and those
-    of all later pictures would change when one is taken away.
+    **Guarantee.** With the generators of `randomness_of` a window is a function of its own image and of the owner's key
+    (unit: one example; adjacency: any). Generators by position would not do here: the views stay for good, and those
+    of all later images would change when one is taken away.
 
     Args:
         count: K.
@@ -48,42 +48,42 @@ class InceptionCrops:
         positive_integer("views", self.count)
         positive_integer("resolution", self.resolution)
 
-    def apply(self, pixels: Tensor, dice: Sequence[np.random.Generator]) -> Tensor:
-        """Views (n, K, C, R, R) of pictures (n, C, H, W), floating-point pixels from 0 to 255.
+    def apply(self, pixels: Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
+        """Views (n, K, C, R, R) of images (n, C, H, W), floating-point pixels from 0 to 255.
 
         Args:
             pixels: on any device.
-            dice: a generator for each picture.
+            generators: one for each image.
         """
-        if pixels.dim() != 4 or len(pixels) != len(dice):
+        if pixels.dim() != 4 or len(pixels) != len(generators):
             raise SfumatoError(
-                f"pixels {tuple(pixels.shape)} and {len(dice)} generators do not belong together",
-                "give pictures (n, C, H, W) and a generator for each",
+                f"pixels {tuple(pixels.shape)} and {len(generators)} generators do not belong together",
+                "give images (n, C, H, W) and a generator for each",
             )
         views = [
-            [self._view(picture, own) for _ in range(self.count)] for picture, own in zip(pixels, dice, strict=True)
+            [self._view(image, own) for _ in range(self.count)] for image, own in zip(pixels, generators, strict=True)
         ]
         return torch.stack([torch.stack(row) for row in views]).clamp_(0, 255)
 
-    def _view(self, picture: Tensor, generator: np.random.Generator) -> Tensor:
+    def _view(self, image: Tensor, generator: np.random.Generator) -> Tensor:
         from torchvision.transforms.v2 import functional  # slow to import
 
-        top, left, height, width = _window(picture.shape[-2], picture.shape[-1], generator)
+        top, left, height, width = _window(image.shape[-2], image.shape[-1], generator)
         side = [self.resolution, self.resolution]
         view = functional.resized_crop(
-            picture, top, left, height, width, side, functional.InterpolationMode(self.interpolation), antialias=True
+            image, top, left, height, width, side, functional.InterpolationMode(self.interpolation), antialias=True
         )
         return view.flip(-1) if self.flip and generator.random() < 0.5 else view
 
 
-def dice_of(owner_key: bytes, image: np.ndarray) -> np.random.Generator:
-    """A picture's own dice: the same for the same pixels, and unknown to whoever lacks the owner's key."""
+def randomness_of(owner_key: bytes, image: np.ndarray) -> np.random.Generator:
+    """An image's own randomness: the same for the same pixels, and unknown to whoever lacks the owner's key."""
     code = hmac.new(owner_key, b"views" + image.tobytes(), hashlib.sha256).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(code[:16], "big")))
 
 
 def _window(height: int, width: int, generator: np.random.Generator) -> tuple[int, int, int, int]:
-    """Top, left, height, width of a random window; the whole picture where ten tries don't fit."""
+    """Top, left, height, width of a random window; the whole image where ten tries don't fit."""
     for _ in range(_TRIES):
         area = height * width * generator.uniform(*AREA)
         ratio = np.exp(generator.uniform(*np.log(RATIO)))

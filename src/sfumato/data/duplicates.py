@@ -1,16 +1,16 @@
-"""Near duplicates of private pictures in a public set: copies, crops, shifts, mirror images, other sizes, JPEG.
+"""Near duplicates of private images in a public set: copies, crops, shifts, mirror images, other sizes, JPEG.
 
-Each private picture is looked for in the public set alone. Three sieves follow one another:
+Each private image is looked for in the public set alone. Three sieves follow one another:
 
-1. An embedding: 8 x 8 grey pixels, centred and of norm 1, of windows on each public picture against windows on the
+1. An embedding: 8 x 8 grey pixels, centred and of norm 1, of windows on each public image against windows on the
    private one (`WINDOWS`), and their mirror images. The cosine of a mirrored pair differs from the plain one only in
    the sign of the odd part, so both cost one product. The six best windows go on.
-2. A registration: the public picture's window is moved and scaled, coarse to fine, until its coloured pixels differ
+2. A registration: the public image's window is moved and scaled, coarse to fine, until its coloured pixels differ
    least from the private one's.
 3. The difference that is left, over the private window's own contrast, is compared with a limit; so is that of the
    detail alone, which is what remains without the mean of each small square.
 
-Pictures are looked at in 32 x 32 pixels, whatever their size.
+Images are looked at in 32 x 32 pixels, whatever their size.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WINDOWS: tuple[tuple[Window, Window], ...] = (
     *(((0.75, 0.0, 0.0), window) for window in _around(0.75, 0.25) if window[1:] != (0.0, 0.0)),
     *((window, _WHOLE) for window in _around(0.85, 0.15)),
 )
-"""Pairs of a window on the private picture and one on the public picture: the private one is a crop of the public one,
+"""Pairs of a window on the private image and one on the public image: the private one is a crop of the public one,
 a small shift, a large shift, and the public one is a crop of the private one."""
 
 _KEPT = 6
@@ -61,18 +61,18 @@ _DETAIL = 1.35  # the limit for the detail's difference, over the limit for the 
 _MOST = 0.5  # beyond it the stages leave out more than the limit does
 _ROWS, _COLUMNS, _PAIRS = 512, 2048, 2048
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A private picture and the public one that it repeats.
+    """A private image and the public one that it repeats.
 
     Args:
         private, public: positions in the two sets.
         exact: whether all pixels are equal.
         mirrored: whether left and right have changed places.
-        difference: what registration leaves, over the private picture's contrast; 0 for an exact copy.
+        difference: what registration leaves, over the private image's contrast; 0 for an exact copy.
     """
 
     private: int
@@ -83,18 +83,18 @@ class Pair:
 
 
 def find_duplicates(
-    public: np.ndarray, private: np.ndarray, *, limit: float = LIMIT, tell: Tell | None = None
+    public: np.ndarray, private: np.ndarray, *, limit: float = LIMIT, on_progress: OnProgress | None = None
 ) -> list[Pair]:
-    """The best match of each private picture that has one, by rising position.
+    """The best match of each private image that has one, by rising position.
 
-    **Guarantee.** Whether a private picture has a match, and which, is a function of that picture and of the public set
+    **Guarantee.** Whether a private image has a match, and which, is a function of that image and of the public set
     (up to the rounding of matrix products): leaving those out is a stable filter, and whatever is promised for what is
     left is promised for all (unit: one record; adjacency: any).
 
     Args:
         public, private: uint8 (n, 32, 32, 3).
         limit: the largest difference over contrast that counts, at most 0.5.
-        tell: called with (private pictures done, all of them).
+        tell: called with (private images done, all of them).
     """
     for name, images in (("public", public), ("private", private)):
         if images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE, 3):
@@ -123,8 +123,8 @@ def find_duplicates(
                 found.append(
                     Pair(private=start + place, public=match, exact=False, mirrored=mirrored, difference=difference)
                 )
-        if tell is not None:
-            tell(min(start + _ROWS, len(private)), len(private))
+        if on_progress is not None:
+            on_progress(min(start + _ROWS, len(private)), len(private))
     return found
 
 
@@ -155,7 +155,7 @@ def _near(
     memory = torch.empty(len(block) * _COLUMNS)
 
     def cosines(piece: tuple[int, int], rows: Tensor | slice = slice(None)) -> Tensor:
-        """Of these rows with a piece of the public pictures, mirrored or not, whichever is larger."""
+        """Of these rows with a piece of the public images, mirrored or not, whichever is larger."""
         number, start = piece
         mine, theirs = WINDOWS[number]
         (even, odd), (all_even, all_odd) = own[mine], views[theirs]
@@ -200,7 +200,7 @@ def _registered(
     theirs = torch.tensor([theirs for _, theirs in WINDOWS])[found.number]
 
     def shown(some: Tensor, side: int) -> tuple[Tensor, Tensor]:
-        """The window on each private picture, and the whole public one."""
+        """The window on each private image, and the whole public one."""
         own = _cut(_images(block[found.rows[some].numpy()]), _as_matrices(mine[some]), side)
         other = _images(public[found.public[some].numpy()])
         return own, torch.where(found.mirrored[some].reshape(-1, 1, 1, 1), other.flip(-1), other)
@@ -227,14 +227,14 @@ def _registered(
 
 
 def _detail(pixels: Tensor) -> Tensor:
-    """Pictures (n, 3, 32, 32) in grey, without the mean of each square: what tells one dark ground from another."""
+    """Images (n, 3, 32, 32) in grey, without the mean of each square: what tells one dark ground from another."""
     grey = pixels.mean(1, keepdim=True)
     coarse = functional.avg_pool2d(grey, _SQUARE)
     return grey - coarse.repeat_interleave(_SQUARE, 2).repeat_interleave(_SQUARE, 3)
 
 
 def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:
-    """The best of 27 windows (n, 3) on public pictures (n, 3, 32, 32), and the difference over contrast it leaves."""
+    """The best of 27 windows (n, 3) on public images (n, 3, 32, 32), and the difference over contrast it leaves."""
     least, best = torch.full((len(own),), torch.inf), windows.clone()
     for growth in (1.0, 1 - step, 1 + step):  # where all do equally well, the window stays
         for right in (0.0, -step, step):
@@ -247,7 +247,7 @@ def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) 
 
 
 def _difference(own: Tensor, other: Tensor) -> Tensor:
-    """Root mean square difference (n,) over the first one's contrast, of pictures (n, 3, S, S) in [0, 1]."""
+    """Root mean square difference (n,) over the first one's contrast, of images (n, 3, S, S) in [0, 1]."""
     if own.shape[-1] == SIDE:  # the finest pixels are where encoders and filters leave their traces
         own, other = (functional.avg_pool2d(pixels, 2) for pixels in (own, other))
     contrast = own.std((2, 3)).square().mean(1).sqrt()
@@ -276,6 +276,6 @@ def _as_matrices(windows: Tensor) -> Tensor:
 
 
 def _cut(pixels: Tensor, matrices: Tensor, side: int) -> Tensor:
-    """What windows show of pictures (n, C, H, W): (n, C, side, side)."""
+    """What windows show of images (n, C, H, W): (n, C, side, side)."""
     grid = functional.affine_grid(matrices, [len(pixels), pixels.shape[1], side, side], align_corners=False)
     return functional.grid_sample(pixels, grid, padding_mode="reflection", align_corners=False)

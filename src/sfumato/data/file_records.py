@@ -1,4 +1,4 @@
-"""Records whose pictures stay in their files, and files read in several threads."""
+"""Records whose images stay in their files, and files read in several threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from sfumato.data import images as pictures
+from sfumato.data import images as images
 from sfumato.data.levels import Levels
 from sfumato.data.records import OnProgress
 
@@ -22,16 +22,16 @@ _BLOCK = 4096
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FileRecords:
-    """One part of a source whose pictures stay in their files and are decoded whenever they are asked for.
+    """One part of a source whose images stay in their files and are decoded whenever they are asked for.
 
-    For sets that memory cannot hold; the pictures are those that `Records` would hold.
+    For sets that memory cannot hold; the images are those that `Records` would hold.
 
     Args:
         files: array (N,) of paths.
         labels: int64 array (N,), positions in the source's class list.
         codes: uint8 array (N, 32), each record's own two (`codes`).
-        users: array (N,) of text that says whose picture each one is, where the source knows.
-        size, channels: what every picture is brought to.
+        users: array (N,) of text that says whose image each one is, where the source knows.
+        size, channels: what every image is brought to.
         levels: what was declared of pixels of 16 bits.
     """
 
@@ -57,11 +57,11 @@ class FileRecords:
         return 0
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Pictures uint8 (n, H, W, C) of the records at these positions."""
+        """Images uint8 (n, H, W, C) of the records at these positions."""
         paths = [Path(path) for path in self.files[rows]]
         pixels = np.empty((len(paths), *self.shape[1:]), np.uint8)
-        for index, picture in enumerate(in_threads(self._picture, paths)):
-            pixels[index] = picture
+        for index, image in enumerate(in_threads(self._image, paths)):
+            pixels[index] = image
         return pixels
 
     def chosen(self, which: np.ndarray) -> FileRecords:
@@ -74,9 +74,9 @@ class FileRecords:
             users=None if self.users is None else self.users[which],
         )
 
-    def _picture(self, path: Path) -> np.ndarray:
-        content = pictures.read_bytes(path)
-        return pictures.decode(content, path, size=self.size, channels=self.channels, levels=self.levels)
+    def _image(self, path: Path) -> np.ndarray:
+        content = images.read_bytes(path)
+        return images.decode(content, path, size=self.size, channels=self.channels, levels=self.levels)
 
 
 def in_threads(

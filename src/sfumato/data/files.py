@@ -14,7 +14,7 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data import images as pictures
+from sfumato.data import images as image_files
 from sfumato.data.codes import as_array, pixel_code, stored_code
 from sfumato.data.file_records import FileRecords, in_threads
 from sfumato.data.parts import Parts
@@ -22,7 +22,7 @@ from sfumato.data.records import Declared, Records
 from sfumato.data.split import in_test
 
 MEMORY_SHARE = 0.5
-"""How much of the machine's memory pictures may take; more of them stay in their files."""
+"""How much of the machine's memory images may take; more of them stay in their files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Entry:
         path: where the file lies.
         label: its class's name.
         part: "train", "test", or None to let the keyed hash decide.
-        user: whose picture it is, where that is known.
+        user: whose image it is, where that is known.
         filtered: whether it stands in a list that was filtered by looking at private data.
     """
 
@@ -69,7 +69,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> P
             )
     if len(classes) == 1:
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
-    with pictures.quiet_decoder():
+    with image_files.quiet_decoder():
         size, channels, size_rule = _shape(entries, declared)
         train, test, larger = _records(entries, declared, classes, size, channels)
     return Parts(
@@ -88,31 +88,31 @@ def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]
     if declared.size is not None and declared.channels is not None:
         return declared.size, declared.channels, "declared"
 
-    def header(entry: Entry) -> pictures.Header:
-        return pictures.header(pictures.read_bytes(entry.path), entry.path, levels=declared.levels)
+    def header(entry: Entry) -> image_files.Header:
+        return image_files.header(image_files.read_bytes(entry.path), entry.path, levels=declared.levels)
 
     headers = list(in_threads(header, entries))
     channels = declared.channels or (1 if all(found.grey for found in headers) else 3)
     if declared.size is not None:
         return declared.size, channels, "declared"
     sides = [found.shorter_side for found in headers]
-    size = min(round(statistics.median(sides)), pictures.SIZE_CAP)
-    rule = f"the median of the images' shorter sides, at most {pictures.SIZE_CAP} pixels"
-    return pictures.check_size(size, "declare a size for the images to be brought to"), channels, rule
+    size = min(round(statistics.median(sides)), image_files.SIZE_CAP)
+    rule = f"the median of the images' shorter sides, at most {image_files.SIZE_CAP} pixels"
+    return image_files.check_size(size, "declare a size for the images to be brought to"), channels, rule
 
 
 def _records(
     entries: Sequence[Entry], declared: Declared, classes: tuple[str, ...], size: int, channels: int
 ) -> tuple[Records, Records, Records | None] | tuple[FileRecords, FileRecords, FileRecords | None]:
-    """Training part, test part, and the larger training pictures where they are wanted."""
-    side = pictures.larger_side(size, declared) or 0
+    """Training part, test part, and the larger training images where they are wanted."""
+    side = image_files.larger_side(size, declared) or 0
     held = len(entries) * (size * size + side * side) * channels <= MEMORY_SHARE * memory()
 
     def one(entry: Entry) -> tuple[list[np.ndarray], bytes, bool]:
-        content = pictures.read_bytes(entry.path)
+        content = image_files.read_bytes(entry.path)
         is_test = _in_test(entry, content, declared)
         sides = (size, side) if side and not is_test else (size,)
-        found, whole = pictures.decode_whole(
+        found, whole = image_files.decode_whole(
             content, entry.path, sizes=sides if held else (), channels=channels, levels=declared.levels
         )
         own = stored_code(declared.owner_key, content)
@@ -121,7 +121,7 @@ def _records(
     images = np.empty((len(entries) if held else 0, size, size, channels), np.uint8)
     larger = np.empty((len(entries) if held and side else 0, side, side, channels), np.uint8)
     train, test = _Members(), _Members()
-    # Training pictures fill the array from its start and test pictures from its end: no second copy of the whole.
+    # Training images fill the array from its start and test images from its end: no second copy of the whole.
     for index, (found, own, is_test) in enumerate(in_threads(one, entries, declared.progress)):
         if held:
             images[-1 - len(test.entries) if is_test else len(train.entries)] = found[0]
@@ -146,7 +146,7 @@ def _in_test(entry: Entry, content: bytes, declared: Declared) -> bool:
     """Whether a file belongs to the test part: as it says itself, else by a keyed hash."""
     if entry.part is not None:
         return entry.part == "test"
-    # All pictures of one user fall on one side, else the test part would show people that the model has met.
+    # All images of one user fall on one side, else the test part would show people that the model has met.
     decides = b"image" + content if entry.user is None else b"user" + entry.user.encode()
     return in_test(declared.owner_key, decides, declared.test_fraction)
 
@@ -163,7 +163,7 @@ class _Members:
         self.codes.append(own)
 
     def known(self, classes: tuple[str, ...]) -> dict[str, Any]:
-        """Everything about them but their pictures."""
+        """Everything about them but their images."""
         numbers = {name: number for number, name in enumerate(classes)}
         whose = bool(self.entries) and self.entries[0].user is not None
         return {

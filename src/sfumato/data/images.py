@@ -22,11 +22,11 @@ from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records,
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
 """File name endings that are read as images, whatever their case."""
 
-LARGEST_PICTURE = 80_000_000
+LARGEST_IMAGE = 80_000_000
 """Pixels: a file that would unpack to more is refused, since a small file can claim any size."""
 
 LARGEST_FILE = 1 << 30
-"""Bytes: more than the largest picture takes in any form; a file is read whole."""
+"""Bytes: more than the largest image takes in any form; a file is read whole."""
 
 LARGEST_WHOLE = 1 << 20
 """Pixels: a JPEG of more is not unpacked as a whole only to know it again in another format."""
@@ -41,7 +41,7 @@ _GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says about its picture before any pixel is decoded: its shorter side in pixels, and if it is grey."""
+    """What a file says about its image before any pixel is decoded: its shorter side in pixels, and if it is grey."""
 
     shorter_side: int
     grey: bool
@@ -49,7 +49,7 @@ class Header:
 
 @contextlib.contextmanager
 def quiet_decoder() -> Iterator[None]:
-    """Turn Pillow's warning about huge pictures into an exception and silence its remarks about metadata."""
+    """Turn Pillow's warning about huge images into an exception and silence its remarks about metadata."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -78,14 +78,14 @@ def read_bytes(path: Path) -> bytes:
 
 
 def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Header:
-    """The picture's shorter side and whether it is grey, without decoding it."""
+    """The image's shorter side and whether it is grey, without decoding it."""
     with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
         _check(image, levels, f"image {str(path)!r}")
         return Header(shorter_side=min(image.size), grey=image.mode in _GREY)
 
 
 def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
-    """The picture in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
+    """The image in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
     with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
         name = f"image {str(path)!r}"
         _check(image, levels, name)
@@ -97,7 +97,7 @@ def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Leve
 def decode_whole(
     content: bytes, path: Path, *, sizes: Sequence[int], channels: int, levels: Levels | None = None
 ) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """The picture in a file's bytes at several sizes, as `decode` gives it, and with all of its own pixels.
+    """The image in a file's bytes at several sizes, as `decode` gives it, and with all of its own pixels.
 
     Returns:
         uint8 (size, size, channels) for each size, and uint8 (H, W, 1 or 3); None in place of the latter for a JPEG of
@@ -126,7 +126,7 @@ def decode_whole(
 def prepare(
     image: Image.Image, *, size: int, channels: int, levels: Levels | None = None, name: str = "image"
 ) -> np.ndarray:
-    """One picture by the rule that every source and every prediction follows.
+    """One image by the rule that every source and every prediction follows.
 
     First frame; turned as its EXIF orientation says; 16-bit grey by the declared levels; transparent parts on white;
     other colour spaces to RGB; the centre square of the shorter side, brought to `size` by an antialiased bilinear
@@ -135,7 +135,7 @@ def prepare(
     Args:
         image: any Pillow image.
         size: pixels on each side of the result.
-        channels: 1 for grey (ITU-R 601 luma of a coloured picture), 3 for RGB.
+        channels: 1 for grey (ITU-R 601 luma of a coloured image), 3 for RGB.
         levels: what was declared of pixels of more than eight bits; None to refuse them.
         name: what to call the image in a refusal.
 
@@ -157,7 +157,7 @@ def prepare(
 
 
 def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Image:
-    """The picture in eight bits, turned as its EXIF orientation says, its transparent parts on white."""
+    """The image in eight bits, turned as its EXIF orientation says, its transparent parts on white."""
     if levels is not None and wide.is_grey(image):
         image = wide.in_eight_bits(image, levels, name)
     else:
@@ -169,7 +169,7 @@ def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Imag
 
 
 def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray:
-    """Pictures uint8 (N, H, W, C) by the rule of `prepare`: uint8 (N, size, size, channels).
+    """Images uint8 (N, H, W, C) by the rule of `prepare`: uint8 (N, size, size, channels).
 
     >>> prepare_array(np.zeros((2, 10, 8, 3), np.uint8), size=8, channels=1).shape
     (2, 8, 8, 1)
@@ -190,7 +190,7 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
 
 
 def larger_side(size: int, declared: Declared) -> int | None:
-    """Pixels on each side of the larger training pictures that are wanted beside those of `size`, if any."""
+    """Pixels on each side of the larger training images that are wanted beside those of `size`, if any."""
     side = zoomed(size, declared.zoom)
     return check_size(side, "declare a smaller size, or give less zoom") if side > size else None
 
@@ -204,7 +204,7 @@ def larger(train: Records, originals: np.ndarray, declared: Declared) -> Records
 
 
 def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:
-    """The side of the pictures in pixels, within what this room handles."""
+    """The side of the images in pixels, within what this room handles."""
     if not SMALLEST_SIZE <= size <= LARGEST_SIZE:
         raise SfumatoError(f"size must lie between {SMALLEST_SIZE} and {LARGEST_SIZE} pixels, got {size}", remedy)
     return size
@@ -212,14 +212,14 @@ def check_size(size: int, remedy: str = "declare a size within these bounds") ->
 
 def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
     width, height = image.size
-    if width * height > LARGEST_PICTURE:
+    if width * height > LARGEST_IMAGE:
         raise _too_large(name)
     wide.check(image, levels, name)
 
 
 def _too_large(name: str) -> SfumatoError:
     return SfumatoError(
-        f"{name} would unpack to more than {LARGEST_PICTURE:,} pixels",
+        f"{name} would unpack to more than {LARGEST_IMAGE:,} pixels",
         "make it smaller, or take it out",
     )
 

@@ -1,4 +1,4 @@
-"""From stored pictures to what a model takes, by constants that everybody knows."""
+"""From stored images to what a model takes, by constants that everybody knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
-from sfumato.data import images as pictures
+from sfumato.data import images as image_files
 from sfumato.data.levels import Levels, UndeclaredError
 from sfumato.data.paths import expanded
 
@@ -24,23 +24,23 @@ _CUTTING, _LEVELS = ("resolution", "enlarged", "interpolation"), ("bit_depth", "
 
 
 Picture = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | np.ndarray
-"""What one picture may be given as."""
+"""What one image may be given as."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """(pixel / 255 - mean) / deviation, channel by channel; for a backbone, of the middle of the enlarged picture.
+    """(pixel / 255 - mean) / deviation, channel by channel; for a backbone, of the middle of the enlarged image.
 
-    **Guarantee.** The constants are public: statistics measured on the private pictures would be a release without
-    noise. The result for one picture depends on that picture alone (unit: one example; adjacency: any).
+    **Guarantee.** The constants are public: statistics measured on the private images would be a release without
+    noise. The result for one image depends on that image alone (unit: one example; adjacency: any).
 
     Args:
-        size: pixels on each side of the pictures.
+        size: pixels on each side of the images.
         channels: 1 or 3.
         mean: what to subtract, one number for each channel or one for all, in pixel / 255.
         std: what to divide by, likewise. The defaults bring pixels to [-1, 1].
-        resolution: pixels on each side of the result, cut out of the middle; None for all of the picture.
-        enlarged: to how many pixels a side the picture is brought before that; None for as it is.
+        resolution: pixels on each side of the result, cut out of the middle; None for all of the image.
+        enlarged: to how many pixels a side the image is brought before that; None for as it is.
         interpolation: "bilinear" or "bicubic", both antialiased.
         bit_depth: how files of 16 bits are read, as the model's own images were: see `Levels`. None to refuse them.
         window: likewise.
@@ -66,7 +66,7 @@ class Transform:
     def __post_init__(self):
         if self.levels is not None:
             object.__setattr__(self, "window", self.levels.window)
-        pictures.check_size(_checks.positive_integer("size", self.size))
+        image_files.check_size(_checks.positive_integer("size", self.size))
         if self.channels not in (1, 3):
             raise SfumatoError(f"channels must be 1 or 3, got {self.channels!r}", "give 1 for grey and 3 for colour")
         for name, check in (("mean", _checks.number), ("std", _checks.positive)):
@@ -91,7 +91,7 @@ class Transform:
         return Levels.declared(self.bit_depth, self.window)
 
     def __call__(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Pictures uint8 (n, size, size, channels) to float32 (n, channels, R, R), on the tensor's device.
+        """Images uint8 (n, size, size, channels) to float32 (n, channels, R, R), on the tensor's device.
 
         R is the resolution, or the size where there is none.
         """
@@ -107,7 +107,7 @@ class Transform:
         return self.normalised(self.cut_out(result))
 
     def cut_out(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The middle (n, channels, R, R) of pictures (n, channels, size, size), enlarged first; pixels 0 to 255."""
+        """The middle (n, channels, R, R) of images (n, channels, size, size), enlarged first; pixels 0 to 255."""
         if self.enlarged not in (None, self.size):
             side = (self.enlarged, self.enlarged)
             pixels = functional.interpolate(pixels, side, mode=self.interpolation, antialias=True).clamp_(0, 255)
@@ -122,7 +122,7 @@ class Transform:
         return pixels.div_(255).sub_(self._constants("mean", pixels)).div_(self._constants("std", pixels))
 
     def read(self, image: Picture) -> torch.Tensor:
-        """One picture as float32 (channels, size, size), by the rule of the sources.
+        """One image as float32 (channels, size, size), by the rule of the sources.
 
         Args:
             image: a path, a file's bytes, an open binary file, an image of Pillow, or an array (H, W) or (H, W, 1 or 3)
@@ -141,21 +141,21 @@ class Transform:
         return self(pixels[np.newaxis].copy())[0]
 
     def _pixels(self, image: Picture) -> np.ndarray:
-        """One picture as uint8 (size, size, channels)."""
+        """One image as uint8 (size, size, channels)."""
         form: dict[str, Any] = {"size": self.size, "channels": self.channels, "levels": self.levels}
-        with pictures.quiet_decoder():
+        with image_files.quiet_decoder():
             if isinstance(image, Image.Image):
-                return pictures.prepare(image, **form)
+                return image_files.prepare(image, **form)
             if isinstance(image, np.ndarray):
-                return pictures.prepare_array(self._in_eight_bits(image), size=self.size, channels=self.channels)[0]
+                return image_files.prepare_array(self._in_eight_bits(image), size=self.size, channels=self.channels)[0]
             if isinstance(image, (str, os.PathLike)):
                 path = expanded(image)
-                return pictures.decode(pictures.read_bytes(path), path, **form)
+                return image_files.decode(image_files.read_bytes(path), path, **form)
             content, name = _content(image)
-            return pictures.decode(content, Path(name), **form)
+            return image_files.decode(content, Path(name), **form)
 
     def _in_eight_bits(self, image: np.ndarray) -> np.ndarray:
-        """One picture (H, W) or (H, W, C) as uint8 (1, H, W, C)."""
+        """One image (H, W) or (H, W, C) as uint8 (1, H, W, C)."""
         shaped = image[..., np.newaxis] if image.ndim == 2 else image
         if shaped.ndim != 3 or shaped.shape[2] not in (1, 3) or not shaped.size:
             raise SfumatoError(
@@ -194,7 +194,7 @@ class Transform:
 
 
 def _content(image: bytes | IO[bytes]) -> tuple[bytes, str]:
-    """The bytes of a picture, and what to call it."""
+    """The bytes of an image, and what to call it."""
     if isinstance(image, bytes):
         return image, f"of {len(image)} bytes"
     if isinstance(image, torch.Tensor):

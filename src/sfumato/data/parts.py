@@ -17,12 +17,12 @@ class Parts:
         test: the part to measure on.
         classes: class names; a label is a position in it.
         classes_listed: whether somebody wrote the class list down (the owner or the file), so that a class without
-            any picture is meant; otherwise the list is what the labels show.
+            any image is meant; otherwise the list is what the labels show.
         parted: whether the parts were made beforehand; otherwise the keyed hash made them.
-        size_rule: how the pictures' size came about, in words.
+        size_rule: how the images' size came about, in words.
         filtered: whether the set was filtered by looking at private data.
-        larger: the part to learn from with its pictures at `zoomed` pixels a side; None where that was not asked for,
-            or where the originals are arrays that are no larger than the pictures are.
+        larger: the part to learn from with its images at `zoomed` pixels a side; None where that was not asked for,
+            or where the originals are arrays that are no larger than the images are.
     """
 
     train: Records | FileRecords

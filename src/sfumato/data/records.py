@@ -1,4 +1,4 @@
-"""What a source holds once it is read: pictures with their labels, in two parts."""
+"""What a source holds once it is read: images with their labels, in two parts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from sfumato.data.levels import Levels
 
 SMALLEST_SIZE = 4
-"""Pixels: the fewest that a picture may have on a side."""
+"""Pixels: the fewest that an image may have on a side."""
 
 LARGEST_SIZE = 1024
-"""Pixels: the most that a picture may have on a side."""
+"""Pixels: the most that an image may have on a side."""
 
 TEST_FRACTION = 0.2
 """Expected share of the test part where a source has none of its own and the owner declares no other."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with (files read, files in all) while pictures are decoded."""
+"""Called with (files read, files in all) while images are decoded."""
 
 
 def zoomed(size: int, zoom: float) -> int:
-    """Pixels on each side of the pictures that windows of `size` pixels are cut from.
+    """Pixels on each side of the images that windows of `size` pixels are cut from.
 
     >>> zoomed(320, 1.2)
     384
@@ -38,9 +38,9 @@ class Records:
     Args:
         images: uint8 array (N, H, W, C), C = 1 (grey) or 3 (red, green, blue), 0 is black.
         labels: int64 array (N,), positions in the source's class list.
-        users: array (N,) of text that says whose picture each one is, where the source knows.
-        files: array (N,) of the paths of the files that the pictures come from, likewise.
-        codes: uint8 array (N, 32), each record's own two (`codes`); None to make them of the pictures as they are.
+        users: array (N,) of text that says whose image each one is, where the source knows.
+        files: array (N,) of the paths of the files that the images come from, likewise.
+        codes: uint8 array (N, 32), each record's own two (`codes`); None to make them of the images as they are.
         rows: int64 array (N,) of where the records stand in the array that they come from; None where they are all of
             it, in its order.
 
@@ -79,7 +79,7 @@ class Records:
         return self.images.nbytes
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Pictures uint8 (n, H, W, C) of the records at these positions."""
+        """Images uint8 (n, H, W, C) of the records at these positions."""
         return self.images[rows]
 
     def chosen(self, which: np.ndarray) -> Records:
@@ -104,13 +104,13 @@ class Declared:
     Args:
         owner_key: the owner's secret, for splits and fingerprints.
         classes: class names in their order, or None to read them from the data.
-        size: side of the pictures in pixels, or None to read it.
+        size: side of the images in pixels, or None to read it.
         channels: 1 or 3, or None to read it.
         levels: how pixels of 16 bits become 0 to 255, or None to refuse them.
         root: folder of a data set collection (torchvision's layout).
         download: whether a missing published data set may be fetched.
         test_fraction: expected share of the records that a split by keyed hash puts aside.
-        zoom: how much larger than `size` the training pictures are wanted as well; 1 for not.
+        zoom: how much larger than `size` the training images are wanted as well; 1 for not.
         progress: called with (files read, files in all).
     """
 

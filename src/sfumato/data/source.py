@@ -1,4 +1,4 @@
-"""A source: where the pictures come from, which facts about them were declared, and which were read from them."""
+"""A source: where the images come from, which facts about them were declared, and which were read from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FACTS = ("examples", "classes", "size", "channels")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """A labelled set of pictures in two parts, with what may be said about it.
+    """A labelled set of images in two parts, with what may be said about it.
 
     Args:
         kind: "digits", "folder", "npz", "csv", "torchvision" or "features"; never a path.
@@ -42,14 +42,14 @@ class Source:
             first is what a record is scored on and the last K are what it is trained on.
         test: the records that none is trained on, likewise.
         classes: class names; a label is a position in it.
-        size: pixels on each side of every picture.
+        size: pixels on each side of every image.
         channels: 1 (grey) or 3 (red, green, blue).
         examples: the number of training examples that the promise is computed for: as declared, else counted.
         read: which of `FACTS` were read from the data rather than declared, and are not covered by the promise.
             Nothing for published data sets, whose facts everybody knows.
         public: whether the records are public, so that figures measured on them may be shown.
         fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits; of the larger training
-            pictures in place of the others where there are such.
+            images in place of the others where there are such.
         size_rule: how the size came about, in words.
         bit_depth: what was declared of pixels of 16 bits (`Levels`); None for nothing, and for a cache, whose transform
             has it.
@@ -61,13 +61,13 @@ class Source:
         features: HMAC of all features and of how they came about, under the owner's key, where the records are such: of
             the same images there may be many.
         material: HMAC of the first codes of all records under the owner's key: the same for all sizes and features of
-            the same pictures, for both parts together, and for what is left of them where a validation part is put
+            the same images, for both parts together, and for what is left of them where a validation part is put
             aside.
-        pixels: the same of their second codes, and so of the same pictures in another format; empty where it is not
+        pixels: the same of their second codes, and so of the same images in another format; empty where it is not
             known.
-        larger: the training records once more, with the larger pictures that views with zoom are cut out of; None
+        larger: the training records once more, with the larger images that views with zoom are cut out of; None
             where that was not asked for, or where the originals are arrays that are no larger than `size`.
-        aside: the records that were put aside of the training part, to score on.
+        aside: the records that were held out of the training part, to score on.
     """
 
     kind: str
@@ -91,7 +91,7 @@ class Source:
     material: str = field(repr=False, default="")
     pixels: str = field(repr=False, default="")
     larger: Records | FileRecords | None = field(repr=False, default=None)
-    aside: Part | None = field(repr=False, default=None)
+    held_out: Part | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
         if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
@@ -124,16 +124,16 @@ class Source:
         return (self.channels, self.size, self.size) if self.cache is None else (self.cache.contents.width,)
 
     def shown(self, views: Views) -> Part:
-        """The training records with the pictures that these views are cut out of: of `size`, or the larger ones.
+        """The training records with the images that these views are cut out of: of `size`, or the larger ones.
 
-        Errors: `SfumatoError` for views that the pictures are too small for, or that were not asked for in opening.
+        Errors: `SfumatoError` for views that the images are too small for, or that were not asked for in opening.
         """
         views.check(self.size)
         if self.larger is None or views.zoom == 1:
             return self.train
         if self.larger.shape[1] != views.side(self.size):
             raise SfumatoError(
-                f"zoom {views.zoom} wants pictures of {views.side(self.size)} pixels, and the source was opened for "
+                f"zoom {views.zoom} wants images of {views.side(self.size)} pixels, and the source was opened for "
                 f"those of {self.larger.shape[1]}",
                 f"open it with zoom={views.zoom}",
             )
@@ -159,14 +159,14 @@ def open_source(
 ) -> Source:
     """Read a source, check every record, and say what was declared and what was read.
 
-    Pictures are held in memory; those of image files that would take more than half of it stay in their files, and are
+    Images are held in memory; those of image files that would take more than half of it stay in their files, and are
     decoded again whenever they are asked for.
 
     Everything that can be wrong with the data is refused here, before any privacy is spent. These checks look at
     private records without noise, so a refusal is the owner's to see and nobody else's.
 
     **Guarantee.** Except for the facts named in `read`, each record of the result is a function of that record alone
-    (unit: one record; adjacency: any): the picture is brought to the declared size, and the split hashes it by itself.
+    (unit: one record; adjacency: any): the image is brought to the declared size, and the split hashes it by itself.
 
     Args:
         spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `torchvision:NAME`, or `features:PATH` for a cache, of
@@ -174,8 +174,8 @@ def open_source(
         owner_key: the owner's secret, 32 bytes.
         examples: the declared number of training examples.
         classes: the declared class names, in the order of the labels. A class may then be absent from the data.
-        size: the declared side of the pictures in pixels, 4 to 1024; pictures are brought to it.
-        channels: the declared number of channels, 1 or 3; pictures are brought to it.
+        size: the declared side of the images in pixels, 4 to 1024; images are brought to it.
+        channels: the declared number of channels, 1 or 3; images are brought to it.
         bit_depth: how many bits the pixels of 16-bit images use: 12 where white is 4095. Larger values are refused.
         window: or which of their values become black and white, as (low, high). With neither of the two, images of more
             than 8 bits are refused; with one, those of 8 bits stay as they are.
@@ -183,7 +183,7 @@ def open_source(
         download: whether a missing torchvision data set may be fetched.
         test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.
         public: whether the records are public; None for the kind's own answer (yes for published data sets).
-        zoom: how much larger than `size` the training pictures are read as well, out of their originals, for `Views` of
+        zoom: how much larger than `size` the training images are read as well, out of their originals, for `Views` of
             this zoom; 1 for not. Of arrays that are no larger than `size` there is nothing more to read: views enlarge
             them. A cache has views of its own.
         progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,

@@ -14,13 +14,13 @@ def position(owner_key: bytes, content: bytes) -> float:
     """A record's place in [0, 1): uniform over keys, the same for equal contents, unrelated for different ones.
 
     **Guarantee.** The place depends on this record's content and the key alone, so adding, removing or replacing one
-    record moves no other (unit: one record; adjacency: any). Copies of one picture always fall on the same side.
+    record moves no other (unit: one record; adjacency: any). Copies of one image always fall on the same side.
 
     Args:
         owner_key: the owner's secret (32 bytes).
         content: the record's own bytes, for example those of its file.
 
-    >>> position(bytes(32), b"a picture") == position(bytes(32), b"a picture")
+    >>> position(bytes(32), b"an image") == position(bytes(32), b"an image")
     True
     """
     digest = hmac.digest(owner_key, b"split" + content, "sha256")

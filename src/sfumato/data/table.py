@@ -23,9 +23,9 @@ LONGEST_LINE = 1 << 24
 def load(path: str, declared: Declared) -> Parts:
     """Read a UTF-8 table with a header line.
 
-    Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose picture it
+    Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose image it
     is), `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so
-    that one person's pictures stay together, else of the file's bytes. A column named as `filtered.MARK` says that the
+    that one person's images stay together, else of the file's bytes. A column named as `filtered.MARK` says that the
     list was filtered by looking at private data. Other columns are not looked at.
     """
     table = paths.expanded(path)

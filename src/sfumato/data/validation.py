@@ -1,4 +1,4 @@
-"""A validation part, put aside from the training part for choosing settings, so that the test part stays untouched."""
+"""A validation part, held out from the training part for choosing settings, so that the test part stays untouched."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from sfumato.data.source import Part, Source, own_codes
 from sfumato.data.split import in_test
 
 
-def put_aside(source: Source, owner_key: bytes, share: float) -> tuple[Source, Part]:
+def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Part]:
     """The source with a smaller training part, and the validation part.
 
-    **Guarantee.** Each training record goes to one side or the other by a keyed hash of its own picture as it was
-    stored, so adding or removing one record moves no other, and a picture goes the same way at every size and in every
+    **Guarantee.** Each training record goes to one side or the other by a keyed hash of its own image as it was
+    stored, so adding or removing one record moves no other, and an image goes the same way at every size and in every
     cache of features (unit: one record; adjacency: any). The number of examples that a promise is computed for is the
     declared one times 1 - share, rounded: a public constant.
 
     Args:
         source: an opened source.
         owner_key: the owner's secret, 32 bytes.
-        share: expected share of the training part that is put aside, such as 0.1.
+        share: expected share of the training part that is held out, such as 0.1.
     """
-    fraction("validation", share, remedy="give the share of the training part to put aside, such as 0.1")
+    fraction("validation", share, remedy="give the share of the training part to hold out, such as 0.1")
     train = source.train
     codes = own_codes(train, owner_key)
-    aside = np.array([in_test(owner_key, b"validation" + code[:LENGTH].tobytes(), share) for code in codes], dtype=bool)
-    if aside.all() or not aside.any():
+    chosen = [in_test(owner_key, b"validation" + code[:LENGTH].tobytes(), share) for code in codes]
+    held_out = np.array(chosen, dtype=bool)
+    if held_out.all() or not held_out.any():
         raise SfumatoError(
-            f"validation {share:g} of the training examples puts {'all' if aside.all() else 'none'} of them aside",
+            f"validation {share:g} of the training examples puts {'all' if held_out.all() else 'none'} of them aside",
             "give a share that leaves some on either side",
         )
-    rest, validation = train.chosen(~aside), train.chosen(aside)
+    rest, validation = train.chosen(~held_out), train.chosen(held_out)
     smaller = replace(
         source,
         train=rest,
-        aside=validation,
-        larger=None if source.larger is None else source.larger.chosen(~aside),
+        held_out=validation,
+        larger=None if source.larger is None else source.larger.chosen(~held_out),
         examples=max(1, round(source.examples * (1 - share))),
         fingerprint=hmac.new(owner_key, f"{source.fingerprint} {share!r}".encode(), hashlib.sha256).hexdigest(),
     )

@@ -16,7 +16,7 @@ from sfumato.data.records import zoomed
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ViewDraws:
-    """The dice of n examples x K views, apart from the pictures so that a batch can be cut anywhere.
+    """The random moves of n examples x K views, apart from the images so that a batch can be cut anywhere.
 
     Args:
         down: int16 (n, K), pixels by which a view's window moves down.
@@ -43,21 +43,21 @@ class ViewDraws:
 class Views:
     """How many views of an example are shown, and how they differ.
 
-    A view is a window on the picture, moved by a few pixels each way, and mirrored or not: De et al. 2022, section 3.1
-    and appendix C.2. Small pictures keep their scale, and what the window sees beyond the edge is filled by reflection
+    A view is a window on the image, moved by a few pixels each way, and mirrored or not: De et al. 2022, section 3.1
+    and appendix C.2. Small images keep their scale, and what the window sees beyond the edge is filled by reflection
     (`shift`); of large ones the window is cut out of a larger version, in which it stays inside (`zoom`).
 
-    **Guarantee.** A view is a function of its own example and of dice that know no data, so the mean gradient over an
+    **Guarantee.** A view is a function of its own example and of draws that know no data, so the mean gradient over an
     example's views depends on that example alone and one clipping bounds it (unit: one example; adjacency: any).
 
     Args:
         count: K, views of each example.
-        shift: pixels, at most one less than the picture's side. With neither shift, flip nor zoom a view is the picture
+        shift: pixels, at most one less than the image's side. With neither shift, flip nor zoom a view is the image
             itself.
         flip: whether every other view is mirrored left to right, beginning with either by a coin: each view is with
             probability 1/2, and half of an example's views are. Not for digits or letters.
-        zoom: 1 for none, else how much larger than a view the picture is that a window is cut out of, at any place; 1.2
-            in De et al. 2022. Pictures that are as large as that already are cut as they are (`open_source` reads them
+        zoom: 1 for none, else how much larger than a view the image is that a window is cut out of, at any place; 1.2
+            in De et al. 2022. Images that are as large as that already are cut as they are (`open_source` reads them
             from their originals); those of a view's own size are enlarged first, which blurs them.
 
     >>> views = Views(count=3, shift=2)
@@ -79,16 +79,16 @@ class Views:
         if self.shift and self.zoom > 1:
             raise SfumatoError(
                 f"shift {self.shift} and zoom {self.zoom} are both given",
-                "give shift for small pictures, zoom for large ones",
+                "give shift for small images, zoom for large ones",
             )
 
     @property
     def moves(self) -> bool:
-        """Whether views see different parts of a picture, which a trunk's features of it would not tell."""
+        """Whether views see different parts of an image, which a trunk's features of it would not tell."""
         return self.shift > 0 or self.zoom > 1
 
     def side(self, size: int) -> int:
-        """Pixels on each side of the picture that views of `size` pixels are cut out of."""
+        """Pixels on each side of the image that views of `size` pixels are cut out of."""
         return zoomed(size, self.zoom)
 
     def room(self, size: int) -> int:
@@ -96,7 +96,7 @@ class Views:
         return 2 * self.shift or self.side(size) - size
 
     def check(self, size: int) -> None:
-        """Refuse pictures too small for the shift. `size`: pixels on the shorter side."""
+        """Refuse images too small for the shift. `size`: pixels on the shorter side."""
         if self.shift >= size:
             raise SfumatoError(
                 f"shift must be smaller than the image, got {self.shift} for {size} pixels",
@@ -104,7 +104,7 @@ class Views:
             )
 
     def draw(self, generator: np.random.Generator, n: int, *, size: int) -> ViewDraws:
-        """Throw the dice for n examples, 0 included, of views `size` pixels a side. Every move is equally likely."""
+        """Draw for n examples, 0 included, of views `size` pixels a side. Every move is equally likely."""
         shape = (n, self.count)
         room = self.room(size)
         reach = {"low": -(room // 2), "high": room - room // 2, "endpoint": True, "dtype": np.int16}
@@ -115,13 +115,13 @@ class Views:
         return ViewDraws(down=down, right=right, mirrored=(np.arange(self.count) + coins) % 2 == 1)
 
     def apply(self, images: Tensor, draws: ViewDraws, *, size: int | None = None) -> Tensor:
-        """Show each picture K times. Only the dice, a few bytes a view, come from the host.
+        """Show each image K times. Only the moves, a few bytes a view, come from the host.
 
         Args:
             images: (n, C, H, W), on any device; of any dtype where nothing is enlarged, else floating-point.
             draws: of the same n examples. Slices of both give the same slices of the result.
-            size: pixels on each side of a view, of which the pictures have as many, or `side` of them; None for views
-                as large as the pictures.
+            size: pixels on each side of a view, of which the images have as many, or `side` of them; None for views
+                as large as the images.
 
         Returns:
             (n, K, C, H, W), like `images`, or (n, K, C, size, size).
@@ -141,7 +141,7 @@ class Views:
         self.check(min(height, width))
         if not (self.moves or self.flip):
             return images.unsqueeze(1).expand(-1, self.count, -1, -1, -1)
-        down, right, mirrored = (torch.from_numpy(dice).to(images.device) for dice in _contiguous(draws))
+        down, right, mirrored = (torch.from_numpy(moves).to(images.device) for moves in _contiguous(draws))
         rows, columns = _window(down, height), _window(right, width)
         columns = torch.where(mirrored.unsqueeze(-1), columns.flip(-1), columns)
         if self.zoom > 1:
@@ -159,7 +159,7 @@ class Views:
 
 
 def _contiguous(draws: ViewDraws) -> tuple[np.ndarray, ...]:
-    return tuple(np.ascontiguousarray(dice) for dice in (draws.down, draws.right, draws.mirrored))
+    return tuple(np.ascontiguousarray(moves) for moves in (draws.down, draws.right, draws.mirrored))
 
 
 def _window(offsets: Tensor, length: int) -> Tensor:

@@ -21,7 +21,7 @@ NAMES = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 def load(name: str, declared: Declared) -> Parts:
     """Read a data set with its official train and test parts, through torchvision's own loader.
 
-    EMNIST is its `balanced` split (47 classes), turned upright: its files hold every picture mirrored at the diagonal.
+    EMNIST is its `balanced` split (47 classes), turned upright: its files hold every image mirrored at the diagonal.
     """
     known = {known.lower(): known for known in NAMES}
     if name.lower() not in known:

@@ -79,7 +79,7 @@ def same_throughout(model: nn.Module, made_up: Tensor) -> Iterator[None]:
 
 def _one_by_one(model: nn.Module, example: Tensor) -> Tensor:
     """One example with copies of parameters and buffers of its own, so that nothing written reaches the next one, and
-    with the same dice as every other one, where the model throws some."""
+    with the same randomness as every other one, where the model draws some."""
     own = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     devices = [example.device] if example.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), nothing_kept(model, None, own.items(), strict=True):

@@ -24,7 +24,7 @@ from sfumato.gradients.made_up import Examples, checked, fits, repeated
 from sfumato.gradients.sites.dropout import WORDS, fresh_keys
 from sfumato.gradients.sums import ClippedSum, clipped_sum
 from sfumato.gradients.tuner import Tuner
-from sfumato.gradients.vectorised import Memory, Road
+from sfumato.gradients.vectorised import Memory, RunPath
 
 # By how many bounds C the clipped sum moves in L2 when one example changes.
 _LEAST_NORM = 1e-12
@@ -92,9 +92,9 @@ class ClippedGradient:
         self._template = None if template is None else checked(template, self._views)
         self._given = template is not None
         self._memory = Memory(tuner=Tuner(ways), forms=Forms())
-        self._roads: dict[tuple, Road] = {}
+        self._paths: dict[tuple, RunPath] = {}
         self._pieces: dict[tuple, int] = {}
-        self._latest: Road | None = None
+        self._latest: RunPath | None = None
         unseen.refuse_scripted(model, loss)
         trainable_parameters(model)
         isolation.refuse_trainable_loss(loss)
@@ -142,7 +142,7 @@ class ClippedGradient:
     @property
     def draws(self) -> bool:
         """Whether the model has dropout that follows `keys`; known after the first call, or after `self_check`."""
-        return any(road.draws for road in self._roads.values())
+        return any(path.draws for path in self._paths.values())
 
     def __call__(self, inputs: Tree, targets: Tree, keys: Tensor | None = None) -> ClippedSum:
         """The clipped sum of a batch.
@@ -169,21 +169,21 @@ class ClippedGradient:
             return ClippedSum(gradients=zero_gradients(self._model), norms=nothing, losses=nothing.float())
         with torch.enable_grad():
             batch = each(_plain, (inputs, targets))
-            key, road = self._road(batch)
-            return self._in_pieces(batch, key, keys) if road.fast else self._one_at_a_time(batch)
+            key, path = self._path(batch)
+            return self._in_pieces(batch, key, keys) if path.fast else self._one_at_a_time(batch)
 
-    def _road(self, batch: Examples) -> tuple[tuple, Road]:
+    def _path(self, batch: Examples) -> tuple[tuple, RunPath]:
         isolation.refuse_mixing_layers(self._model)
         unseen.refuse_backward_hooks(self._model, self._loss)
         modes = tuple(module.training for module in self._model.modules())
         trained = tuple(parameter.requires_grad for parameter in self._model.parameters())
         key = (signature(batch), modes, trained)
-        if key not in self._roads:
+        if key not in self._paths:
             template = self._template if self._given or fits(self._template, batch) else None
-            self._roads[key] = discover(
+            self._paths[key] = discover(
                 self._model, self._loss, batch, views=self._views, memory=self._memory, template=template
             )
-        self._latest = self._roads[key]
+        self._latest = self._paths[key]
         return key, self._latest
 
     def _in_pieces(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
@@ -206,13 +206,13 @@ class ClippedGradient:
         if len(first) <= least or first.device.type != "cpu":
             return len(first)
         if key not in self._pieces:
-            self._pieces[key] = max(least, memory.NEAR // self._bytes_each(self._roads[key]))
+            self._pieces[key] = max(least, memory.NEAR // self._bytes_each(self._paths[key]))
         return self._pieces[key]
 
     def _fast(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
         """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
-        examples, road = len(tensors(batch)[0]), self._roads[key]
-        if keys is None and road.conditional and road.draws:
+        examples, path = len(tensors(batch)[0]), self._paths[key]
+        if keys is None and path.conditional and path.draws:
             keys = fresh_keys(examples)  # a run that was given up is to be repeated with the same masks
 
         def part(rows: Any) -> ClippedSum:
@@ -225,15 +225,15 @@ class ClippedGradient:
         return total.in_order(places)
 
     def _at_once(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
-        known = self._roads[key]
+        known = self._paths[key]
         # Which branches private examples take is not to be remembered, and the ways of the sites in there would tell.
         kept = replace(self._memory, tuner=Tuner(self.ways)) if known.conditional else self._memory
         try:
-            found, road = run_expanding(
-                self._model, self._loss, *batch, views=self._views, road=known, memory=kept, keys=keys
+            found, path = run_expanding(
+                self._model, self._loss, *batch, views=self._views, path=known, memory=kept, keys=keys
             )
         except Asked:
-            self._roads[key] = replace(known, conditional=True)
+            self._paths[key] = replace(known, conditional=True)
             return self._at_once(batch, key, keys)
         except (SfumatoError, Disagreement, torch.OutOfMemoryError):
             raise
@@ -242,8 +242,8 @@ class ClippedGradient:
                 raise
             return self._one_at_a_time(batch)  # a branch that no made-up example took may not be for vmap
         if not known.conditional:
-            road = replace(road, used=road.used | found.used, draws=road.draws or found.draws)
-            self._roads[key] = self._latest = road
+            path = replace(path, used=path.used | found.used, draws=path.draws or found.draws)
+            self._paths[key] = self._latest = path
         return clipped_sum(found, trainable_parameters(self._model), self._max_norm)
 
     def _one_at_a_time(self, batch: Examples) -> ClippedSum:
@@ -262,13 +262,13 @@ class ClippedGradient:
             targets = classes if self._template is None else repeated(self._template[1], examples)
         batch_size(inputs, targets, self._views)
         with torch.enable_grad():
-            _, road = self._road(each(torch.detach, (inputs, targets)))
-            if not road.fast:
+            _, path = self._path(each(torch.detach, (inputs, targets)))
+            if not path.fast:
                 raise SfumatoError(
                     "the model runs one example at a time, the slow way, so there are no sites to explain",
                     "see the warning of the first call for what stands in the way",
                 )
-            return explain(self._model, self._loss, examples, views=self._views, road=road, memory=self._memory)
+            return explain(self._model, self._loss, examples, views=self._views, path=path, memory=self._memory)
 
     def self_check(self, example_shape: Any = None, *, targets: Tree | None = None) -> None:
         """Compares this object's sums with the slow truth on made-up examples, and refuses if they differ.
@@ -284,7 +284,7 @@ class ClippedGradient:
                 the classes of the model's output.
         """
         made_up = self._made_up(example_shape, targets, examples=6)
-        self._road(made_up)
+        self._path(made_up)
 
         def build(model: nn.Module) -> ClippedGradient:
             return ClippedGradient(
@@ -306,7 +306,7 @@ class ClippedGradient:
             targets: as in `self_check`.
         """
         with torch.enable_grad():
-            return self._bytes_each(self._road(self._made_up(example_shape, targets, examples=1))[1])
+            return self._bytes_each(self._path(self._made_up(example_shape, targets, examples=1))[1])
 
     def _made_up(self, example_shape: Any, targets: Tree | None, *, examples: int) -> Examples:
         found = selfcheck.made_up(
@@ -316,8 +316,8 @@ class ClippedGradient:
             self._template = found
         return found
 
-    def _bytes_each(self, road: Road) -> int:
-        return memory.bytes_per_example(self._model, self._loss, views=self._views, road=road, memory=self._memory)
+    def _bytes_each(self, path: RunPath) -> int:
+        return memory.bytes_per_example(self._model, self._loss, views=self._views, path=path, memory=self._memory)
 
 
 def _plain(tensor: Tensor) -> Tensor:

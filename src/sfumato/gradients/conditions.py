@@ -6,7 +6,7 @@ take alone. A question is only answered in a run that is prepared for it, on cop
 model holds, since the model could write the answer down for the next example to meet (`isolation`).
 
 Random numbers of the model's own are other ones in each run, and to run again because of an answer that hangs on them
-would choose among them. So after the first of them no question is answered, and the examples go the slow road, one at a
+would choose among them. So after the first of them no question is answered, and the examples go the slow path, one at a
 time. Dropout follows the examples' keys, and is the same in every run.
 """
 

@@ -19,7 +19,7 @@ from sfumato.gradients.conditions import Asked, agreeing
 from sfumato.gradients.examples import Tree, each, tensors
 from sfumato.gradients.made_up import Examples, candidates
 from sfumato.gradients.sites.dropout import WORDS
-from sfumato.gradients.vectorised import Memory, Road, Run, run
+from sfumato.gradients.vectorised import Memory, Run, RunPath, run
 
 
 @contextmanager
@@ -41,19 +41,19 @@ def run_expanding(
     targets: Tree,
     *,
     views: int,
-    road: Road,
+    path: RunPath,
     memory: Memory,
     keys: Tensor | None = None,
     own_copies: bool = False,
-) -> tuple[Run, Road]:
-    """A run in which no gradient path was missed, and the road with what had to be known for it."""
+) -> tuple[Run, RunPath]:
+    """A run in which no gradient path was missed, and the path with what had to be known for it."""
     for _ in range(sum(1 for _ in model.parameters()) + 1):
         found = run(
-            model, loss, inputs, targets, views=views, road=road, memory=memory, keys=keys, own_copies=own_copies
+            model, loss, inputs, targets, views=views, path=path, memory=memory, keys=keys, own_copies=own_copies
         )
         if not found.missed:
-            return found, road
-        road = replace(road, expanded=road.expanded | found.missed)
+            return found, path
+        path = replace(path, expanded=path.expanded | found.missed)
     raise SfumatoError(
         "the model uses its parameters in another way at every run, so no way to clip it was found",
         "make its forward pass use the same parameters each time",
@@ -68,17 +68,17 @@ def discover(
     views: int,
     memory: Memory,
     template: Examples | None,
-) -> Road:
-    """The road for a batch of this shape: only structure, shapes and types of its tensors are looked at.
+) -> RunPath:
+    """The path for a batch of this shape: only structure, shapes and types of its tensors are looked at.
 
-    The fast road is tried first, on a few made-up examples; if torch cannot vectorise the model, the slow one, with a
+    The fast path is tried first, on a few made-up examples; if torch cannot vectorise the model, the slow one, with a
     warning; if that fails too, other made-up examples, and at last the model's own error is reported.
     """
     failure: Exception | None = None
     with undisturbed_random():
         for made_up in candidates(batch, template):
             try:
-                road = _found(model, loss, made_up, views, memory)
+                path = _found(model, loss, made_up, views, memory)
                 break
             except SfumatoError:
                 raise
@@ -91,16 +91,16 @@ def discover(
                 "(not random ones, not whole numbers that are all 0 or all 1), give template=(inputs, targets) of "
                 "made-up examples",
             ) from failure
-    if not road.used:
+    if not path.used:
         raise SfumatoError(
             "loss does not depend on any trainable parameter of the model",
             "check the loss function, and that the forward pass is not detached or under torch.no_grad()",
         )
-    return replace(road, made_up=each(lambda tensor: tensor[:1], made_up))
+    return replace(path, made_up=each(lambda tensor: tensor[:1], made_up))
 
 
-def _found(model, loss, made_up: Examples, views: int, memory: Memory) -> Road:
-    """The road that these examples can go; the model's own error if there is none."""
+def _found(model, loss, made_up: Examples, views: int, memory: Memory) -> RunPath:
+    """The path that these examples can go; the model's own error if there is none."""
     try:
         return _fast(model, loss, made_up, views, memory)
     except SfumatoError:
@@ -114,34 +114,34 @@ def _found(model, loss, made_up: Examples, views: int, memory: Memory) -> Road:
         RuntimeWarning,
         stacklevel=5,
     )
-    return Road(fast=False, used=frozenset(used))
+    return RunPath(fast=False, used=frozenset(used))
 
 
-def _fast(model, loss, made_up: Examples, views: int, memory: Memory) -> Road:
-    road, examples = Road(fast=True), len(tensors(made_up)[0])
+def _fast(model, loss, made_up: Examples, views: int, memory: Memory) -> RunPath:
+    path, examples = RunPath(fast=True), len(tensors(made_up)[0])
     keys = torch.zeros(examples, WORDS, dtype=torch.int64)
 
     def explore(rows: Any) -> None:
-        nonlocal road
+        nonlocal path
         part = each(itemgetter(rows), made_up)
         try:
-            found, road = run_expanding(
-                model, loss, *part, views=views, road=road, memory=memory, keys=keys[rows], own_copies=True
+            found, path = run_expanding(
+                model, loss, *part, views=views, path=path, memory=memory, keys=keys[rows], own_copies=True
             )
         except Asked:
-            road = replace(road, conditional=True)
+            path = replace(path, conditional=True)
             return explore(rows)
-        road = replace(
-            road,
-            used=road.used | found.used,
-            draws=road.draws or found.draws,
-            writes=road.writes or found.writes,
+        path = replace(
+            path,
+            used=path.used | found.used,
+            draws=path.draws or found.draws,
+            writes=path.writes or found.writes,
         )
         return None
 
     for _ in agreeing(explore, examples):
         pass
-    return road
+    return path
 
 
 def first_line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from sfumato.gradients.examples import Tree
 from sfumato.gradients.made_up import repeated
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.tuner import wait_for
-from sfumato.gradients.vectorised import Memory, Road, run
+from sfumato.gradients.vectorised import Memory, RunPath, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Row:
     parameters: tuple[str, ...]
     kind: str
     shape: str
-    way: str
+    method: str
     seconds: float
     bytes: int
 
@@ -66,13 +66,13 @@ class Explanation:
 
     def __str__(self) -> str:
         held = max(1, sum(row.bytes for row in self.rows))
-        lines = [("parameters", "site", "shape", "way", "ms", "time", "MiB", "memory")]
+        lines = [("parameters", "site", "shape", "method", "ms", "time", "MiB", "memory")]
         lines += [
             (
                 _named(row.parameters),
                 row.kind,
                 row.shape,
-                row.way,
+                row.method,
                 f"{1e3 * row.seconds:.1f}",
                 f"{row.seconds / self.seconds:.0%}",
                 f"{row.bytes / 2**20:.1f}",
@@ -106,15 +106,15 @@ def explain(
     examples: int,
     *,
     views: int,
-    road: Road,
+    path: RunPath,
     memory: Memory,
 ) -> Explanation:
-    """Runs a batch of so many copies of the road's made-up example twice, and times the second run."""
-    made_up, keys = repeated(road.made_up, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
+    """Runs a batch of so many copies of the path's made-up example twice, and times the second run."""
+    made_up, keys = repeated(path.made_up, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
     with undisturbed_random():
         for _ in range(2):
             began = time.perf_counter()
-            found = run(model, loss, *made_up, views=views, road=road, memory=memory, keys=keys)
+            found = run(model, loss, *made_up, views=views, path=path, memory=memory, keys=keys)
             sums: list[tuple[tuple[str, ...], float, int]] = []
             with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
                 factors = clipping.clip_factors(
@@ -140,7 +140,7 @@ def explain(
                 parameters=names,
                 kind=site.kind,
                 shape=site.describe(),
-                way=site.way,
+                method=site.method,
                 seconds=seconds,
                 bytes=site.held,
             )
@@ -148,14 +148,14 @@ def explain(
     rest = whole - sum(row.seconds for row in rows)
     rows.append(
         Row(
-            parameters=tuple(sorted(road.expanded)),
+            parameters=tuple(sorted(path.expanded)),
             kind="all else",
             shape="",
-            way="expanded" if road.expanded else "",
+            method="expanded" if path.expanded else "",
             seconds=rest,
             bytes=sum(size for *_, size in sums),
         )
     )
     return Explanation(
-        rows=tuple(rows), seconds=whole, examples=examples, views=views, expanded=tuple(sorted(road.expanded))
+        rows=tuple(rows), seconds=whole, examples=examples, views=views, expanded=tuple(sorted(path.expanded))
     )

@@ -1,6 +1,6 @@
 """What is refused, because one example could reach another one's gradient.
 
-Within a call nothing can: every example has its own run of the model. Two roads stay open and are closed here: layers
+Within a call nothing can: every example has its own run of the model. Two paths stay open and are closed here: layers
 whose purpose is to mix a batch or to rewrite weights by what they read, and modules that keep something of an example
 (an attribute, a buffer) and meet the next example with it.
 """

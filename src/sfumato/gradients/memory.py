@@ -12,7 +12,7 @@ from sfumato.gradients.discovery import undisturbed_random
 from sfumato.gradients.examples import Tree, tensors
 from sfumato.gradients.made_up import repeated
 from sfumato.gradients.sites.dropout import WORDS
-from sfumato.gradients.vectorised import Memory, Road, run
+from sfumato.gradients.vectorised import Memory, RunPath, run
 
 # Tensors of a layer's size that live for a moment: its output gradient, its input gradient, a kernel's workspace.
 _TEMPORARIES = 3
@@ -27,15 +27,15 @@ def bytes_per_example(
     loss: Callable[[Any, Tree], Tensor],
     *,
     views: int,
-    road: Road,
+    path: RunPath,
     memory: Memory,
 ) -> int:
     """Bytes per example: activations that autograd saves, per-example gradients, and a few tensors of passing use.
 
-    The difference between four copies of the road's made-up example and two is what two examples cost.
+    The difference between four copies of the path's made-up example and two is what two examples cost.
     """
-    own = sum(tensor.numel() * tensor.element_size() for tensor in tensors(road.made_up[0]))
-    if not road.fast:
+    own = sum(tensor.numel() * tensor.element_size() for tensor in tensors(path.made_up[0]))
+    if not path.fast:
         return own
 
     def cost(examples: int) -> int:
@@ -45,9 +45,9 @@ def bytes_per_example(
             saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
             return tensor
 
-        made_up, keys = repeated(road.made_up, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
+        made_up, keys = repeated(path.made_up, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
         with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            found = run(model, loss, *made_up, views=views, road=road, memory=memory, keys=keys, own_copies=True)
+            found = run(model, loss, *made_up, views=views, path=path, memory=memory, keys=keys, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
         saved.clear()  # a graph holds the hook, and thus all that is saved, as long as it lives: for ever
         return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(part.bytes() for part in found.parts)

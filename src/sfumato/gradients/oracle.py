@@ -1,6 +1,6 @@
 """The slow truth: the definition of the clipped sum, written down one example at a time.
 
-It shares no road with the fast computation: no vmap, no taps, no sites. (Frozen batch norm is the affine map that it
+It shares no path with the fast computation: no vmap, no taps, no sites. (Frozen batch norm is the affine map that it
 is: torch's own backward of it can't be trusted.) The self-check and the tests compare with it, and the tests compare
 it with finite differences.
 """

@@ -1,4 +1,4 @@
-"""The slow exact road, for models that vmap cannot run: one example after the other."""
+"""The slow exact path, for models that vmap cannot run: one example after the other."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from sfumato.gradients.sites import (
 
 if TYPE_CHECKING:
     from sfumato.gradients.derived import Operands
-    from sfumato.gradients.sites.dropout import Draws
+    from sfumato.gradients.sites.dropout import ExampleDraws
     from sfumato.gradients.tuner import Tuner
 
 
@@ -59,7 +59,7 @@ class Tape:
         device: torch.device,
         operands: Operands,
         tuner: Tuner,
-        draws: Draws | None,
+        draws: ExampleDraws | None,
         conditions: conditions.Conditions,
     ):
         self.sites: list[Site] = []

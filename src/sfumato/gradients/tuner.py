@@ -57,7 +57,7 @@ class Tuner:
         """The way of a site, if it is known already."""
         return self.ways.get(_key(site, kernel, g))
 
-    def way(self, site: Described, kernel: Kernel, x: Tensor, g: Tensor) -> str:
+    def method(self, site: Described, kernel: Kernel, x: Tensor, g: Tensor) -> str:
         """ "keep W", "drop W" with W a way of the kernel to instantiate, or "gram".
 
         Args:
@@ -70,20 +70,20 @@ class Tuner:
             products = kernel.views * g[0].numel() * kernel.fan_in()
             place = (key, str(x.device), x.dtype, torch.get_num_threads())
             if products < _SMALL:
-                self.ways[key] = f"keep {kernel.ways()[0]}"
+                self.ways[key] = f"keep {kernel.methods()[0]}"
             else:
                 if place not in _MEASURED:
                     _MEASURED[place] = _fastest(kernel, x, g)
                 self.ways[key] = _MEASURED[place]
-        way = self.ways[key]
-        verb, _, rest = way.partition(" ")
-        if not (kernel.has_gram() if way == "gram" else verb in ("keep", "drop") and rest in kernel.ways()):
-            allowed = [f"{verb} {way}" for verb in ("keep", "drop") for way in kernel.ways()]
+        method = self.ways[key]
+        verb, _, rest = method.partition(" ")
+        if not (kernel.has_gram() if method == "gram" else verb in ("keep", "drop") and rest in kernel.methods()):
+            allowed = [f"{verb} {method}" for verb in ("keep", "drop") for method in kernel.methods()]
             raise SfumatoError(
-                f"ways has {way!r} for {key!r}, which cannot be computed so",
+                f"ways has {method!r} for {key!r}, which cannot be computed so",
                 f"give one of {', '.join(allowed)}, or leave it out to have it measured",
             )
-        return way
+        return method
 
 
 def _key(site: Described, kernel: Kernel, g: Tensor) -> str:
@@ -105,22 +105,22 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
     x, g = made_up(x), made_up(g)
     factors = torch.ones(examples, dtype=torch.float64, device=x.device)
 
-    def keeping(way: str) -> Callable[[], object]:
-        return lambda: Kept(kernel, x, g, way, None).weighted_sum(factors)
+    def keeping(method: str) -> Callable[[], object]:
+        return lambda: Kept(kernel, x, g, method, None).weighted_sum(factors)
 
-    def holding(way: str) -> Callable[[], object]:
-        return lambda: Held(kernel, x, g, way).weighted_sum(factors)
+    def holding(method: str) -> Callable[[], object]:
+        return lambda: Held(kernel, x, g, method).weighted_sum(factors)
 
     kept: dict[str, float] = {}
-    for way in kernel.ways():
-        kept[way] = _seconds(keeping(way), x.device, min(kept.values(), default=math.inf))
-    usual = kernel.ways()[0]
-    best = min(kept, key=lambda way: kept[way])
+    for method in kernel.methods():
+        kept[method] = _seconds(keeping(method), x.device, min(kept.values(), default=math.inf))
+    usual = kernel.methods()[0]
+    best = min(kept, key=lambda method: kept[method])
     best = best if kept[best] < _CLEARLY * kept[usual] else usual
     lean = {f"drop {best}": _seconds(holding(best), x.device, kept[best])}
     if kernel.gram_pays(x, g):
         lean["gram"] = _seconds(holding("gram"), x.device)
-    leanest = min(lean, key=lambda way: lean[way])
+    leanest = min(lean, key=lambda method: lean[method])
     worth = max(1.0, kernel.gradient_elements() / (_WORTH_MEMORY * activations))
     return f"keep {best}" if kept[best] * worth <= lean[leanest] else leanest
 

@@ -156,7 +156,7 @@ class Kernel(Protocol):
         """K; images of one example follow each other."""
         ...
 
-    def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
+    def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor:
         """(b, *shape): per-example gradients."""
         ...
 
@@ -184,7 +184,7 @@ class Kernel(Protocol):
         """Numbers in one row of the weight."""
         ...
 
-    def ways(self) -> tuple[str, ...]:
+    def methods(self) -> tuple[str, ...]:
         """Those of `instantiate` that can be used here, the usual one first."""
         ...
 

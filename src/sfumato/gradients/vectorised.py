@@ -1,4 +1,4 @@
-"""The fast road: all examples' runs of the model at once, by vmap and taps."""
+"""The fast path: all examples' runs of the model at once, by vmap and taps."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from sfumato.gradients.expanded import make_leaves
 from sfumato.gradients.isolation import nothing_kept
 from sfumato.gradients.randomless import WithoutRandomness
 from sfumato.gradients.sites import Site
-from sfumato.gradients.sites.dropout import Draws
+from sfumato.gradients.sites.dropout import ExampleDraws
 from sfumato.gradients.taps import Tape, Taps
 from sfumato.gradients.tuner import Tuner
 
 
 @dataclass(frozen=True, kw_only=True)
-class Road:
+class RunPath:
     """How to run a model on inputs of one kind.
 
     Attributes:
         fast: all examples at once, or else one after the other.
         expanded: names of the parameters that get a copy per example.
         used: names of the trainable parameters that have a gradient.
-        draws: whether the model throws dice that are keyed by example.
+        draws: whether the model draws random numbers that are keyed by example.
         conditional: whether the model asks about its example (`conditions`).
         writes: whether model or loss write to the inputs or targets that they are given.
         made_up: one example's inputs and targets, (1, ...), on which all this was found out.
@@ -97,7 +97,7 @@ def run(
     targets: Tree,
     *,
     views: int,
-    road: Road,
+    path: RunPath,
     memory: Memory,
     keys: Tensor | None = None,
     own_copies: bool = False,
@@ -107,25 +107,25 @@ def run(
     Args:
         inputs: tensors (B, ...) or (B, K, ...) if views is K > 1.
         targets: tensors (B, ...).
-        road: what is known of the model; of it `expanded`, `conditional` and `writes` count.
+        path: what is known of the model; of it `expanded`, `conditional` and `writes` count.
         memory: what earlier runs found out about the model.
         keys: (B, 4) int64, for dropout; by default drawn from torch's global generator, if any are needed.
         own_copies: let the model work on copies of its parameters and buffers, and of inputs and targets.
 
     Raises:
-        Asked: the model asks about its example, and the road does not say so.
+        Asked: the model asks about its example, and the path does not say so.
         Disagreement: it does, and the examples differ.
     """
-    own_copies = own_copies or road.conditional
-    if own_copies or road.writes:
+    own_copies = own_copies or path.conditional
+    if own_copies or path.writes:
         inputs, targets = (each(torch.clone, tree) for tree in (inputs, targets))
     given = [*tensors(inputs), *tensors(targets)]
     versions = [tensor._version for tensor in given]
     device, examples = given[0].device, given[0].shape[0]
-    leaves = make_leaves(model, examples, road.expanded, own_copies=own_copies)
+    leaves = make_leaves(model, examples, path.expanded, own_copies=own_copies)
     operands = Operands(leaves.shared, leaves.originals, memory.forms)
-    draws = None if WithoutRandomness.active else Draws(examples, keys)
-    conditions = Conditions(answered=road.conditional, device=device)
+    draws = None if WithoutRandomness.active else ExampleDraws(examples, keys)
+    conditions = Conditions(answered=path.conditional, device=device)
     tape = Tape(device, operands, memory.tuner, draws, conditions)
 
     def one(own: dict[str, Tensor], example: Tree, target: Tree) -> Tensor:
@@ -133,13 +133,13 @@ def run(
             return loss_of_one(model, loss, {**leaves.fixed, **leaves.shared, **own}, example, target, views)
 
     own = {**leaves.fixed, **leaves.shared}.items()
-    with nothing_kept(model, loss, own, strict=road.conditional), conditions, warnings.catch_warnings():
+    with nothing_kept(model, loss, own, strict=path.conditional), conditions, warnings.catch_warnings():
         # Functions without a batching rule run one example at a time inside vmap: slower, and as exact.
         warnings.filterwarnings("ignore", message=".*performance drop.*")
         losses = torch.vmap(one, randomness="different")(leaves.expanded, inputs, targets)
         mains, missed = leaves.gradient_of_mains(losses.sum(), [tape.anchor])
     writes = versions != [tensor._version for tensor in given]
-    if writes and not (own_copies or road.writes):
+    if writes and not (own_copies or path.writes):
         raise SfumatoError(
             "the forward pass has written to the inputs or targets of the call, and did not do so on made-up examples",
             "let it work on a clone of them",

@@ -50,7 +50,7 @@ def trunk_of(model: nn.Module, shape: tuple[int, int, int]) -> Trunk | None:
     """The model's trunk where only its classifier is trained and the model is classifier(trunk(images)), else None.
 
     Found by trying, with made-up classifiers and images, small and large, in the model's own modes and in evaluation
-    mode: what comes before the classifier must not feel it, nothing may come after it, and no dice may be thrown.
+    mode: what comes before the classifier must not feel it, nothing may come after it or be drawn at random.
 
     Args:
         model: any module for images of `shape` (C, H, W).

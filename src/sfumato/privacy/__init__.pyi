@@ -1,5 +1,5 @@
+from .candidate_count import CandidateCount as CandidateCount
 from .clipping import Fixed as Fixed
-from .draws import Draws as Draws
 from .ledger import Entry as Entry
 from .ledger import Ledger as Ledger
 from .loss import Loss as Loss

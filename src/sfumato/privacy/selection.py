@@ -10,7 +10,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.privacy import calibration
-from sfumato.privacy.draws import Draws
+from sfumato.privacy.candidate_count import CandidateCount
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import FullBatch
 from sfumato.privacy.plan import PrivacyPlan
@@ -33,7 +33,7 @@ class PrivateSelection:
     1. K is drawn by `draws` independently of the data, all K candidates are trained and scored, and one that fails
        counts as the worst. A search that is cut short, or begun again for another K, is another law.
     2. Each candidate's settings are drawn independently, with replacement, from a space that was fixed beforehand:
-       never near what did well. Each is trained by `plan` with dice of its own.
+       never near what did well. Each is trained by `plan` with randomness of its own.
     3. Scores are functions of the candidate and of public data, or counts plus noise as above, drawn for each candidate
        afresh. One record moves a count of right answers by at most 1: its sensitivity under add-or-remove.
     4. Each record is in the training part or in the validation part, by its own content alone (a keyed hash, or a split
@@ -47,13 +47,13 @@ class PrivateSelection:
     and not their sum.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=875, noise_multiplier=10.0, delta=1e-5)
-    >>> public = PrivateSelection(plan=plan, draws=Draws(mean=10), score_noise=None)
+    >>> public = PrivateSelection(plan=plan, draws=CandidateCount(mean=10), score_noise=None)
     >>> round(plan.epsilon(), 3), round(public.epsilon(), 3), round(public.epsilon_of_all(10), 3)
     (0.903, 1.742, 3.239)
     """
 
     plan: PrivacyPlan
-    draws: Draws
+    draws: CandidateCount
     score_noise: float | None
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class PrivateSelection:
         steps: int,
         delta: float,
         epsilon: float,
-        draws: Draws,
+        draws: CandidateCount,
         score_noise: float | None,
         max_norm: float = 1.0,
     ) -> PrivateSelection:
@@ -156,7 +156,7 @@ class PrivateSelection:
             )
         return cls(
             plan=PrivacyPlan.from_dict(data["plan"]),
-            draws=Draws.from_dict(data["draws"]),
+            draws=CandidateCount.from_dict(data["draws"]),
             score_noise=data["score_noise"],
         )
 
@@ -167,7 +167,7 @@ class PrivateSelection:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def least_score_noise(draws: Draws, *, epsilon: float, delta: float) -> float:
+def least_score_noise(draws: CandidateCount, *, epsilon: float, delta: float) -> float:
     """The least score noise, rounded up to four decimals, whose scores cost a search at most epsilon.
 
     **Guarantee.** A search whose training costs at least epsilon pays nothing for scores with this noise: see
@@ -183,7 +183,7 @@ def _score(noise: float) -> PrivacyPlan:
     return PrivacyPlan(population=1, participation=FullBatch(), mechanism=mechanism, steps=1, delta=0.5)
 
 
-def _score_epsilon(noise: float, draws: Draws, delta: float) -> float:
+def _score_epsilon(noise: float, draws: CandidateCount, delta: float) -> float:
     return best_of(_score(noise).loss, draws, delta)
 
 

@@ -74,7 +74,7 @@ class Circumstances:
         read: which of "examples", "classes", "size", "channels" were read from the data instead of declared.
         data_public: the owner declared the training data public.
         test_public: the test split's data are public, so figures measured on it reveal nothing private.
-        seeded: the dice key was derived from a seed that somebody knows.
+        seeded: the run key was derived from a seed that somebody knows.
         key_bits: the width of the secret from which every draw was made.
         noise_sampler: how the noise was made.
         origins: what stands anywhere behind the initial weights, or behind the features: some of `ORIGINS`.

@@ -121,7 +121,7 @@ def frontier(
     delta: float,
     noise_multipliers: Sequence[float] | None = None,
     epochs: float | None = None,
-    tell: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Frontier:
     """The frontier of one batch size, with the points that a rule marks.
 
@@ -151,8 +151,8 @@ def frontier(
     ]
     points: dict[tuple[float, int], Point] = {}
     for done, (rule, sigma, steps) in enumerate(wanted):
-        if tell is not None:
-            tell(done, len(wanted))
+        if on_progress is not None:
+            on_progress(done, len(wanted))
         if sigma is None:
             plan = PrivacyPlan.calibrate(
                 examples=examples, batch_size=batch_size, steps=steps, epsilon=epsilon, delta=delta

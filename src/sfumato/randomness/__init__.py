@@ -1,4 +1,4 @@
-"""Dice: every draw is a function of (secret key, stream, step), so a step can be replayed and is never thrown twice."""
+"""Randomness: every draw is a function of (secret key, stream, step), so a step can be replayed."""
 
 import lazy_loader
 

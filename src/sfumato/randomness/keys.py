@@ -1,4 +1,4 @@
-"""Keys: the dice key of one run, and the owner's key, which outlives runs."""
+"""Keys: the run key of one run, and the owner's key, which outlives runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DiceKey:
     def __init__(self, secret: bytes):
         if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
             raise SfumatoError(
-                f"a dice key must be {KEY_BYTES} bytes, got {type(secret).__name__} of another kind or length",
+                f"a run key must be {KEY_BYTES} bytes, got {type(secret).__name__} of another kind or length",
                 "use DiceKey.fresh() or DiceKey.from_seed(seed)",
             )
         self._secret = secret
@@ -48,7 +48,7 @@ class DiceKey:
     def from_seed(cls, seed: int, context: str = "") -> DiceKey:
         """A key for experiments that are to be repeated. Whoever knows the seed knows every draw.
 
-        `context` names what the dice are thrown for (plan, data, settings): with the seed alone, two runs on different
+        `context` names what they are drawn for (plan, data, settings): with the seed alone, two runs on different
         data would share their noise, and the difference of their models would show the data without any.
         """
         if isinstance(seed, bool) or not isinstance(seed, int):
@@ -70,7 +70,7 @@ class DiceKey:
         return np.frombuffer(self._derive(stream, step, name)[:32], dtype=np.uint64)
 
     def seed(self, stream: str, step: int, name: str = "") -> int:
-        """63 derived bits for generators that take no more: initial weights, a model's own dice; never the noise."""
+        """63 derived bits for generators that take no more: initial weights, a model's own draws; never the noise."""
         return int.from_bytes(self._derive(stream, step, name)[:8], "big") >> 1
 
     def check_value(self, run: str) -> str:
@@ -93,9 +93,9 @@ class DiceKey:
             return cls(bytes.fromhex(ordinary(path).read_text("ascii").strip()))
         except (OSError, ValueError) as error:
             if isinstance(error, PermissionError):
-                raise SfumatoError(f"the dice key {path} cannot be read", "run as the user who began the run") from None
+                raise SfumatoError(f"the run key {path} cannot be read", "run as the user who began the run") from None
             raise SfumatoError(
-                f"the dice key {path} is missing or damaged, so the run cannot go on without throwing dice twice",
+                f"the run key {path} is missing or damaged, so the run cannot go on without drawing twice",
                 "end it with what it has (sfumato finish RUN), or start another run",
             ) from None
 

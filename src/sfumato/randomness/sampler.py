@@ -31,7 +31,7 @@ class Sampler:
 
     Args:
         plan: who takes part, and of how many.
-        key: the run's dice key.
+        key: the run key.
         records: how many records there really are; each of them has the plan's probability, whatever N was declared.
 
     **Guarantee.** Under `Poisson` each record's coin in each step is independent of all other records and steps, and

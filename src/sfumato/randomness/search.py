@@ -1,23 +1,23 @@
-"""The dice of a search: how many candidates there are, which settings each has, and the noise of its score."""
+"""The randomness of a search: how many candidates there are, which settings each has, and the noise of its score."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive
-from sfumato.privacy.draws import Draws
+from sfumato.privacy.candidate_count import CandidateCount
 from sfumato.randomness.keys import DiceKey
 from sfumato.randomness.space import Choice, LogUniform, Space, Uniform
 
 
-def number_of_candidates(draws: Draws, key: DiceKey) -> int:
+def number_of_candidates(draws: CandidateCount, key: DiceKey) -> int:
     """K, drawn by its law: the law's inverse at a uniform number. Always the same for one key.
 
     **Guarantee.** K has the law of `draws` to within 1e-12 in total variation (float64 sums, a uniform number of 53
     bits), independently of the data and of every other draw. A search that goes on after a kill has the same K. K is a
     secret of the search, like the key: see `PrivateSelection`.
 
-    >>> number_of_candidates(Draws(mean=10), DiceKey.from_seed(0))
+    >>> number_of_candidates(CandidateCount(mean=10), DiceKey.from_seed(0))
     1
     """
     return draws.quantile(key.generator("number of candidates", 0).random())
@@ -50,7 +50,7 @@ def noisy_score(right: int, noise: float, candidate: int, key: DiceKey) -> int:
         right: how many records of the validation part the candidate labels rightly. Private.
         noise: the selection's `score_noise`, in right answers.
         candidate: its number, counted from 0.
-        key: the search's dice key.
+        key: the search's key.
 
     **Guarantee.** `right + N(0, noise^2)`, drawn in float64, independent across candidates, then rounded, which is
     post-processing. One record moves `right` by at most 1 (add-or-remove). A candidate has the same noise whenever it

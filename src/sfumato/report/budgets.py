@@ -1,4 +1,4 @@
-"""The picture of several privacy budgets: accuracy against epsilon, as one SVG file."""
+"""The plot of several privacy budgets: accuracy against epsilon, as one SVG file."""
 
 from __future__ import annotations
 

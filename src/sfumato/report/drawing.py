@@ -1,4 +1,4 @@
-"""What the report's pictures and pages share: calm axes, files of fixed bytes, and pages from templates."""
+"""What the report's plots and pages share: calm axes, files of fixed bytes, and pages from templates."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _compiled(template: str) -> Template:
 
 
 def png(image: np.ndarray) -> bytes:
-    """A picture uint8 (H, W, 1 or 3) as a PNG file."""
+    """An image uint8 (H, W, 1 or 3) as a PNG file."""
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The page of near duplicates: each private picture beside the public one that it repeats."""
+"""The page of near duplicates: each private image beside the public one that it repeats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 400
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPair:
-    """Two pictures side by side.
+    """Two images side by side.
 
     Args:
         private, public: uint8 (H, W, C).
@@ -33,7 +33,7 @@ class ShownPair:
 
 
 def page_of_pairs(title: str, summary: str, pairs: Sequence[ShownPair]) -> str:
-    """One HTML file that needs no network and runs no script. It shows private pictures.
+    """One HTML file that needs no network and runs no script. It shows private images.
 
     Args:
         title, summary: what was compared, and what came of it.

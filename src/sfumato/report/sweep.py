@@ -1,4 +1,4 @@
-"""The picture of a search: accuracy against each setting that was varied, as one SVG file."""
+"""The plot of a search: accuracy against each setting that was varied, as one SVG file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frontiers of a budget as a picture: steps against noise, and signal against computation."""
+"""The frontiers of a budget as a plot: steps against noise, and signal against computation."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class RunDirectory:
         )
 
     def clean(self) -> None:
-        """After the end: delete the dice key, so that nobody can subtract the noise again, and the checkpoint."""
+        """After the end: delete the run key, so that nobody can subtract the noise again, and the checkpoint."""
         for name in (DICE_KEY, CHECKPOINT):
             (self / name).unlink(missing_ok=True)
         sweep(self.path)

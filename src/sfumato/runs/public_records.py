@@ -41,7 +41,7 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     """Refuse weights that were trained without privacy on records that are private here, be it on a single one.
 
     Args:
-        source: its records, those of its test part and those put aside to score on included: what weights know of them
+        source: its records, those of its test part and those held out to score on included: what weights know of them
             is in every model that begins with them.
         materials: `Source.material` of what the weights were trained on without privacy.
 
@@ -50,7 +50,7 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     if source.public:
         return
     among = [codes for codes in map(_codes, materials) if codes is not None]
-    held = [part for part in (source.train, source.test, source.aside) if part is not None]
+    held = [part for part in (source.train, source.test, source.held_out) if part is not None]
     parts = [own_codes(part, owner_key()) for part in held] if among else []
     seen = sum(int(known_again(part, np.concatenate(among)).sum()) for part in parts)
     if seen or source.material in materials:

@@ -63,7 +63,7 @@ def plans(materials: Sequence[str], directory: Path | None = None, *, place: str
     """The plans of all runs so far on these data, or on what was then at the same place, one for each run; and of each
     private selection.
 
-    The same pictures at another size, in another format, or their features, have a material in common; pictures that
+    The same images at another size, in another format, or their features, have a material in common; images that
     were changed are known by their place alone.
 
     Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
@@ -154,7 +154,7 @@ def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     return min(apart, loss.epsilon(delta, accountant="rdp"))
 
 
-def told(earlier: Sequence[Use], coming: Use) -> str:
+def summary(earlier: Sequence[Use], coming: Use) -> str:
     """What the owner should know before another run on the same data is paid for."""
     epsilon, delta = together([*earlier, coming])
     return (

@@ -98,7 +98,7 @@ def budgets(
     for epsilon in wanted:
         one = of_budget(epsilon) if of_budget else replace(trial, experiment=replace(trial.experiment, epsilon=epsilon))
         found.append(one.trained(base / f"epsilon-{epsilon:g}", progress, behind=behind, observers=observers))
-        progress.say(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
+        progress.report(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
     circumstances = found[0].statement.circumstances
     plain = _without_privacy(trial, base / PUBLIC, progress) if circumstances.data_public else None
     together, delta = uses.together([run.statement.plan for run in found])
@@ -164,6 +164,6 @@ def _without_privacy(trial: Trial, place: Path, progress: Progress) -> float:
         )
         if not run.exists:
             for line in (*trial.notes, *reasons):
-                progress.say(line)
+                progress.report(line)
         public.execute(job, run.path, progress=progress)
     return run.read_json(EVALUATION)["accuracy"]

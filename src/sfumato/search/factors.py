@@ -107,7 +107,7 @@ def one_at_a_time(
     del worker, held  # several processes read their own
     for done, (number, figures) in enumerate(found, start=1):
         rows[number] = {"change": plain(changes[number]), **figures, "run": str(places[number])}
-        progress.say(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
+        progress.report(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
         progress.advance(done)
     rows = [row | {"difference": row["accuracy"] - rows[0]["accuracy"]} for row in rows]
     comparison = replace(comparison, rows=tuple(rows))

@@ -132,7 +132,7 @@ def open(
     del held  # several processes read their own
     for done, (number, figures) in enumerate(found, start=1):
         rows[number] = {**plain(changes[number]), **figures, "run": str(places[number])}
-        progress.say(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
+        progress.report(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
         progress.advance(done, f"best {max(row['accuracy'] for row in rows if row):.1%}")
     # What has diverged comes last, however often its only answer is right.
     ranked = sorted(rows, key=lambda row: (row["loss"] is not None, row["accuracy"]), reverse=True)

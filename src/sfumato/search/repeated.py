@@ -91,7 +91,7 @@ def seeds(
         one = replace(trial.experiment, seed=None if first is None else first + number - 1)
         run = replace(trial, experiment=one).trained(base / str(number), progress, behind=behind, observers=observers)
         done = " (trained before)" if run.seconds == 0 else ""
-        progress.say(f"run {number} of {count}: test accuracy {run.accuracy:.2%}{done}")
+        progress.report(f"run {number} of {count}: test accuracy {run.accuracy:.2%}{done}")
         found.append(run)
     plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
     epsilon, delta = uses.together(plans)

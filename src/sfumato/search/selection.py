@@ -12,7 +12,7 @@ from typing import Any
 from sfumato import randomness
 from sfumato._checks import SfumatoError
 from sfumato._files import writing
-from sfumato.privacy import Draws, PrivacyPlan, PrivateSelection, Search, least_score_noise
+from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection, Search, least_score_noise
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import DiceKey, Space
 from sfumato.runs import pins, uses
@@ -29,7 +29,7 @@ from sfumato.training.experiment import OF_THE_PLAN, Experiment
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
-DRAWS = Draws(mean=10, shape=1.0)
+DRAWS = CandidateCount(mean=10, shape=1.0)
 MUCH_NOISE = 0.05
 """Score noise above this share of the expected validation records is worth a note."""
 KEY, FILE, CHOSEN = "search.key", "search.json", "chosen.json"
@@ -59,7 +59,7 @@ def private(
     space: Space,
     *,
     directory: str | os.PathLike[str],
-    draws: Draws = DRAWS,
+    draws: CandidateCount = DRAWS,
     score_noise: float | None = None,
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
@@ -83,8 +83,8 @@ def private(
 
     **Guarantee.** The conditions of `PrivateSelection`, in its order: (1) K comes from the search's own key by the law
     of the selection, a search that was cut has the same K, and all K are trained before any is chosen; (2) settings
-    come from the key alone, every candidate is trained by the selection's plan and has dice of its own; (3) scores are
-    on public data, or counts with noise from the key; (4) the validation part is put aside by `data.put_aside`; (5) all
+    come from the key alone, every candidate is trained by the selection's plan and draws by itself; (3) scores are
+    on public data, or counts with noise from the key; (4) the validation part is held out by `data.hold_out`; (5) all
     candidates but the winner, the key and the scores are deleted, and nothing of them is told.
     """
     progress, run, experiment = progress or Silence(), RunDirectory(directory), trial.experiment
@@ -106,7 +106,7 @@ def private(
     )
     shared = replace(shared, behind=try_each(shared, held, space))
     if not (place / FILE).exists():
-        _say_beforehand(scoring, held, selection, progress)
+        _report_beforehand(scoring, held, selection, progress)
     if dry_run:
         return Selected(selection=selection)
     if options is None:
@@ -122,7 +122,7 @@ def private(
     key = _begun(place, record, held, selection, experiment.seed)
     count = randomness.number_of_candidates(selection.draws, key)
     changes = [randomness.settings_of(number, space, key) for number in range(count)]
-    progress.say("searching; how many candidates there are is a secret of the search, and so are their scores")
+    progress.report("searching; how many candidates there are is a secret of the search, and so are their scores")
     progress.begin("searching", 1)
     places = [place / str(number) for number in range(count)]
     if not (place / CHOSEN).exists():
@@ -167,22 +167,22 @@ def _selected(chosen: Mapping[str, Any], run: RunDirectory) -> Selected:
     )
 
 
-def _say_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress) -> None:
+def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress) -> None:
     """What the owner should know before the search is paid for."""
     spec = held.request["source"]["spec"]
     earlier = [] if held.source.public else uses.plans(held.source.materials, place=spec)
     if earlier:
-        progress.say(uses.told(earlier, selection))
+        progress.report(uses.summary(earlier, selection))
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
-        progress.say(
+        progress.report(
             f"note: scores have noise of standard deviation {selection.score_noise:.3g} on about {expected:.0f} "
             "records, so the choice is mostly chance; put more aside (--validation), or spend more epsilon"
         )
 
 
 def _selection(
-    experiment: Experiment, held: Held, draws: Draws, score_noise: float | None, *, public_scores: bool
+    experiment: Experiment, held: Held, draws: CandidateCount, score_noise: float | None, *, public_scores: bool
 ) -> PrivateSelection:
     """What the search promises: the least noise that meets epsilon for all of it, or the noise that was asked for."""
     examples = held.source.examples
@@ -218,7 +218,7 @@ def _with(behind: Behind | None, selection: PrivateSelection, held: Held) -> Sea
 
 
 def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSelection, seed: int | None) -> DiceKey:
-    """The search's key: kept from the first moment on, so that a search that was cut has the same dice."""
+    """The search's key: kept from the first moment on, so that a search that was cut has the same randomness."""
     run = RunDirectory(place)
     if (place / FILE).exists():
         remedy = "give the options that the search began with"

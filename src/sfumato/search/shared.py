@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.data import Part, Source, SourceSpec, known_again, own_codes, put_aside
+from sfumato.data import Part, Source, SourceSpec, hold_out, known_again, own_codes
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, DiceKey, Space, owner_key
@@ -33,7 +33,7 @@ class Scoring:
     """What the runs of a search are scored on: never the test part, and nothing that any of them was trained on.
 
     Args:
-        validation: share of the training part that is put aside for it.
+        validation: share of the training part that is held out for it.
         score_on: a public source whose test part serves in its place.
     """
 
@@ -88,7 +88,7 @@ def read(shared: Shared) -> Held:
     spec, scoring = shared.trial.spec, shared.scoring
     source, request = spec.open(owner_key()), spec.record()
     if scoring.score_on is None:
-        rest, validation = put_aside(source, owner_key(), scoring.validation)
+        rest, validation = hold_out(source, owner_key(), scoring.validation)
         request = {"source": request, "validation": scoring.validation}
         return Held(source=rest, validation=validation, request=request, examples=source.examples)
     request = {"source": request, "scored on": scoring.score_on}
@@ -111,7 +111,7 @@ def _public_test_part(score_on: str, source: Source, named: str) -> Part:
     if not other.public:
         raise SfumatoError(
             f"`score_on={score_on}` is private",
-            "name a published collection or features that were made with --public; without it, a part is put aside",
+            "name a published collection or features that were made with --public; without it, a part is held out",
         )
     if other.classes != source.classes:
         raise SfumatoError(

@@ -75,7 +75,7 @@ class Trial:
         )
         if not run.exists:
             for line in (*self.notes, *reasons):
-                progress.say(line)
+                progress.report(line)
         return job
 
     def trained(

@@ -39,7 +39,7 @@ def transform_for(module: nn.Module, source: Source, settings: Settings) -> Tran
 
 
 def build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:
-    """The model with its initial weights, which are public: drawn from a generator apart from the dice."""
+    """The model with its initial weights, which are public: drawn from a generator apart from the run's."""
     if model is not None and settings.pretrained is not None:
         raise SfumatoError(
             f"pretrained {settings.pretrained} is given beside a module, which has its weights already",

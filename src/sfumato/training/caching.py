@@ -24,10 +24,10 @@ from sfumato.data import (
     Part,
     Source,
     Transform,
-    dice_of,
     facts,
     open_source,
     own_codes,
+    randomness_of,
     refuse_absent,
 )
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
@@ -208,7 +208,7 @@ def begin(cache: Cache, contents: Contents, progress: Progress | None = None) ->
     """Lay the cache down, or see what stands of it; how many records are still to be computed."""
     cache.begin(contents)
     for name in cache.discard_damaged():
-        (progress or Silence()).say(f"{cache.path / name} is damaged, and is computed anew")
+        (progress or Silence()).report(f"{cache.path / name} is damaged, and is computed anew")
     return sum(len(rows) for part in PARTS for _, rows in cache.missing(part))
 
 
@@ -236,7 +236,7 @@ def compute(
     Args:
         cache: a new place, or a cache that began with these very contents.
         contents: as `contents_for` gave them for this source and backbone.
-        owner_key: keys the dice of random windows.
+        owner_key: keys the random windows.
         batch: images at a time; None for a rule's.
 
     **Guarantee.** Each row is a function of its own image, of the owner's key and of public weights: the backbone runs
@@ -315,7 +315,7 @@ def _shown(contents: Contents, transform: Transform, owner_key: bytes, device: t
 
     def cut(images: np.ndarray) -> Tensor:
         pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float()
-        views = windows.apply(pixels, [dice_of(owner_key, image) for image in images])
+        views = windows.apply(pixels, [randomness_of(owner_key, image) for image in images])
         views = transform.normalised(views.flatten(0, 1)).unflatten(0, views.shape[:2])
         return torch.cat([middle(images), views], dim=1)
 

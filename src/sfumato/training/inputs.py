@@ -63,7 +63,7 @@ class Inputs:
     cache's are kept in memory where they are few, or on an accelerator where they fit, and else read from disk as they
     are wanted, one micro-batch ahead.
 
-    **Guarantee.** Each record's input is a function of that record, of public constants and of dice that know no data.
+    **Guarantee.** Each record's input is a function of that record, of public constants and of draws that know no data.
     """
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
@@ -73,13 +73,14 @@ class Inputs:
             self._features = _kept_features(job)
         if job.trunk is not None:
             progress = progress or Silence()
-            variants = [features(job, job.source.train, progress, mirrored=way) for way in _variants(job.views)]
+            train = job.source.train
+            variants = [features(job, train, progress, mirrored=mirrored) for mirrored in _variants(job.views)]
             self._features = torch.stack(variants, dim=1) if len(variants) > 1 else variants[0].unsqueeze(1)
 
     def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[MicroBatch]:
         """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys.
 
-        The views' dice are thrown for the whole logical batch, and dropout's for each record by itself, so how the
+        The views are drawn for the whole logical batch, and dropout for each record by itself, so how the
         batch is cut does not matter to them. A piece lasts until the next one is asked for: features that are read from
         disk come in memory that is used again.
         """
@@ -90,15 +91,15 @@ class Inputs:
         stored = ahead(records, pieces) if self._features is None else repeat(None)
         draws = job.views.draw(key.generator("views", step), len(participants), size=job.source.size)
         for start, rows, taken in zip(starts, pieces, stored, strict=False):
-            dice = draws[start : start + size]
+            own = draws[start : start + size]
             if taken is None:
-                inputs = self._kept(rows, dice)
+                inputs = self._kept(rows, own)
             elif job.source.cache is not None:
                 inputs = _views(job, taken)
             else:
-                inputs = viewed(torch.from_numpy(taken).to(job.device), dice, job.source, job.views, job.transform)
+                inputs = viewed(torch.from_numpy(taken).to(job.device), own, job.source, job.views, job.transform)
             inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
-            # Models may throw dice by other functions than dropout, which don't follow keys.
+            # Models may draw random numbers by other functions than dropout, which don't follow keys.
             torch.manual_seed(key.seed("model", step, str(start)))
             keys = None
             if job.gradient.draws:
@@ -106,22 +107,22 @@ class Inputs:
                 keys = torch.from_numpy(np.stack(words).view(np.int64))
             yield inputs, torch.from_numpy(records.labels[rows]).to(job.device), keys
 
-    def _kept(self, rows: np.ndarray, dice: ViewDraws) -> Tensor:
+    def _kept(self, rows: np.ndarray, draws: ViewDraws) -> Tensor:
         """Views (b, K, D) of the records in these rows, out of the features in memory."""
         assert self._features is not None
         device = self._job.device
         if self._job.trunk is not None:
-            ways = torch.from_numpy(dice.mirrored).long()
-            return self._features[torch.from_numpy(rows).unsqueeze(1).to(device), ways.to(device)]
+            mirrored = torch.from_numpy(draws.mirrored).long()
+            return self._features[torch.from_numpy(rows).unsqueeze(1).to(device), mirrored.to(device)]
         if (np.diff(rows) == 1).all():  # all records in their order need not be copied
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
         return self._features.index_select(0, torch.from_numpy(rows).to(device))  # twice as fast as brackets
 
 
-def viewed(pictures: Tensor, dice: ViewDraws, source: Source, views: Views, transform: Transform | AsStored) -> Tensor:
-    """Views (n, K, C, H, W) as a model takes them, of pictures uint8 (n, S, S, C) of `source.shown`."""
+def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Transform | AsStored) -> Tensor:
+    """Views (n, K, C, H, W) as a model takes them, of images uint8 (n, S, S, C) of `source.shown`."""
     assert isinstance(transform, Transform)
-    return views.apply(replace(transform, size=pictures.shape[1])(pictures), dice, size=source.size)
+    return views.apply(replace(transform, size=images.shape[1])(images), draws, size=source.size)
 
 
 def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iterator[np.ndarray]:

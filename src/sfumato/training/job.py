@@ -31,7 +31,7 @@ class Job:
         source, settings, performance: as given.
         steps: how many are to be taken.
         transform: from stored images to the model's inputs.
-        key: the dice key; replaced by the recorded one when a run is resumed.
+        key: the run key; replaced by the recorded one when a run is resumed.
         functions: digests of what the model computes, in evaluation and in training, so that a run is resumed with that
             model only.
         trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.

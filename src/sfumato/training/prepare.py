@@ -59,7 +59,7 @@ def prepare(
         source, plan, settings: the run's choices.
         device, threads, micro_batch: None takes the recorded one, else a rule's.
         recorded: what an unfinished run has pinned.
-        key: the dice key of an unfinished run; None draws one, or derives it from the seed and all that the run is.
+        key: the run key of an unfinished run; None draws one, or derives it from the seed and all that the run is.
         request: what the user asked for, for the record.
         search: the search that the run is part of, where no promise covers it.
         candidate: the run's number among the candidates of a private selection; None for all other runs.
@@ -157,9 +157,9 @@ def _seeded(
     settings: Settings,
     candidate: int | None,
 ) -> DiceKey:
-    """The dice key of a run with a seed.
+    """The run key of a run with a seed.
 
-    **Guarantee.** Runs that differ in anything that their sums depend on have dice of their own, under one seed too:
+    **Guarantee.** Runs that differ in anything that their sums depend on have keys of their own, under one seed too:
     noise that two releases share is gone from their difference, and their epsilons would not add up. What the model
     computes is known by trying it, in evaluation and in training.
     """

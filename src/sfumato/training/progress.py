@@ -27,7 +27,7 @@ class Progress(Protocol):
         """`done` parts are done; the note says how it stands."""
         ...
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """One line for the reader."""
         ...
 
@@ -41,7 +41,7 @@ class Silence:
     def advance(self, done: int, note: str = "") -> None:
         """Nothing."""
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Nothing."""
 
 
@@ -51,7 +51,7 @@ def read_source(spec: SourceSpec, progress: Progress) -> Source:
 
     all_files: int | None = None
 
-    def tell(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         nonlocal all_files
         if all_files != total:
             all_files = total
@@ -59,7 +59,7 @@ def read_source(spec: SourceSpec, progress: Progress) -> Source:
         progress.advance(done)
 
     progress.begin("reading", 1)
-    return spec.open(owner_key(), progress=tell)
+    return spec.open(owner_key(), progress=on_progress)
 
 
 class Bars:
@@ -102,13 +102,13 @@ class Bars:
             raise SfumatoError("nothing has begun", "call begin first")
         if not self._console.is_terminal and time.monotonic() - self._told > LINE_SECONDS:
             self._told = time.monotonic()
-            self.say(f"{self._what}: {done} of {self._total}{f', {note}' if note else ''}")
+            self.report(f"{self._what}: {done} of {self._total}{f', {note}' if note else ''}")
         if note:
             self._bars.update(self._task, completed=done, note=note)
         else:
             self._bars.update(self._task, completed=done)
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Print a line above the bar."""
         if self._said is not None:
             if line in self._said:

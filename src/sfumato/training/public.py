@@ -136,7 +136,7 @@ def execute(
         raise SfumatoError(f"the run in {run.path} is finished", "give another `directory` to train anew")
     if run.exists:
         compare(job, run)
-        progress.say(f"resuming the unfinished run in {run.path}")
+        progress.report(f"resuming the unfinished run in {run.path}")
     else:
         public_records.remember(job.source)
         with run.creating() as fresh:

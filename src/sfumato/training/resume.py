@@ -97,7 +97,7 @@ def own_key(run: RunDirectory, ledger: Ledger) -> DiceKey:
     found, recorded = key.check_value(run.identity), ledger.entries[0].body.get("key_check")
     if found != recorded:
         raise SfumatoError(
-            f"the dice key in {run.path} is of another run: its check value is {found[:16]}, and the ledger began with "
+            f"the run key in {run.path} is of another run: its check value is {found[:16]}, and the ledger began with "
             f"{'none' if recorded is None else recorded[:16]}",
             "restore the run's own key from a copy, end the run with what it has (sfumato finish), or start another",
         )

@@ -75,7 +75,7 @@ def train(
     if plan is None:
         plan, settings, reasons = experiment_of(settings, name, averaging, choices).decide(source)
         for line in reasons:
-            (progress or Silence()).say(line)
+            (progress or Silence()).report(line)
     else:
         settings = settings_of(settings, name, averaging, choices)
     run = RunDirectory(directory)
@@ -99,7 +99,7 @@ def recorded_performance(run: RunDirectory) -> Performance | None:
 
 
 def recorded_key(run: RunDirectory) -> DiceKey | None:
-    """The dice key of an unfinished run; None where it is lost: more steps are then refused, an early end is not."""
+    """The run key of an unfinished run; None where it is lost: more steps are then refused, an early end is not."""
     try:
         return DiceKey.load(run / names.DICE_KEY)
     except SfumatoError:
@@ -117,21 +117,21 @@ def execute(
     if run.exists:
         refuse_finished(run)
         resume.compare(job, run)
-        progress.say(f"resuming the unfinished run in {run.path}")
+        progress.report(f"resuming the unfinished run in {run.path}")
     else:
         earlier = earlier_plans(job)
         if earlier:
-            progress.say(uses.told(earlier, job.plan))
+            progress.report(uses.summary(earlier, job.plan))
         for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
-            progress.say(note)
+            progress.report(note)
         resume.begin(job, run)
     with Ledger(run / names.LEDGER) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
         outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
-            progress.say("note: the weights are no longer finite numbers: training has diverged; give a smaller rate")
-        progress.say("evaluating, and writing the model and its page")
+            progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
+        progress.report("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     return _finished(job, run, statement, outcome)
 
@@ -153,7 +153,7 @@ def go_on(
     resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
     if paid:
-        progress.say(f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}")
+        progress.report(f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}")
     steps = PrivateSteps(job, key, progress)
     scorer = Scorer(job, progress) if job.scored else None
     looking_on = (Rows(run), Shown(progress, "training"), *observers)

@@ -22,7 +22,7 @@ from sfumato.training.run import go_on
 def train_candidate(job: PrivateJob, run: RunDirectory, *, progress: Progress | None = None) -> Outcome:
     """All steps of a candidate, begun, resumed or taken before. It is not concluded: nothing of it may be released.
 
-    **Guarantee.** The candidate's releases are those of `job.plan`, paid in its own ledger with dice of its own.
+    **Guarantee.** The candidate's releases are those of `job.plan`, paid in its own ledger with randomness of its own.
     """
     if not run.exists:
         resume.begin(job, run)

@@ -41,7 +41,7 @@ class Settings:
         flip: whether a view may be mirrored.
         zoom: how much larger than a view the image is that it is cut out of; 1 for none.
         ema: decay of the weights' moving average (De 2022, appendix C.3); 0 keeps the last weights.
-        seed: None for a secret dice key; a number for experiments, which voids the promise to whoever knows it.
+        seed: None for a secret run key; a number for experiments, which voids the promise to whoever knows it.
     """
 
     model: str

@@ -52,13 +52,13 @@ class PublicSteps:
         job, rule = self._job, self._job.views
         torch.manual_seed(self._key.seed("model", step))
         chosen = self.batch(step)
-        dice = rule.draw(self._key.generator("views", step), len(chosen), size=job.source.size)
+        draws = rule.draw(self._key.generator("views", step), len(chosen), size=job.source.size)
         self._loss, size = 0.0, job.performance.micro_batch
         for start in range(0, len(chosen), size):
             rows = chosen[start : start + size]
             stored = torch.from_numpy(self._records.take(rows)).to(job.device)
             if job.source.cache is None:
-                stored = viewed(stored, dice[start : start + size], job.source, rule, job.transform)
+                stored = viewed(stored, draws[start : start + size], job.source, rule, job.transform)
             views = stored[:, -rule.count :].flatten(0, 1)
             targets = torch.from_numpy(self._records.labels[rows]).to(job.device).repeat_interleave(rule.count)
             loss = LOSSES[job.settings.loss](job.module(views), targets) * (len(rows) / len(chosen))

@@ -105,8 +105,8 @@ def by_definition(weight, kernel, x, g):
 def test_all_ways_are_the_gradient(options):
     kernel, weight, x, g, y = kernels(**options)
     exact = by_definition(weight, kernel, x, g)
-    for way in kernel.ways():
-        torch.testing.assert_close(kernel.instantiate(x, g, way), exact)
+    for method in kernel.methods():
+        torch.testing.assert_close(kernel.instantiate(x, g, method), exact)
     torch.testing.assert_close(kernel.total(x, g), exact.sum(0))
     rows = exact.flatten(2)
     torch.testing.assert_close(kernel.input_sums(x, g), rows.sum(2))
@@ -133,8 +133,8 @@ def test_every_form_has_the_same_norm_and_sum(options):
     kernel, weight, x, g, y = kernels(**options)
     exact = by_definition(weight, kernel, x, g)
     factors, scales = torch.tensor([0.5, 0.0, 1.0, 0.25]).double(), torch.rand(len(weight)).double() + 0.5
-    forms = [Kept(kernel, x, g, way, None) for way in kernel.ways()]
-    forms += [Held(kernel, x, g, way) for way in kernel.ways()]
+    forms = [Kept(kernel, x, g, method, None) for method in kernel.methods()]
+    forms += [Held(kernel, x, g, method) for method in kernel.methods()]
     if x.dim() == 4 and kernel.geometry.groups == 1:
         forms += [Held(kernel, x, g, "gram"), Held(kernel, x, g, "gram", y=y)]
     for form in forms:
@@ -160,8 +160,8 @@ def test_tiles_change_nothing(monkeypatch):
         torch.testing.assert_close(form.instantiate(torch.tensor([3, 1])), exact[[3, 1]])
 
 
-@pytest.mark.parametrize("way", ["keep", "grouped", "gram"])
-def test_rounding_counts_by_the_row_it_is_in(way):
+@pytest.mark.parametrize("method", ["keep", "grouped", "gram"])
+def test_rounding_counts_by_the_row_it_is_in(method):
     """A row without a gradient adds nothing, however far the map would stretch it; other rows by their own measure."""
     kernel, weight, x, g, _ = kernels()
     g = g.clone()
@@ -170,7 +170,7 @@ def test_rounding_counts_by_the_row_it_is_in(way):
 
     def counted(first):
         sizes[0] = first
-        form = Kept(kernel, x, g, "loop", None) if way == "keep" else Held(kernel, x, g, way)
+        form = Kept(kernel, x, g, "loop", None) if method == "keep" else Held(kernel, x, g, method)
         return form.row_statistics(RowMap(weight, ones, sizes)).rounding
 
     assert (counted(1.0) > 0).all()

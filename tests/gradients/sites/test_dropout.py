@@ -8,7 +8,7 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.sites.dropout import Draws, fresh_keys
+from sfumato.gradients.sites.dropout import ExampleDraws, fresh_keys
 
 
 class Attention(nn.Module):
@@ -59,7 +59,7 @@ def test_views_and_places_have_masks_of_their_own():
 
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_the_share_that_is_kept(probability):
-    draws = Draws(4, fresh_keys(4))
+    draws = ExampleDraws(4, fresh_keys(4))
     found = torch.stack([draws.below(probability, (2000,), torch.device("cpu")) for _ in range(5)])
     deviation = (probability * (1 - probability) / 40_000) ** 0.5
     assert abs(found.double().mean() - probability) <= 4 * deviation
@@ -68,12 +68,12 @@ def test_the_share_that_is_kept(probability):
 
 def test_all_256_bits_of_a_key_matter():
     keys = fresh_keys(1)
-    first = Draws(1, keys).below(0.5, (200,), torch.device("cpu"))
+    first = ExampleDraws(1, keys).below(0.5, (200,), torch.device("cpu"))
     for word in range(4):
         for bit in (0, 31, 32, 62):
             other = keys.clone()
             other[0, word] ^= 1 << bit
-            assert not torch.equal(Draws(1, other).below(0.5, (200,), torch.device("cpu")), first)
+            assert not torch.equal(ExampleDraws(1, other).below(0.5, (200,), torch.device("cpu")), first)
 
 
 def test_the_inverse_of_the_kept_share_scales_what_is_kept(compare):

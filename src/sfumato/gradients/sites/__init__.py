@@ -34,7 +34,7 @@ class Site:
 
     kind = "site"
     half = False
-    way = "direct"
+    method = "direct"
 
     def __init__(self, **operands: Tensor | None):
         self.operands: dict[str, Tensor] = {role: t for role, t in operands.items() if t is not None}

@@ -65,14 +65,14 @@ class ConvKernel:
     def fan_in(self) -> int:
         return math.prod(self.shape[1:])
 
-    def ways(self) -> tuple[str, ...]:
+    def methods(self) -> tuple[str, ...]:
         first = ("grouped", "loop") if self.gradient_elements() <= 150_000 else ("loop", "grouped")
         if len(self.shape) != 4:
             return first
         few = self.geometry.groups == 1 and self.shape[1] <= 3
         return ("unfold", *first) if few or self.gradient_elements() > 150_000 else (*first, "unfold")
 
-    def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
+    def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor:
         """(b, out, in / groups, ...): summed over views and positions.
 
         Args:
@@ -82,10 +82,10 @@ class ConvKernel:
                 "unfold", patches (two dimensions only); or "any". All give the same up to rounding.
         """
         examples = x.shape[0] // self.views
-        way = self.ways()[0] if way == "any" else way
-        if way == "unfold":
+        method = self.methods()[0] if method == "any" else method
+        if method == "unfold":
             return self._unfolded(x, g, examples)
-        if way == "grouped" and examples > 1:
+        if method == "grouped" and examples > 1:
             return self._grouped(x, g, examples)
         like = x.new_empty(1).expand(self.shape)
         pairs = zip(x.split(self.views), g.split(self.views), strict=True)

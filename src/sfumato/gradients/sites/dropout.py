@@ -20,7 +20,7 @@ from sfumato.gradients.lowered import is_batched, lowered
 WORDS = 4
 
 
-class Draws:
+class ExampleDraws:
     """The random numbers of one run.
 
     Args:

@@ -54,10 +54,10 @@ class Kept:
         derived: as in `row_statistics`, where the weight is a function of parameters.
     """
 
-    def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, way: str, derived: RowMap | None):
+    def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, method: str, derived: RowMap | None):
         self._tiles, squares, statistics = [], [], []
         for images in slices(x.shape[0] // kernel.views, kernel.gradient_elements(), kernel.views):
-            tile = kernel.instantiate(x[images], g[images], way)
+            tile = kernel.instantiate(x[images], g[images], method)
             self._tiles.append(tile)
             if derived is None:
                 squares.append(clipping.squared_norms(tile))
@@ -116,7 +116,7 @@ class Held:
         kernel: Kernel,
         x: Tensor,
         g: Tensor,
-        way: str,
+        method: str,
         *,
         derived: RowMap | None = None,
         y: Tensor | None = None,
@@ -124,7 +124,7 @@ class Held:
         later: bool = False,
     ):
         self.kernel, self.x, self.g = kernel, x, g
-        self._way, self._y, self._bias = way, y, bias
+        self._method, self._y, self._bias = method, y, bias
         self._dtype = clipping.accumulation_dtype(x.dtype)
         self._hard: tuple[Tensor, Tensor] | None = None
         self._statistics: RowStatistics | None = None
@@ -138,7 +138,7 @@ class Held:
         if not kernel.joins:
             return None
         x, g = torch.cat([use.x for use in uses], dim=1), torch.cat([use.g for use in uses], dim=1)
-        return Held(kernel, x, g, "gram" if kernel.gram_pays(x, g) else kernel.ways()[0])
+        return Held(kernel, x, g, "gram" if kernel.gram_pays(x, g) else kernel.methods()[0])
 
     @property
     def _examples(self) -> int:
@@ -176,14 +176,14 @@ class Held:
     def _sums_of_squares(self, scales: Tensor | None = None) -> Tensor:
         """(B,) float64, of the exact gradients or of gradients with scaled rows, up to float64's rounding."""
         kernel = self.kernel
-        if self._way == "gram":
+        if self._method == "gram":
             return torch.cat(
                 [
                     kernel.squares_by_gram(x, g if scales is None else kernel.scaled(g.double(), scales))
                     for x, g in self._parts(kernel.gram_elements(self.x, self.g))
                 ]
             )
-        tiles = (kernel.instantiate(x, g, self._way) for x, g in self._parts(kernel.gradient_elements()))
+        tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
         if scales is None:
             return torch.cat([clipping.squared_norms(tile) for tile in tiles])
         return torch.cat([(clipping.squared_lengths(tile.flatten(2)) * scales.square()).sum(1) for tile in tiles])
@@ -205,9 +205,9 @@ class Held:
 
     def _instantiated(self, rows: Tensor) -> Tensor:
         x, g = self._of(rows)
-        way = "any" if self._way == "gram" else self._way
+        method = "any" if self._method == "gram" else self._method
         parts = slices(len(rows), self.kernel.gradient_elements(), self.kernel.views)
-        return torch.cat([self.kernel.instantiate(x[images], g[images], way) for images in parts])
+        return torch.cat([self.kernel.instantiate(x[images], g[images], method) for images in parts])
 
     def squared_norms(self) -> Tensor:
         return self._squares
@@ -237,8 +237,8 @@ class Held:
         by_row = kernel.row_squares(g)
         pulled = (by_row @ rows.sizes.square()).sqrt()
         reach = torch.where(self._in_range, kernel.spread() * self._sizes[0] * pulled, torch.inf)
-        if self._way != "gram":
-            tiles = (kernel.instantiate(x, g, self._way) for x, g in self._parts(kernel.gradient_elements()))
+        if self._method != "gram":
+            tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
             found = of_all([row_statistics_of(tile, rows) for tile in tiles])
             return found._replace(rounding=self._rounding(reach))
         if y is not None and bias is not None:

@@ -92,10 +92,10 @@ class LinearKernel:
     def fan_in(self) -> int:
         return self.inputs
 
-    def ways(self) -> tuple[str, ...]:
+    def methods(self) -> tuple[str, ...]:
         return ("product",)
 
-    def instantiate(self, x: Tensor, g: Tensor, way: str) -> Tensor:
+    def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor:
         return torch.bmm(g.transpose(1, 2), x)
 
     def applied(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class LinearSite(Site):
             outputs, width = self.operands["weight"].shape
             activations = saved[0].reshape(self.examples, -1, width)
             if activations.shape[1] == 1 and self.roles["weight"].uses == 1:
-                self.way = "outer product"
+                self.method = "outer product"
                 self.add("weight", OuterProduct(activations[:, 0].to(dtype), gradients[:, 0].to(dtype)))
             else:
                 self.add("weight", use_of_weight(self, LinearKernel(outputs, width), activations, gradients))

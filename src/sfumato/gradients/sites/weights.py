@@ -20,20 +20,20 @@ def use_of_weight(site: Site, kernel: Kernel, x: Tensor, g: Tensor, y: Tensor | 
     operand = site.roles["weight"]
     x, g = x.detach(), g.detach()
     if operand.uses > 1 and kernel.joins:
-        site.way = "gram, uses joined"
+        site.method = "gram, uses joined"
         return Held(kernel, x, g, "gram", later=True)
     dtype = clipping.accumulation_dtype(g.dtype)
-    way = site.tuner.way(site, kernel, x, g)
-    site.way = way
-    if way.startswith("keep"):
+    method = site.tuner.method(site, kernel, x, g)
+    site.method = method
+    if method.startswith("keep"):
         derived = operand.rows if operand.uses == 1 else None
-        return Kept(kernel, x.to(dtype), g.to(dtype), way.removeprefix("keep "), derived)
+        return Kept(kernel, x.to(dtype), g.to(dtype), method.removeprefix("keep "), derived)
     bias = site.operands.get("bias")
     return Held(
         kernel,
         x,
         g,
-        way.removeprefix("drop "),
+        method.removeprefix("drop "),
         derived=operand.rows,
         y=None if y is None else y.detach(),
         bias=None if bias is None else bias.detach(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato._checks import fraction
-from sfumato.privacy.draws import Draws
+from sfumato.privacy.candidate_count import CandidateCount
 from sfumato.privacy.loss import Loss, quiet_absl, renyi_accountant
 from sfumato.privacy.theorems.theorem import Theorem
 
@@ -34,7 +34,7 @@ class Selection:
     """
 
     each: Theorem
-    draws: Draws
+    draws: CandidateCount
 
     tight = "Renyi differential privacy (RDP)"
 
@@ -52,20 +52,20 @@ class Selection:
         )
 
 
-def best_of(loss: Loss, draws: Draws, delta: float) -> float:
+def best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
     """The epsilon at delta of the best of K independent runs of this loss each, when nothing else is released.
 
     **Guarantee.** An upper bound for the loss's unit and adjacency, if K is drawn by `draws` independently of
     everything, the runs are independent given the data and all of one law, and they are compared by a total order on
     what a run gives out (Papernot and Steinke 2021). Runs that are equal in it may be told apart by anything but the
     data, such as their number. It holds for each pair of neighbouring data sets by itself. The Poisson law needs E[K]
-    >= 1, which `Draws` sees to: below, log E[K] would promise a divergence under zero.
+    >= 1, which `CandidateCount` sees to: below, log E[K] would promise a divergence under zero.
     """
     return _best_of(loss, draws, fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N"))
 
 
 @functools.lru_cache(maxsize=256)
-def _best_of(loss: Loss, draws: Draws, delta: float) -> float:
+def _best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
     import dp_accounting
     import numpy as np
     from dp_accounting import rdp
@@ -81,7 +81,7 @@ def _best_of(loss: Loss, draws: Draws, delta: float) -> float:
         return float(rdp.compute_epsilon(SELECTION_ORDERS, selected, delta)[0])
 
 
-def _theorem_2(orders: Any, curve: Any, draws: Draws) -> Any:
+def _theorem_2(orders: Any, curve: Any, draws: CandidateCount) -> Any:
     """The Renyi curve of the best of K, K truncated negative binomial; `orders` and `curve` of shape (orders,)."""
     choice = ((1 - 1 / orders) * curve + draws.log_inverse_gamma / orders).min()
     return curve + math.log(draws.mean) / (orders - 1) + (1 + draws.shape) * choice

@@ -37,7 +37,7 @@ class Noise:
     Args:
         mechanism: the plan's mechanism.
         sensitivity: S, by how much one unit can move the sum in L2 norm: `ClippedGradient.sensitivity(adjacency)`.
-        key: the run's dice key.
+        key: the run key.
 
     **Guarantee.** `add` returns the sum plus N(0, (noise_multiplier * S)^2) in every coordinate, independent across
     steps, parameters and coordinates, drawn in float64 from a 256-bit key and rounded once, to float32, together with

@@ -18,7 +18,7 @@ POISSON = "Poisson"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draws:
+class CandidateCount:
     """The law of K, the number of candidates of a search.
 
     Args:
@@ -31,9 +31,9 @@ class Draws:
     of their theorem 6. It is a function of the two numbers here, so K tells nothing about the data. What the best of K
     candidates tells is bounded only as long as K itself stays secret.
 
-    >>> Draws(mean=10).law, Draws(mean=10, shape=1).law, Draws(mean=10, shape=math.inf).law
+    >>> CandidateCount(mean=10).law, CandidateCount(mean=10, shape=1).law, CandidateCount(mean=10, shape=math.inf).law
     ('logarithmic', 'geometric', 'Poisson')
-    >>> round(Draws(mean=10).share_within(10), 3), Draws(mean=10).quantile(0.95)
+    >>> round(CandidateCount(mean=10).share_within(10), 3), CandidateCount(mean=10).quantile(0.95)
     (0.74, 41)
     """
 
@@ -124,11 +124,12 @@ class Draws:
         return {"mean": float(self.mean), "shape": POISSON if self.is_poisson else float(self.shape)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Draws:
+    def from_dict(cls, data: Mapping[str, Any]) -> CandidateCount:
         """The law that `to_dict` wrote."""
         if not isinstance(data, Mapping) or set(data) != {"mean", "shape"}:
             raise SfumatoError(
-                f"a law of draws must have exactly a mean and a shape, got {data!r}", "give what Draws.to_dict writes"
+                f"a law of draws must have exactly a mean and a shape, got {data!r}",
+                "give what to_dict writes",
             )
         return cls(mean=data["mean"], shape=math.inf if data["shape"] == POISSON else data["shape"])
 

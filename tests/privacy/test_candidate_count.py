@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from sfumato import SfumatoError
-from sfumato.privacy import Draws
+from sfumato.privacy import CandidateCount
 
 SHAPES = [-0.5, 0.0, 0.3, 1.0, 4.0, 1000.0, math.inf]
 
@@ -45,21 +45,21 @@ def by_definition(mean: float, shape: float, count: int) -> float:
 @pytest.mark.parametrize("shape", [-0.9, -0.5, -0.01, 0.0, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize("mean", [1.2, 2.5])
 def test_the_law_is_the_paper_s(mean, shape):
-    masses = list(islice(Draws(mean=mean, shape=shape).masses(), 12))
+    masses = list(islice(CandidateCount(mean=mean, shape=shape).masses(), 12))
     expected = [by_definition(mean, shape, count) for count in range(len(masses))]
     assert masses == pytest.approx(expected, rel=1e-7)
 
 
 def test_named_laws_are_scipy_s():
-    for count, mass in islice(enumerate(Draws(mean=10, shape=1).masses()), 60):
+    for count, mass in islice(enumerate(CandidateCount(mean=10, shape=1).masses()), 60):
         assert mass == pytest.approx(stats.geom.pmf(count, 0.1), rel=1e-12)
-    logarithmic = Draws(mean=10)
+    logarithmic = CandidateCount(mean=10)
     spread = -math.expm1(-logarithmic.log_inverse_gamma)
     for count, mass in islice(enumerate(logarithmic.masses()), 1, 60):
         assert mass == pytest.approx(stats.logser.pmf(count, spread), rel=1e-12)
-    for count, mass in islice(enumerate(Draws(mean=10, shape=math.inf).masses()), 60):
+    for count, mass in islice(enumerate(CandidateCount(mean=10, shape=math.inf).masses()), 60):
         assert mass == pytest.approx(stats.poisson.pmf(count, 10), rel=1e-12)
-    binomial = Draws(mean=10, shape=3)
+    binomial = CandidateCount(mean=10, shape=3)
     gamma = math.exp(-binomial.log_inverse_gamma)
     for count, mass in islice(enumerate(binomial.masses()), 1, 60):
         assert mass == pytest.approx(stats.nbinom.pmf(count, 3, gamma) / (1 - gamma**3), rel=1e-11)
@@ -68,20 +68,20 @@ def test_named_laws_are_scipy_s():
 @given(mean=st.floats(1.001, 60), shape=st.sampled_from(SHAPES))
 @settings(max_examples=60, deadline=None)
 def test_masses_add_up_to_one_and_have_the_mean(mean, shape):
-    masses = list(Draws(mean=mean, shape=shape).masses())
+    masses = list(CandidateCount(mean=mean, shape=shape).masses())
     assert min(masses) >= 0
     assert math.fsum(masses) == pytest.approx(1, abs=1e-13)
     assert math.fsum(count * mass for count, mass in enumerate(masses)) == pytest.approx(mean, rel=1e-11)
 
 
 def test_only_poisson_may_draw_nobody():
-    assert next(Draws(mean=10).masses()) == 0
-    assert next(Draws(mean=10, shape=math.inf).masses()) == pytest.approx(math.exp(-10))
+    assert next(CandidateCount(mean=10).masses()) == 0
+    assert next(CandidateCount(mean=10, shape=math.inf).masses()) == pytest.approx(math.exp(-10))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shares_and_quantiles_are_inverse(shape):
-    draws = Draws(mean=7, shape=shape)
+    draws = CandidateCount(mean=7, shape=shape)
     for share in (0.0, 0.1, 0.5, 0.95, 0.999):
         most = draws.quantile(share)
         assert draws.share_within(most) > share
@@ -92,12 +92,12 @@ def test_shares_and_quantiles_are_inverse(shape):
 
 
 def test_geometric_shares_in_closed_form():
-    assert Draws(mean=10, shape=1).share_within(30) == pytest.approx(1 - 0.9**30)
-    assert Draws(mean=30, shape=math.inf).share_within(25) == pytest.approx(special.pdtr(25, 30))
+    assert CandidateCount(mean=10, shape=1).share_within(30) == pytest.approx(1 - 0.9**30)
+    assert CandidateCount(mean=30, shape=math.inf).share_within(25) == pytest.approx(special.pdtr(25, 30))
 
 
 def test_the_smaller_the_shape_the_more_uneven():
-    halves = [Draws(mean=10, shape=shape).quantile(0.5) for shape in (-0.5, 0, 1, math.inf)]
+    halves = [CandidateCount(mean=10, shape=shape).quantile(0.5) for shape in (-0.5, 0, 1, math.inf)]
     assert halves == [1, 4, 7, 10]
 
 
@@ -119,28 +119,28 @@ def test_the_smaller_the_shape_the_more_uneven():
 )
 def test_laws_that_are_none_are_refused(fields, words):
     with pytest.raises(SfumatoError, match=words):
-        Draws(**fields)
+        CandidateCount(**fields)
 
 
 @pytest.mark.parametrize("share", [1, 1.5, -0.1, "half"])
 def test_shares_out_of_range_are_refused(share):
     with pytest.raises(SfumatoError, match="share must"):
-        Draws(mean=10).quantile(share)
+        CandidateCount(mean=10).quantile(share)
 
 
 def test_poisson_has_no_gamma():
     with pytest.raises(SfumatoError, match="no gamma"):
-        _ = Draws(mean=10, shape=math.inf).log_inverse_gamma
+        _ = CandidateCount(mean=10, shape=math.inf).log_inverse_gamma
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_survives_json(shape):
-    draws = Draws(mean=3, shape=shape)
+    draws = CandidateCount(mean=3, shape=shape)
     data = json.loads(json.dumps(draws.to_dict(), allow_nan=False))
-    assert Draws.from_dict(data) == draws
+    assert CandidateCount.from_dict(data) == draws
 
 
 @pytest.mark.parametrize("data", [{"mean": 3}, {"mean": 3, "shape": 0, "more": 1}, [3, 0], {"mean": 3, "shape": "x"}])
 def test_other_data_are_no_law(data):
     with pytest.raises(SfumatoError, match=r"exactly a mean and a shape|shape must be"):
-        Draws.from_dict(data)
+        CandidateCount.from_dict(data)
