@@ -8,30 +8,8 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato.cli import recipe
-from sfumato.cli.options import (
-    BitDepth,
-    Choice,
-    Device,
-    Fraction,
-    Head,
-    Loss,
-    Momentum,
-    Names,
-    NearZero,
-    NoDecay,
-    NumberByRule,
-    One,
-    Path,
-    Patterns,
-    Schedule,
-    Side,
-    Text,
-    TextByRule,
-    Whole,
-    WholeByRule,
-    Window,
-    Zero,
-)
+from sfumato.cli.options import BitDepth, Device, Fraction, Names, Path, Side, Text, Whole, Window, shown
+from sfumato.training.experiment import Choices
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
@@ -47,51 +25,6 @@ NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "trust_code", "tensorboard"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelChoices:
-    """What shapes the model."""
-
-    model: TextByRule = None
-    """scattering, lenet5, cnn, linear, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or package:function; head for
-    features; options follow after commas, as in wrn-16-4,norm=none."""
-    pretrained: Path = None
-    """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
-    head: Head = None
-    """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
-    head_deviation: NearZero = None
-    """Standard deviation of a new classifier's first weights."""
-    head_bias: NearZero = None
-    """What a new classifier's biases begin with; -10 for the sigmoid loss in Mehta et al. 2022."""
-    loss: Loss = None
-    """softmax, or sigmoid for one yes-or-no question per class."""
-    pretrained_rate: One = None
-    """By what the learning rate of all layers but the classifier is multiplied."""
-    trainable: Patterns = None
-    """What is trained: all, classifier, norm, first, or patterns of parameter names."""
-    optimizer: TextByRule = None
-    """sgd, momentum, adam, adamw or lamb."""
-    learning_rate: NumberByRule = None
-    """Step size; in private training gradients are divided by the clipping norm."""
-    momentum: Momentum = None
-    """Heavy-ball coefficient, or the first beta of the Adam family."""
-    weight_decay: NoDecay = None
-    """L2 coefficient."""
-    schedule: Schedule = None
-    """constant, cosine, linear or step."""
-    warmup: Zero = None
-    """Steps of linear warm-up."""
-    views: WholeByRule = None
-    """K, views of each example whose mean gradient is clipped."""
-    shift: WholeByRule = None
-    """By how many pixels a view is moved."""
-    flip: Choice = None
-    """Whether views are mirrored."""
-    zoom: One = None
-    """How much larger than a view the image is that it is cut out of; for large images, in place of shift."""
-    ema: NumberByRule = None
-    """Decay of the weights' moving average; 0 keeps the last weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +83,9 @@ class Observed:
         return (TensorBoard(run.path / "tensorboard"),)
 
 
+@shown
 @dataclass(frozen=True, kw_only=True)
-class Choices(RunChoices, SourceChoices, ModelChoices):
+class TrainingChoices(RunChoices, SourceChoices, Choices):
     """Options of a verb that trains, from the command line and from a recipe."""
 
     source: Text = None

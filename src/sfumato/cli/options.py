@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import fields
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
 from sfumato._checks import SfumatoError
+
+Verb = TypeVar("Verb")
 
 
 class UnclearError(SfumatoError):
@@ -15,6 +18,17 @@ class UnclearError(SfumatoError):
 
 def _shown(metavar: str, hint: str = "") -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"({hint})" if hint else "")
+
+
+def shown(verb: type[Verb]) -> type[Verb]:
+    """The options of a verb's class that it has from an experiment's fields, spelt as these fields' metadata say."""
+    plain = get_type_hints(verb, include_extras=True)
+    for one in fields(verb):  # type: ignore[arg-type]
+        if one.metadata and one.name in plain:
+            hint = one.metadata["default"]
+            extra = _shown(one.metadata["metavar"], f"default: {hint}" if hint else "")
+            verb.__annotations__[one.name] = Annotated[plain[one.name], extra]
+    return verb
 
 
 def _budgets(text: str) -> float | tuple[float, ...]:
@@ -46,7 +60,6 @@ SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE"
 Examples = Annotated[int | None, _shown("N", "default: counted in the data")]
 BatchSize = Annotated[int | None, _shown("B", "default: by rule")]
 Steps = Annotated[int | None, _shown("T", "default: by rule")]
-NoiseMultiplier = Annotated[float | None, _shown("SIGMA", "default: the least that meets epsilon")]
 Epsilon = Annotated[
     float | tuple[float, ...] | None,
     tyro.constructors.PrimitiveConstructorSpec(
@@ -60,9 +73,6 @@ Epsilon = Annotated[
 ]
 Delta = Annotated[float | None, _shown("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _shown("NAME")]
-TextByRule = Annotated[str | None, _shown("NAME", "default: by rule")]
-Head = Annotated[str | None, _shown("new|pretrained", "default: new")]
-Patterns = Annotated[tuple[str, ...] | None, _shown("NAME [NAME ...]", "default: all")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
     tyro.conf.UseAppendAction,
@@ -75,20 +85,13 @@ ScoreNoise = Annotated[float | None, _shown("NUMBER", "default: the least that a
 Share = Annotated[float | None, _shown("SHARE", "default: 0.1")]
 SourceText = Annotated[str | None, _shown("SOURCE")]
 Processes = Annotated[int | None, _shown("NUMBER", "default: 1")]
-Schedule = Annotated[str | None, _shown("NAME", "default: constant")]
 WholeByRule = Annotated[int | None, _shown("NUMBER", "default: by rule")]
-NumberByRule = Annotated[float | None, _shown("NUMBER", "default: by rule")]
 Whole = Annotated[int | None, _shown("NUMBER")]
 Number = Annotated[float | None, _shown("NUMBER")]
-Zero = Annotated[int | None, _shown("NUMBER", "default: 0")]
 BatchSizes = Annotated[tuple[int, ...] | None, _shown("B [B ...]", "default: 4096, or N where that is less")]
 Multipliers = Annotated[tuple[float, ...] | None, _shown("SIGMA [SIGMA ...]", "default: by rule")]
 SingleView = Annotated[int | None, _shown("K", "default: 1")]
 One = Annotated[float | None, _shown("NUMBER", "default: 1")]
-Momentum = Annotated[float | None, _shown("NUMBER", "default: 0.9")]
-NearZero = Annotated[float | None, _shown("NUMBER", "default: 0 on pre-trained weights")]
-Loss = Annotated[str | None, _shown("softmax|sigmoid", "default: softmax")]
-NoDecay = Annotated[float | None, _shown("NUMBER", "default: 0")]
 Fraction = Annotated[float | None, _shown("SHARE", "default: 0.2")]
 TestShare = Annotated[float | None, _shown("SHARE", "default: as in training")]
 Choice = Annotated[bool | None, _shown("True|False", "default: by rule")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.choices import Choices, Observed
+from sfumato.cli.choices import Observed, TrainingChoices
 from sfumato.cli.options import BatchSize, Steps
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(Observed, Choices):
+class Pretrain(Observed, TrainingChoices):
     """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
 
     SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run

@@ -5,31 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from sfumato.cli.choices import Choices
-from sfumato.cli.options import BatchSize, Delta, Epsilon, Examples, NoiseMultiplier, One, Steps, WholeByRule
+from sfumato.cli.choices import TrainingChoices
+from sfumato.cli.options import Epsilon, Examples, WholeByRule, shown
+from sfumato.training.experiment import Budget, Experiment
 
 if TYPE_CHECKING:
     from sfumato.search import Trial
-    from sfumato.training.experiment import Experiment
 
 
+@shown
 @dataclass(frozen=True, kw_only=True)
-class PrivateChoices(Choices):
+class PrivateChoices(Budget, TrainingChoices):
     """Options of a verb that trains privately."""
 
     epsilon: Epsilon = None
     """The privacy budget, or in sfumato train several of them, with commas: a run for each."""
-    delta: Delta = None
-    """The chance at which the bound may fail."""
-    noise_multiplier: NoiseMultiplier = None
-    """Standard deviation of the noise over the clipping norm."""
-    batch_size: BatchSize = None
-    """Expected number of examples in a step; as many as N means full-batch steps."""
-    steps: Steps = None
-    """Number of training steps."""
-    max_norm: One = None
-    """C, the norm to which each example's gradient is clipped."""
-
     examples: Examples = None
     """N, declared: then the statement need not name it as read from the data."""
     private: bool = False
@@ -41,7 +31,6 @@ class PrivateChoices(Choices):
     def experiment(self) -> Experiment:
         """What was chosen of a single training; several budgets are refused."""
         from sfumato._checks import SfumatoError
-        from sfumato.training.experiment import Experiment
 
         if isinstance(self.epsilon, tuple):
             raise SfumatoError(

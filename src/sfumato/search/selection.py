@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import carried_out, without_warnings
 from sfumato.training import defaults
 from sfumato.training import search as candidates
-from sfumato.training.experiment import OF_THE_PLAN, Experiment
+from sfumato.training.experiment import Budget, Experiment
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
@@ -133,7 +133,7 @@ def private(
 
 def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: float | None) -> None:
     """Refuse what no private selection can be."""
-    searched = [name for name in OF_THE_PLAN if name in space]
+    searched = [one.name for one in fields(Budget) if one.name in space]
     if searched:
         raise SfumatoError(
             f"a private selection cannot vary {', '.join(searched)}: one plan trains all of its candidates",

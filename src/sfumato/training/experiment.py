@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sfumato._checks import SfumatoError, positive
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.training.settings import Settings
 
-
-OF_THE_PLAN = ("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm")
-"""Fields of an experiment that its plan is made of; the others are those of `Settings`."""
 
 Kind = TypeVar("Kind")
 
@@ -30,42 +27,85 @@ class Decided(NamedTuple):
     reasons: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """A private training as it is asked for. What is None follows a written rule, from public facts alone.
+def left_out(metavar: str = "NUMBER", by_default: str = "by rule") -> Any:
+    """A field that may be left out, with how the command line spells its value and what stands in for it."""
+    return field(default=None, metadata={"metavar": metavar, "default": by_default})
 
-    Args:
-        epsilon, delta, noise_multiplier, batch_size, steps, max_norm: as for `PrivacyPlan.calibrate`; with all four of
-            epsilon, noise, steps and batch size the plan may spend at most epsilon.
-        model, pretrained, head, head_deviation, head_bias, loss, pretrained_rate, trainable, optimizer, learning_rate,
-            momentum, weight_decay, schedule, warmup, views, shift, flip, zoom, ema, seed: see `Settings`.
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a plan is made of, as far as it is asked for."""
+
+    epsilon: float | None = left_out("EPSILON", "3")
+    """The privacy budget."""
+    delta: float | None = left_out("DELTA", "at most 1e-5 and 1/(10 N)")
+    """The chance at which the bound may fail."""
+    noise_multiplier: float | None = left_out("SIGMA", "the least that meets epsilon")
+    """Standard deviation of the noise over the clipping norm."""
+    batch_size: int | None = left_out("B")
+    """Expected number of examples in a step; as many as N means full-batch steps."""
+    steps: int | None = left_out("T")
+    """Number of training steps."""
+    max_norm: float | None = left_out(by_default="1")
+    """C, the norm to which each example's gradient is clipped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The fields of `Settings`, as far as they are asked for. What is None follows a written rule.
+
+    The command line's options are these fields: name, type, words and metadata.
     """
 
-    epsilon: float | None = None
-    delta: float | None = None
-    noise_multiplier: float | None = None
-    batch_size: int | None = None
-    steps: int | None = None
-    max_norm: float | None = None
-    model: str | None = None
-    pretrained: str | None = None
-    head: str | None = None
-    head_deviation: float | None = None
-    head_bias: float | None = None
-    loss: str | None = None
-    pretrained_rate: float | None = None
-    trainable: tuple[str, ...] | None = None
-    optimizer: str | None = None
-    learning_rate: float | None = None
-    momentum: float | None = None
-    weight_decay: float | None = None
-    schedule: str | None = None
-    warmup: int | None = None
-    views: int | None = None
-    shift: int | None = None
-    flip: bool | None = None
-    zoom: float | None = None
-    ema: float | None = None
+    model: str | None = left_out("NAME")
+    """scattering, lenet5, cnn, linear, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or package:function; head for
+    features; options follow after commas, as in wrn-16-4,norm=none."""
+    pretrained: str | None = left_out("PATH", "")
+    """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
+    head: str | None = left_out("new|pretrained", "new")
+    """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
+    head_deviation: float | None = left_out(by_default="0 on pre-trained weights")
+    """Standard deviation of a new classifier's first weights."""
+    head_bias: float | None = left_out(by_default="0 on pre-trained weights")
+    """What a new classifier's biases begin with; -10 for the sigmoid loss in Mehta et al. 2022."""
+    loss: str | None = left_out("softmax|sigmoid", "softmax")
+    """softmax, or sigmoid for one yes-or-no question per class."""
+    pretrained_rate: float | None = left_out(by_default="1")
+    """By what the learning rate of all layers but the classifier is multiplied."""
+    trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
+    """What is trained: all, classifier, norm, first, or patterns of parameter names."""
+    optimizer: str | None = left_out("NAME")
+    """sgd, momentum, adam, adamw or lamb."""
+    learning_rate: float | None = left_out()
+    """Step size; in private training gradients are divided by the clipping norm."""
+    momentum: float | None = left_out(by_default="0.9")
+    """Heavy-ball coefficient, or the first beta of the Adam family."""
+    weight_decay: float | None = left_out(by_default="0")
+    """L2 coefficient."""
+    schedule: str | None = left_out("NAME", "constant")
+    """constant, cosine, linear or step."""
+    warmup: int | None = left_out(by_default="0")
+    """Steps of linear warm-up."""
+    views: int | None = left_out()
+    """K, views of each example whose mean gradient is clipped."""
+    shift: int | None = left_out()
+    """By how many pixels a view is moved."""
+    flip: bool | None = left_out("True|False")
+    """Whether views are mirrored."""
+    zoom: float | None = left_out(by_default="1")
+    """How much larger than a view the image is that it is cut out of; for large images, in place of shift."""
+    ema: float | None = left_out()
+    """Decay of the weights' moving average; 0 keeps the last weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Choices, Budget):
+    """A private training as it is asked for. What is None follows a written rule, from public facts alone.
+
+    With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see
+    `PrivacyPlan.calibrate`. With a seed it is for experiments: the promise is void to whoever knows the number.
+    """
+
     seed: int | None = None
 
     def decide(self, source: Source) -> Decided:
@@ -152,8 +192,9 @@ def experiment_of(
     settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
 ) -> Experiment:
     """What a call without a plan asks for: the budget among the choices, and settings as such or as their fields."""
-    budget = {name: value for name, value in choices.items() if name in OF_THE_PLAN}
-    others = {name: value for name, value in choices.items() if name not in OF_THE_PLAN}
+    of_plan = {one.name for one in fields(Budget)}
+    budget = {name: value for name, value in choices.items() if name in of_plan}
+    others = {name: value for name, value in choices.items() if name not in of_plan}
     if settings is not None:
         return of_fields(Experiment, {**asdict(settings_of(settings, model, averaging, others)), **budget})
     return of_fields(Experiment, {"ema": averaging.decay if averaging else 0.0, "model": model, **others, **budget})

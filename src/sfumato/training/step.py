@@ -8,16 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient, GridSum
+from sfumato.gradients import GridSum
 from sfumato.gradients.grid import MOST_EXAMPLES
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import Noise, NoiseState
+
+
+class Query(Protocol):
+    """A vector for each unit, none longer than `max_norm`, summed: what a step asks of the private data.
+
+    `ClippedGradient` is one. A call gets whole units, never a part of one, and its `gradients` are their sum by
+    parameter name; norms and losses stay inside.
+    """
+
+    @property
+    def max_norm(self) -> float:
+        """C."""
+        ...
+
+    def sensitivity(self, adjacency: str) -> float:
+        """By how much one unit can move the sum, in L2 norm."""
+        ...
+
+    def zeros(self) -> dict[str, Tensor]:
+        """The sum over no units."""
+        ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The sum over the units of a micro-batch."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +64,7 @@ class PrivateStep:
     """
 
     plan: PrivacyPlan
-    gradient: ClippedGradient
+    gradient: Query
     noise: Noise
 
     def __post_init__(self) -> None:
