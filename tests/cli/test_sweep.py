@@ -22,10 +22,9 @@ from sfumato.data.filtered import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.runs import uses
 from sfumato.runs.directory import RunDirectory
+from sfumato.search import candidates, workers
 from sfumato.search import selection as selecting
-from sfumato.search import workers
 from sfumato.training import run
-from sfumato.training import search as candidates
 
 QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
 

@@ -72,28 +72,12 @@ class Pretrain(Observed, TrainingChoices):
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
         from sfumato.training import public, recorded
-        from sfumato.training.progress import read_source
-        from sfumato.training.run import recorded_key, recorded_performance
 
         if self.resumes(self.what):
             return recorded.public_job(self.what, trust_code=self.trust_code)
         asked = self.with_recipe(self.what)
-        asked.directory()
-        asked, taken = asked.as_pretrained()
-        source = read_source(asked.spec, progress)
         run = asked.directory()
+        asked, taken = asked.as_pretrained()
         given = {field.name: getattr(asked, field.name) for field in fields(asked)}
-        training, reasons = public.decide(given, source)
-        job = public.prepare(
-            source,
-            training,
-            device=asked.device,
-            threads=asked.threads,
-            recorded=recorded_performance(run),
-            key=recorded_key(run),
-            request={"source": asked.spec.record()},
-        )
-        if not run.exists:
-            for line in (*asked.beside(run), *taken, *reasons):
-                progress.report(line)
-        return job, run
+        how = {"device": asked.device, "threads": asked.threads, "notes": (*asked.beside(run), *taken)}
+        return public.job_of(asked.spec, given, run, **how, progress=progress), run

@@ -18,8 +18,7 @@ from sfumato.search.repeated import with_other_runs
 from sfumato.search.trial import Behind, LookingOn, Trial
 from sfumato.training import public
 from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress, Silence, read_source
-from sfumato.training.run import recorded_key, recorded_performance
+from sfumato.training.progress import Progress, Silence
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
@@ -151,19 +150,8 @@ def _without_privacy(trial: Trial, place: Path, progress: Progress) -> float:
         if not run.exists:
             run.require_free()
         spec = replace(trial.spec, examples=None, zoom=None)
-        source = read_source(spec, progress)
-        training, reasons = public.decide({name: getattr(trial.experiment, name) for name in OF_THE_MODEL}, source)
-        job = public.prepare(
-            source,
-            training,
-            device=trial.device,
-            threads=trial.threads,
-            recorded=recorded_performance(run),
-            key=recorded_key(run),
-            request={"source": spec.record()},
-        )
-        if not run.exists:
-            for line in (*trial.notes, *reasons):
-                progress.report(line)
+        given = {name: getattr(trial.experiment, name) for name in OF_THE_MODEL}
+        how = {"device": trial.device, "threads": trial.threads, "notes": trial.notes}
+        job = public.job_of(spec, given, run, **how, progress=progress)
         public.execute(job, run.path, progress=progress)
     return run.read_json(EVALUATION)["accuracy"]

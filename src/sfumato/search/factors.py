@@ -15,9 +15,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
 from sfumato.search.kept import MODES, begin, check_kind, together
 from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read
-from sfumato.search.space import line_of, plain
+from sfumato.search.space import plain
 from sfumato.search.trial import Behind, Trial
-from sfumato.search.workers import Worker, carried_out
+from sfumato.search.workers import Worker, rows_of
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
@@ -99,17 +99,13 @@ def one_at_a_time(
     }
     begin(place, record, FILE)
     shared = replace(shared, search=told, fingerprint=held.source.fingerprint)
-    width = len(str(len(changes)))
-    places = [place / f"{number:0{width}d}" for number in range(len(changes))]
-    rows: list[dict[str, Any]] = [{} for _ in changes]
-    progress.begin("one factor at a time", len(changes))
-    found = carried_out(shared, changes, places, processes=processes, held=held if processes == 1 else None)
+    own = held if processes == 1 else None
     del worker, held  # several processes read their own
-    for done, (number, figures) in enumerate(found, start=1):
-        rows[number] = {"change": plain(changes[number]), **figures, "run": str(places[number])}
-        progress.report(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
-        progress.advance(done)
-    rows = [row | {"difference": row["accuracy"] - rows[0]["accuracy"]} for row in rows]
+    rows = rows_of(shared, changes, place, first=0, processes=processes, held=own, progress=progress)
+    rows = [
+        {"change": plain(change), **row, "difference": row["accuracy"] - rows[0]["accuracy"]}
+        for change, row in zip(changes, rows, strict=True)
+    ]
     comparison = replace(comparison, rows=tuple(rows))
     RunDirectory(place).write_json(FILE, {**record, **comparison.to_dict()}, private=True)
     return comparison

@@ -19,9 +19,9 @@ from sfumato.runs import pins, uses
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, try_each
-from sfumato.search.space import line_of, plain
+from sfumato.search.space import plain
 from sfumato.search.trial import Behind, Trial
-from sfumato.search.workers import carried_out
+from sfumato.search.workers import rows_of
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
@@ -124,16 +124,10 @@ def open(
     }
     begin(place, record, FILE)
     shared = replace(shared, search=ranking.uncovered, fingerprint=held.source.fingerprint)
-    width = len(str(len(changes)))
-    places = [place / f"{number:0{width}d}" for number in range(1, len(changes) + 1)]
-    rows: list[dict[str, Any]] = [{} for _ in changes]
-    progress.begin("searching", len(changes))
-    found = carried_out(shared, changes, places, processes=processes, held=held if processes == 1 else None)
+    own = held if processes == 1 else None
     del held  # several processes read their own
-    for done, (number, figures) in enumerate(found, start=1):
-        rows[number] = {**plain(changes[number]), **figures, "run": str(places[number])}
-        progress.report(f"{line_of(changes[number])}: {figures['accuracy']:.2%}")
-        progress.advance(done, f"best {max(row['accuracy'] for row in rows if row):.1%}")
+    figures = rows_of(shared, changes, place, first=1, processes=processes, held=own, progress=progress)
+    rows = [{**plain(change), **row} for change, row in zip(changes, figures, strict=True)]
     # What has diverged comes last, however often its only answer is right.
     ranked = sorted(rows, key=lambda row: (row["loss"] is not None, row["accuracy"]), reverse=True)
     ranking = replace(ranking, rows=tuple(ranked), best=changes[rows.index(ranked[0])])

@@ -18,13 +18,13 @@ from sfumato.randomness import DiceKey, Space
 from sfumato.runs import pins, uses
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
+from sfumato.search import candidates
 from sfumato.search import shared as data
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import carried_out, without_warnings
 from sfumato.training import defaults
-from sfumato.training import search as candidates
 from sfumato.training.experiment import Budget, Experiment
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence

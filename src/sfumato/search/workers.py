@@ -16,10 +16,12 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
+from sfumato.search import candidates
 from sfumato.search.shared import Held, Shared, check_machine, in_another_form, job_for, read
+from sfumato.search.space import line_of
 from sfumato.training import resume
 from sfumato.training import run as runs
-from sfumato.training import search as candidates
+from sfumato.training.progress import Progress
 
 _WORKER: Worker | SfumatoError | None = None
 """Of a process that was started for a search: what works there, or why nothing can."""
@@ -62,6 +64,33 @@ class Worker:
         else:
             runs.execute(job, run)
         return figures(run)
+
+
+def rows_of(
+    shared: Shared,
+    changes: Sequence[Mapping[str, Any]],
+    place: Path,
+    *,
+    first: int,
+    processes: int,
+    held: Held | None,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """Train every run that is not finished yet, each reported as it is done: their figures and where they are.
+
+    Args:
+        first: the number of the first run's directory.
+        held: as for `carried_out`.
+    """
+    width = len(str(len(changes)))
+    places = [place / f"{number:0{width}d}" for number in range(first, first + len(changes))]
+    rows: list[dict[str, Any]] = [{} for _ in changes]
+    progress.begin("searching", len(changes))
+    for done, (number, found) in enumerate(carried_out(shared, changes, places, processes=processes, held=held), 1):
+        rows[number] = {**found, "run": str(places[number])}
+        progress.report(f"{line_of(changes[number])}: {found['accuracy']:.2%}")
+        progress.advance(done, f"best {max(row['accuracy'] for row in rows if row):.1%}")
+    return rows
 
 
 def carried_out(

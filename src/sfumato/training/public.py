@@ -19,7 +19,7 @@ from torch import nn
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._files import write
 from sfumato.averaging import EMA
-from sfumato.data import Source, open_source
+from sfumato.data import Source, SourceSpec, open_source
 from sfumato.privacy import NoPromise
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.report import Facts, page
@@ -36,7 +36,7 @@ from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import origins
 from sfumato.training.prepare import choose_device, default_threads, own_threads
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.progress import Progress, Silence, read_source
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Performance, Settings
@@ -74,6 +74,34 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     settings = Settings(**{one.name: values[one.name] for one in fields(Settings) if one.name in values})
     training = PublicTraining(settings=settings, steps=values["steps"], batch_size=batch_size)
     return training, defaults.reasons(rules, given)
+
+
+def job_of(
+    spec: SourceSpec,
+    given: Mapping[str, Any],
+    run: RunDirectory,
+    *,
+    device: str | None,
+    threads: int | None,
+    notes: Sequence[str],
+    progress: Progress,
+) -> PublicJob:
+    """Everything up to the first step of a training in this directory, with the reasons reported where it begins."""
+    source = read_source(spec, progress)
+    training, reasons = decide(given, source)
+    job = prepare(
+        source,
+        training,
+        device=device,
+        threads=threads,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request={"source": spec.record()},
+    )
+    if not run.exists:
+        for line in (*notes, *reasons):
+            progress.report(line)
+    return job
 
 
 def prepare(

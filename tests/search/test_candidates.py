@@ -7,10 +7,10 @@ from torch import nn
 from sfumato.data import Records
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection
 from sfumato.runs import uses
+from sfumato.search.candidates import right_answers
 from sfumato.training import Settings
 from sfumato.training.loop import Outcome
 from sfumato.training.prepare import prepare
-from sfumato.training.search import right_answers
 
 SETTINGS = Settings(model="module", optimizer="sgd", learning_rate=1.0)
 
