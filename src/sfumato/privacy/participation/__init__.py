@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy.participation.cyclic_poisson import CyclicPoisson
+from sfumato.privacy.participation.fixed_order import FixedOrder
 from sfumato.privacy.participation.full_batch import FullBatch
+from sfumato.privacy.participation.participation import Participation as Participation
 from sfumato.privacy.participation.poisson import Poisson
+from sfumato.privacy.participation.truncated_poisson import TruncatedPoisson
 
-Participation = Poisson | FullBatch
-PARTICIPATIONS: dict[str, type[Participation]] = {"Poisson": Poisson, "FullBatch": FullBatch}
+PARTICIPATIONS: dict[str, type[Participation]] = {
+    each.__name__: each for each in (Poisson, FullBatch, FixedOrder, CyclicPoisson, TruncatedPoisson)
+}
 
 
 def participation_for(*, population: int, batch_size: int) -> Participation:
