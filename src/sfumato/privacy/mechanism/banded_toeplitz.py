@@ -21,7 +21,6 @@ class BandedToeplitz(Mechanism):
     many clipping norms one unit moves the latter is the theorem's to say.
     """
 
-    noise_multiplier: float
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -48,3 +47,11 @@ class BandedToeplitz(Mechanism):
     def words(self) -> str:
         """What a statement says of it."""
         return f"before it is correlated over {self.bands} step{'s' if self.bands > 1 else ''}"
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        return (
+            "Each step takes back some of the noise of the steps shortly before it, so that a sum over many steps "
+            "holds less of it than if each step had noise of its own."
+        )

@@ -27,7 +27,6 @@ class BufferedToeplitz(Mechanism):
     [1.0, 0.5, 0.33, 0.237]
     """
 
-    noise_multiplier: float
     scales: tuple[float, ...]
     decays: tuple[float, ...]
 
@@ -61,3 +60,11 @@ class BufferedToeplitz(Mechanism):
         """What a statement says of it."""
         buffers = len(self.decays)
         return f"before it is correlated over all steps by {buffers} buffer{'s' if buffers > 1 else ''}"
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        return (
+            "Each step takes back some of the noise of all steps before it, so that a sum over many steps "
+            "holds less of it than if each step had noise of its own."
+        )

@@ -18,8 +18,6 @@ class Gaussian(Mechanism):
     many C one unit can move the sum is the theorem's to say (`Theorem.sensitivity`).
     """
 
-    noise_multiplier: float
-
     @property
     def words(self) -> str:
         """What a statement says of it: nothing more."""

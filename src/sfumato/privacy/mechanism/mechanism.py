@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from sfumato._checks import SfumatoError, number, positive
 
 
+@dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
     """The noise of all steps together: how strong it is, and how that of one step hangs together with another's.
 
@@ -32,10 +33,15 @@ class Mechanism(ABC):
     def words(self) -> str:
         """What a statement says of it, after "noise multiplier ..."."""
 
+    @property
+    def remark(self) -> str:
+        """The same to a reader who has never heard of differential privacy; nothing where steps are independent."""
+        return ""
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The mechanism of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})  # type: ignore[arg-type]
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
 
 
 def numbers(name: str, values: object, *, remedy: str) -> tuple[float, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.participation.participation import Participation
+from sfumato.privacy.participation.participation import Batches
 
 
 @dataclass(frozen=True, kw_only=True)
-class CyclicPoisson(Participation):
+class CyclicPoisson(Batches):
     """Step t (from 0) draws each example of group t modulo `groups` by a coin of its own (arXiv 2306.08153).
 
     Args:
@@ -24,7 +24,6 @@ class CyclicPoisson(Participation):
     0.4
     """
 
-    batch_size: int
     groups: int
 
     def __post_init__(self) -> None:
@@ -44,7 +43,7 @@ class CyclicPoisson(Participation):
         """b B / N: the chance of an example to take part in a step that is its group's turn."""
         return self.groups * self.batch_size / population
 
-    def largest_batch(self, population: int) -> int:
+    def largest_batch(self, population: int, steps: int) -> int:
         """The one that takes a whole group."""
         return population // self.groups
 
@@ -53,4 +52,12 @@ class CyclicPoisson(Participation):
         return (
             f"each example in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
             f"of its group with probability {self.turn_probability(population):.6g}"
+        )
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        return (
+            "The examples were split by secret draws into groups that took turns. An example took part in some of its "
+            "group's turns, by chance, and the promise rests on that chance as well as on the noise."
         )

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato.privacy.participation.participation import Participation
+from sfumato.privacy.participation.participation import Batches
 
 Assignment = Literal["random", "position", "time"]
 ASSIGNMENTS = ("random", "position", "time")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedOrder(Participation):
+class FixedOrder(Batches):
     """Each example belongs to one of ceil(N / B) bins, and step t (from 0) takes bin t modulo their number.
 
     Args:
@@ -32,7 +32,6 @@ class FixedOrder(Participation):
     4
     """
 
-    batch_size: int
     assignment: Assignment = "random"
 
     def __post_init__(self) -> None:
@@ -64,6 +63,10 @@ class FixedOrder(Participation):
         """The chance of one example to take part in one step, over all steps on average: one over the bins."""
         return 1 / self.bins(population)
 
+    def largest_batch(self, population: int, steps: int) -> int:
+        """By time, the one whose bins are still as many as the steps."""
+        return (population - 1) // (steps - 1) if self.assignment == "time" and steps > 1 else population
+
     def most_steps(self, population: int) -> int | None:
         """By time each record takes part once, so the steps end with the bins."""
         return self.bins(population) if self.assignment == "time" else None
@@ -78,3 +81,15 @@ class FixedOrder(Participation):
                 return f"each example in every {bins}th step, by its place in the file, whose order is public"
             case "time":
                 return "each example in one step, which its own time stamp decides"
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        match self.assignment:
+            case "random":
+                order = "every so many steps, by an order that was drawn in secret once"
+            case "position":
+                order = "every so many steps, by its place in the file, whose order is taken as public"
+            case "time":
+                order = "once, in the step that its own time stamp decides"
+        return f"Each example took part {order}. The promise rests on the noise alone, not on who was drawn."

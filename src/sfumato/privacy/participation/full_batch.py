@@ -16,9 +16,6 @@ class FullBatch(Participation):
     (1.0, 1437)
     """
 
-    def __post_init__(self) -> None:
-        """There is nothing to check."""
-
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from: there is none."""
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from sfumato._checks import positive_integer
 from sfumato.privacy.unit import ADJACENCIES
 
 
+@dataclass(frozen=True, kw_only=True)
 class Participation(ABC):
-    """Who takes part in which step.
-
-    Args:
-        batch_size: B, the expected number of participants of a step.
-    """
-
-    batch_size: int
-
-    def __post_init__(self) -> None:
-        positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
+    """Who takes part in which step."""
 
     @abstractmethod
     def check(self, population: int) -> None:
@@ -32,20 +24,20 @@ class Participation(ABC):
         """The adjacencies under which who else takes part does not depend on the one unit: both, by default."""
         return tuple(ADJACENCIES)
 
+    @abstractmethod
     def probability(self, population: int) -> float:
-        """q = B / N, the chance of one example to take part in one step, over all steps on average."""
-        return self.batch_size / population
+        """q, the chance of one example to take part in one step, over all steps on average."""
 
+    @abstractmethod
     def expected_batch_size(self, population: int) -> int:
         """B, what sums are divided by: a public constant, never the realised size."""
-        return self.batch_size
 
+    @abstractmethod
     def with_batch_size(self, batch_size: int) -> Self:
         """The same rule with this batch size."""
-        return replace(self, batch_size=batch_size)  # type: ignore[type-var]
 
-    def largest_batch(self, population: int) -> int:
-        """The largest batch size with which this rule can draw from the population."""
+    def largest_batch(self, population: int, steps: int) -> int:
+        """The largest batch size with which this rule can draw from the population for so many steps."""
         return population
 
     def most_steps(self, population: int) -> int | None:
@@ -56,7 +48,38 @@ class Participation(ABC):
     def words(self, population: int) -> str:
         """What a statement says of it."""
 
+    @property
+    def remark(self) -> str:
+        """What a statement says of it to a reader who has never heard of differential privacy; nothing by default."""
+        return ""
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The rule of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})  # type: ignore[arg-type]
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches(Participation):
+    """A rule with a batch size of its own.
+
+    Args:
+        batch_size: B, the expected number of participants of a step.
+    """
+
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
+
+    def probability(self, population: int) -> float:
+        """q = B / N."""
+        return self.batch_size / population
+
+    def expected_batch_size(self, population: int) -> int:
+        """B, what sums are divided by: a public constant, never the realised size."""
+        return self.batch_size
+
+    def with_batch_size(self, batch_size: int) -> Self:
+        """The same rule with this batch size."""
+        return replace(self, batch_size=batch_size)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.participation.participation import Participation
+from sfumato.privacy.participation.participation import Batches
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poisson(Participation):
+class Poisson(Batches):
     """Each example takes part in each step by a coin of its own, with probability `batch_size / population`.
 
     Args:
@@ -22,8 +22,6 @@ class Poisson(Participation):
     0.08192
     """
 
-    batch_size: int
-
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from."""
         if self.batch_size >= population:
@@ -33,7 +31,7 @@ class Poisson(Participation):
                 "give a smaller batch, or the whole data set for full-batch steps",
             )
 
-    def largest_batch(self, population: int) -> int:
+    def largest_batch(self, population: int, steps: int) -> int:
         """One less than all."""
         return population - 1
 

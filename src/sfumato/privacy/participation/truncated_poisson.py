@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.participation.participation import Participation
+from sfumato.privacy.participation.participation import Batches
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedPoisson(Participation):
+class TruncatedPoisson(Batches):
     """Poisson sampling; of more participants than `largest` a uniformly drawn subset of that size remains.
 
     Args:
@@ -20,7 +20,6 @@ class TruncatedPoisson(Participation):
     lets another one in: it holds for zero-out alone, with N public (arXiv 2508.15089).
     """
 
-    batch_size: int
     largest: int
 
     def __post_init__(self) -> None:
@@ -45,7 +44,7 @@ class TruncatedPoisson(Participation):
         """Zero-out alone."""
         return ("zero-out",)
 
-    def largest_batch(self, population: int) -> int:
+    def largest_batch(self, population: int, steps: int) -> int:
         """As many as remain after a cut."""
         return min(self.largest, population - 1)
 
@@ -54,4 +53,12 @@ class TruncatedPoisson(Participation):
         return (
             f"each example drawn into each step with probability {self.probability(population):.6g}, at most "
             f"{self.largest} of them, the number of examples being public"
+        )
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        return (
+            f"Steps were drawn at random and cut at {self.largest} examples. The number of examples in the data is taken "
+            "as public."
         )
