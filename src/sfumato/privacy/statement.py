@@ -38,12 +38,6 @@ ORIGINS = {
 """What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
 
 
-_NEIGHBOURS = {
-    "add-or-remove": ("never been used", "one example's presence"),
-    "zero-out": ("contributed nothing", "what one example contributes"),
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """A search for settings on the same data that no theorem here covers.
@@ -169,9 +163,10 @@ class Statement:
         """The promise in one sentence that can be checked."""
         plan = self.plan
         participation = plan.participation.words(plan.population)
+        noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()
         told = (
             f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {participation}, "
-            f"clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()
+            f"clipping norm {plan.max_norm:g}, {noise}"
         )
         included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
         if self.selection is not None:
@@ -195,23 +190,18 @@ class Statement:
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
         epsilon, plan = self.epsilon, self.plan
-        without, compared = _NEIGHBOURS[plan.adjacency]
+        neighbours = ADJACENCIES[plan.adjacency]
         lines = [
             f"For every single {self._covered}: whoever sees the finished model, and whatever else they know, all the "
-            f"other examples included, learns almost the same as if that example had {without}.",
-            f"In figures: {compared} raises or lowers the probability of any set of outcomes by at most a "
+            f"other examples included, learns almost the same as if that example had {neighbours.without}.",
+            f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
             f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether an example was used that raises a false alarm in 1% of the cases finds it in at most "
             f"{math.ceil(100 * _detection(epsilon, plan.delta))}% of the cases.",
             "The promise is per example: a person with several images in the data is protected more weakly; epsilon "
             "grows by more than their number.",
         ]
-        if plan.adjacency == "zero-out":
-            lines.append(
-                f"Under zero-out adjacency {ADJACENCIES[plan.adjacency]}. That is not add-or-remove adjacency, where a "
-                "record may be missing altogether: figures of the one are no figures of the other."
-            )
-        lines += filter(None, (plan.participation.remark, plan.mechanism.remark))
+        lines += filter(None, (neighbours.remark, plan.participation.remark, plan.mechanism.remark))
         if self.selection is not None:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "

@@ -6,14 +6,35 @@ from dataclasses import dataclass
 from typing import Literal
 
 Adjacency = Literal["add-or-remove", "zero-out"]
-ADJACENCIES: dict[str, str] = {
-    "add-or-remove": "neighbouring data sets are those with and without one record",
-    "zero-out": (
-        "neighbouring data sets are those in which one record contributes as it is and in which it contributes "
-        "nothing, while its place and the number of records stay known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """What an adjacency means, in plain words.
+
+    Args:
+        without: what the other one of two neighbouring data sets has in place of an example: "as if it had ...".
+        difference: what it is that makes the difference between the two.
+        remark: what else a reader must know of it.
+    """
+
+    without: str
+    difference: str
+    remark: str = ""
+
+
+ADJACENCIES: dict[str, Neighbours] = {
+    "add-or-remove": Neighbours(without="never been used", difference="one example's presence"),
+    "zero-out": Neighbours(
+        without="contributed nothing",
+        difference="what one example contributes",
+        remark=(
+            "This is zero-out adjacency: of two neighbouring data sets one example contributes nothing in one, and "
+            "contributes as it is in the other, while its place and the number of examples stay known. Under "
+            "add-or-remove adjacency it may be missing altogether: figures of the one are no figures of the other."
+        ),
     ),
 }
-"""Each adjacency, and what it means in plain words."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,6 @@ class TruncatedPoisson(Batches):
     def remark(self) -> str:
         """The same in plain words."""
         return (
-            f"Steps were drawn at random and cut at {self.largest} examples. The number of examples in the data is taken "
-            "as public."
+            f"Steps were drawn at random and cut at {self.largest} examples. The number of examples in the data is "
+            "taken as public."
         )

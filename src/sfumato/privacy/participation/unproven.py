@@ -15,8 +15,8 @@ UNPROVEN: dict[str, tuple[str, str]] = {
         "take TruncatedPoisson for steps of one shape, or Poisson",
     ),
     "balls-in-bins": (
-        "the same secret bin in every epoch costs more than Poisson sampling over as many epochs, and how much is known "
-        "by Monte Carlo alone, which nobody could verify to the digit",
+        "the same secret bin in every epoch costs more than Poisson sampling over as many epochs, and how much is "
+        "known by Monte Carlo alone, which nobody could verify to the digit",
         "take FixedOrder, which counts on no secret, or CyclicPoisson",
     ),
     "b-min-sep": ("how much it costs is known by Monte Carlo alone", "take CyclicPoisson, or FixedOrder"),

@@ -43,7 +43,7 @@ class TruncatedGaussian(Theorem):
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedGaussians:
-    """`steps` Gaussian releases of noise `sigma`, each of at most `largest` of those that were drawn of `population`."""
+    """`steps` Gaussian releases of noise `sigma` over the sensitivity, each of at most `largest` of those drawn."""
 
     sigma: float
     probability: float
