@@ -15,7 +15,7 @@ from sfumato.privacy.calibration import MAX_STEPS
 from sfumato.privacy.clipping import Clipping, Fixed
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
-from sfumato.privacy.participation import PARTICIPATIONS, Participation, participation_for, refuse_unproven
+from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, participation_for, refuse_unproven
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit
 
@@ -92,7 +92,7 @@ class PrivacyPlan:
 
         Args:
             participation: the rule; its batch size gives way to the one given or found. By default Poisson sampling,
-                and full batches where the batch is everything.
+                and full batches where the batch is everything. Of `FullBatch` the batch size is known.
             mechanism: the noise; its noise multiplier gives way to the one given or found. By default `Gaussian`.
 
         **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given.
@@ -100,6 +100,8 @@ class PrivacyPlan:
         Errors: `SfumatoError` when not exactly one is left out, when a value is out of range, or when nothing meets the
         target.
         """
+        if batch_size is None and isinstance(participation, FullBatch):
+            batch_size = examples  # it has no other
         given = {
             "batch_size": batch_size,
             "steps": steps,

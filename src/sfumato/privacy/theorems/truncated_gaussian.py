@@ -65,7 +65,7 @@ class TruncatedGaussians:
     @property
     def coarsening(self) -> float:
         """As without the cut, or as wide as a step needs in which another takes the unit's place: it moves by 2."""
-        return max(self.uncut.coarsening, spread(self.sigma / 2) / 10)
+        return max(self.uncut.coarsening, spread(self.sigma / 2) / 5)
 
     def distribution(self, width: float) -> Any:
         """The privacy loss distribution of all steps."""
