@@ -226,7 +226,7 @@ def test_a_batch_that_is_not_everything_is_no_full_batch():
         )
     given = {"examples": 600, "delta": 1e-5, "steps": 12, "noise_multiplier": 9.0, "participation": FullBatch()}
     assert PrivacyPlan.calibrate(**given) == PrivacyPlan.calibrate(**given, batch_size=600)
-    with pytest.raises(SfumatoError, match="exactly one of .* must be left out, but none is"):
+    with pytest.raises(SfumatoError, match="must be left out, but none is"):
         PrivacyPlan.calibrate(**given, epsilon=1.0)
 
 

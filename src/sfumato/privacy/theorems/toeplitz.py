@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import Any
 
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz
@@ -23,7 +25,13 @@ class ToeplitzGaussian(OneGaussianTheorem):
         """That of the first `steps` rows and columns of C, which are all that these releases depend on."""
         mechanism = plan.mechanism
         assert isinstance(mechanism, (BandedToeplitz, BufferedToeplitz))
-        return squared_sensitivity(mechanism.column(steps), gap(plan))
+        return _known(replace(mechanism, noise_multiplier=1.0), steps, gap(plan))
+
+
+@functools.lru_cache(maxsize=64)
+def _known(mechanism: BandedToeplitz | BufferedToeplitz, steps: int, gap: int) -> float:
+    """Kept for other noise multipliers, which calibration tries by the dozen."""
+    return squared_sensitivity(mechanism.column(steps), gap)
 
 
 def squared_sensitivity(column: Any, gap: int) -> float:
