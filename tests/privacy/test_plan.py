@@ -10,7 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import Fixed, loss
+from sfumato.privacy import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CyclicPoisson,
+    Fixed,
+    FixedOrder,
+    Tree,
+    TruncatedPoisson,
+    loss,
+)
 from sfumato.privacy.plan import default_delta
 
 PLAN = PrivacyPlan(
@@ -119,6 +128,106 @@ def test_a_plan_survives_json(plan):
     again = PrivacyPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
     assert again == plan
     assert again.fingerprint == plan.fingerprint
+
+
+# Every theorem with each of its rules and mechanisms; their batch sizes and noise multipliers give way.
+BLT = BufferedToeplitz(noise_multiplier=1.0, scales=(0.2, 0.3), decays=(0.9, 0.5))
+BANDED = BandedToeplitz(noise_multiplier=1.0, coefficients=(1.0, 0.5, 0.375))
+TREES = Tree(noise_multiplier=1.0, steps_per_tree=16, completed=True)
+ONE = Gaussian(noise_multiplier=1.0)
+IN_ORDER = FixedOrder(batch_size=1)
+BY_POSITION = FixedOrder(batch_size=1, assignment="position")
+BY_TIME = FixedOrder(batch_size=1, assignment="time")
+CYCLIC = CyclicPoisson(batch_size=1, groups=4)
+CUT = TruncatedPoisson(batch_size=1, largest=80)
+PAIRS = [
+    (FullBatch(), ONE, "zero-out"),
+    (FullBatch(), TREES, "add-or-remove"),
+    (FullBatch(), BLT, "add-or-remove"),
+    (IN_ORDER, ONE, "add-or-remove"),
+    (IN_ORDER, Tree(noise_multiplier=1.0), "add-or-remove"),
+    (IN_ORDER, BANDED, "zero-out"),
+    (IN_ORDER, BLT, "add-or-remove"),
+    (BY_POSITION, TREES, "zero-out"),
+    (BY_TIME, BLT, "add-or-remove"),
+    (CYCLIC, ONE, "add-or-remove"),
+    (CYCLIC, BANDED, "zero-out"),
+    (CUT, ONE, "zero-out"),
+]
+
+
+@pytest.mark.parametrize(("participation", "mechanism", "adjacency"), PAIRS)
+def test_every_unknown_of_every_pair_meets_the_budget(participation, mechanism, adjacency):
+    """And a plan of that pair survives JSON."""
+    pair = {"participation": participation, "mechanism": mechanism, "adjacency": adjacency}
+    batch, sigma = (600, 200.0) if isinstance(participation, FullBatch) else (40, 12.0)
+    known = {"batch_size": batch, "steps": 12, "noise_multiplier": sigma, "epsilon": 0.8}
+    if isinstance(participation, FullBatch):
+        del known["batch_size"]  # the data, whether given or not
+    for unknown in known:
+        given = {name: value for name, value in known.items() if name != unknown}
+        plan = PrivacyPlan.calibrate(examples=600, delta=1e-5, **given, **pair)
+        assert unknown == "epsilon" or plan.epsilon() <= 0.8
+        found = {"batch_size": plan.expected_batch_size, "steps": plan.steps, "noise_multiplier": plan.noise_multiplier}
+        assert (given.items() - {("epsilon", 0.8)}) <= found.items(), "what was given stays"
+        assert replace(plan.mechanism, noise_multiplier=1.0) == mechanism
+        assert plan.participation == participation.with_batch_size(plan.expected_batch_size)
+        assert plan.adjacency == adjacency
+        data = json.loads(json.dumps(plan.to_dict()))
+        assert PrivacyPlan.from_dict(data) == plan
+        assert PrivacyPlan.from_dict(data).fingerprint == plan.fingerprint
+        with pytest.raises(SfumatoError, match="difference in"):
+            PrivacyPlan.from_dict({**data, "extra": 1})
+        for name in data:
+            with pytest.raises(SfumatoError, match="difference in"):
+                PrivacyPlan.from_dict({key: value for key, value in data.items() if key != name})
+
+
+@pytest.mark.parametrize(("participation", "mechanism", "adjacency"), PAIRS[4:7:2] + PAIRS[10:11])
+def test_what_is_found_is_the_most_or_the_least(participation, mechanism, adjacency):
+    pair = {"participation": participation, "mechanism": mechanism, "adjacency": adjacency}
+    given = {"examples": 600, "delta": 1e-5, "epsilon": 0.8, "batch_size": 40}
+    plan = PrivacyPlan.calibrate(**given, steps=40, **pair)
+    assert plan.with_noise(0.99 * plan.noise_multiplier).epsilon() > 0.8
+    plan = PrivacyPlan.calibrate(**given, noise_multiplier=12.0, **pair)
+    assert plan.epsilon(steps=plan.steps + max(4, plan.steps // 500)) > 0.8
+
+
+def test_the_defaults_are_sampling_and_independent_noise():
+    known = {"examples": 600, "delta": 1e-5, "batch_size": 40, "steps": 12, "noise_multiplier": 9.0}
+    spelt = PrivacyPlan.calibrate(**known, participation=Poisson(batch_size=1), mechanism=ONE)
+    assert PrivacyPlan.calibrate(**known) == spelt
+
+
+def test_a_plan_says_what_its_pair_is():
+    data = PrivacyPlan.calibrate(
+        examples=600, delta=1e-5, batch_size=40, steps=12, noise_multiplier=9.0, participation=CYCLIC, mechanism=BANDED
+    ).to_dict()
+    own = {"sampling": "CyclicPoisson", "groups": 4, "mechanism": "BandedToeplitz", "coefficients": [1.0, 0.5, 0.375]}
+    assert own.items() <= data.items()
+    for changed in ({"groups": 5}, {"coefficients": [1.0, 0.5, 0.37]}, {"adjacency": "zero-out"}):
+        other = PrivacyPlan.from_dict({**data, **changed})
+        assert other.fingerprint != PrivacyPlan.from_dict(data).fingerprint
+    for damage in (
+        {"groups": 2},
+        {"groups": 4.0},
+        {"coefficients": [0.5]},
+        {"coefficients": 1},
+        {"sampling": "Poisson"},
+    ):
+        with pytest.raises(SfumatoError):
+            PrivacyPlan.from_dict({**data, **damage})
+
+
+def test_a_batch_that_is_not_everything_is_no_full_batch():
+    with pytest.raises(SfumatoError, match="batch_size must be 600, the number of examples, for full batches, got 40"):
+        PrivacyPlan.calibrate(
+            examples=600, delta=1e-5, batch_size=40, steps=12, noise_multiplier=9.0, participation=FullBatch()
+        )
+    given = {"examples": 600, "delta": 1e-5, "steps": 12, "noise_multiplier": 9.0, "participation": FullBatch()}
+    assert PrivacyPlan.calibrate(**given) == PrivacyPlan.calibrate(**given, batch_size=600)
+    with pytest.raises(SfumatoError, match="must be left out, but none is"):
+        PrivacyPlan.calibrate(**given, epsilon=1.0)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from sfumato import PrivacyPlan
-from sfumato.privacy import remarks
+from sfumato.privacy import FullBatch, Tree, remarks
 from sfumato.training import defaults
 
 
@@ -40,3 +41,10 @@ def test_the_signal_of_a_class_is_the_equation_of_its_docstring():
 def test_a_delta_above_one_record_is_named():
     assert remarks.above_one_record(by_rule(100, delta=0.01)) is None
     assert "delta 0.011 is above 1/N" in (remarks.above_one_record(by_rule(100, delta=0.011)) or "")
+
+
+def test_of_correlated_noise_nothing_is_said():
+    few = by_rule(examples=320)
+    tree = replace(few, participation=FullBatch(), mechanism=Tree(noise_multiplier=few.noise_multiplier))
+    assert remarks.weak_signal(few, 40) is not None
+    assert remarks.weak_signal(tree, 40) is None

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
-from sfumato.privacy import CandidateCount, Circumstances, PrivateSelection, Search
+from sfumato.privacy import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CandidateCount,
+    Circumstances,
+    CyclicPoisson,
+    FixedOrder,
+    PrivateSelection,
+    Search,
+    Tree,
+    TruncatedPoisson,
+)
 from sfumato.privacy.statement import rounded_up
 
 PLAN = PrivacyPlan(
@@ -77,6 +88,75 @@ def test_full_batch_is_named():
     full = Statement(plan=replace(PLAN, population=1000, participation=FullBatch()), circumstances=Circumstances())
     assert "every example in every step" in full.sentence
     assert full.to_dict()["accountant"] == "exact Gaussian composition"
+
+
+BLT = BufferedToeplitz(noise_multiplier=6.0, scales=(0.2, 0.3), decays=(0.9, 0.5))
+BANDED = BandedToeplitz(noise_multiplier=6.0, coefficients=(1.0, 0.5))
+PAIRS = {
+    "tree": (
+        FixedOrder(batch_size=100),
+        Tree(noise_multiplier=6.0, steps_per_tree=20),
+        "50 steps of the Gaussian mechanism with tree aggregation, each example in every 10th step, beginning with one "
+        "of the first 10 drawn in secret, clipping norm 1, noise multiplier 6 of each node of a tree for every 20 "
+        "steps, accounted by exact Gaussian composition",
+        ("by an order that was drawn in secret once", "nodes of a binary tree"),
+    ),
+    "position": (
+        FixedOrder(batch_size=100, assignment="position"),
+        BLT,
+        "each example in every 10th step, by its place in the file, whose order is public, clipping norm 1, noise "
+        "multiplier 6 before it is correlated over all steps by 2 buffers, accounted",
+        ("whose order is taken as public", "noise of all steps before it"),
+    ),
+    "time": (
+        FixedOrder(batch_size=20, assignment="time"),
+        BLT,
+        "each example in one step, which its own time stamp decides",
+        ("once, in the step that its own time stamp decides",),
+    ),
+    "cyclic": (
+        CyclicPoisson(batch_size=100, groups=4),
+        BANDED,
+        "amplified by cyclic Poisson sampling, each example in one of 4 groups drawn in secret, which take turns, and "
+        "drawn into each step of its group with probability 0.4, clipping norm 1, noise multiplier 6 before it is "
+        "correlated over 2 steps, accounted by privacy loss distribution",
+        ("groups that took turns", "that chance as well as on the noise"),
+    ),
+    "truncated": (
+        TruncatedPoisson(batch_size=100, largest=150),
+        Gaussian(noise_multiplier=6.0),
+        "probability 0.1, at most 150 of them, the number of examples being public, clipping norm 1, noise multiplier "
+        "6, accounted",
+        ("The number of examples in the data is taken as public",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_rule_and_mechanism_is_named_in_plain_words(name):
+    participation, mechanism, sentence, plain = PAIRS[name]
+    adjacency = participation.adjacencies[0]
+    plan = replace(PLAN, participation=participation, mechanism=mechanism, adjacency=adjacency)
+    said = Statement(plan=plan, circumstances=Circumstances())
+    assert sentence in said.sentence
+    assert f"under {adjacency} adjacency" in said.sentence
+    for words in plain:
+        assert words in "\n".join(said.plain)
+    data = json.loads(json.dumps(said.to_dict()))
+    assert data["adjacency"] == adjacency
+    assert (data["epsilon_rdp"] is None) == (name == "truncated")
+
+
+def test_zero_out_says_what_it_is_and_that_its_figures_are_no_others():
+    removed = "\n".join(statement().plain)
+    zeroed = "\n".join(Statement(plan=replace(PLAN, adjacency="zero-out"), circumstances=Circumstances()).plain)
+    assert "as if that example had never been used" in removed
+    assert "as if that example had contributed nothing" in zeroed
+    assert "its place and the number of examples stay known" in zeroed
+    assert "figures of the one are no figures of the other" in zeroed
+    assert "zero-out" not in removed
+    assert "presence" in removed
+    assert "presence" not in zeroed
 
 
 def test_a_seed_voids_the_promise_in_plain_sight():

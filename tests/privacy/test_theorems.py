@@ -11,7 +11,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato import SfumatoError
-from sfumato.privacy import FullBatch, Gaussian, Poisson, PrivacyPlan
+from sfumato.privacy import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CyclicPoisson,
+    FullBatch,
+    Gaussian,
+    Poisson,
+    PrivacyPlan,
+    Tree,
+    TruncatedPoisson,
+)
 from sfumato.privacy.loss import COARSE_GRID
 
 epsilon = PrivacyPlan.epsilon
@@ -154,19 +164,51 @@ def test_losses_of_two_adjacencies_do_not_compose():
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class Shuffled(FullBatch):
     """A rule that many use and no row covers."""
 
-    def check(self, population: int) -> None:
-        pass
+
+COEFFICIENTS = {"coefficients": (1.0, 0.5)}
+BUFFERS = {"scales": (0.5,), "decays": (0.5,)}
 
 
-def test_what_has_no_theorem_is_refused():
-    with pytest.raises(SfumatoError, match="no theorem here covers") as error:
-        replace(full_batch(1.0, 1), participation=Shuffled())
-    assert "(add-or-remove, Poisson, Gaussian); (add-or-remove, FullBatch, Gaussian)" in error.value.remedy
-    with pytest.raises(SfumatoError, match="adjacency must be one of add-or-remove"):
+@pytest.mark.parametrize(
+    ("participation", "mechanism", "remedy"),
+    [
+        (Shuffled(), Gaussian, "take Gaussian with Poisson or FullBatch or FixedOrder or CyclicPoisson or Truncated"),
+        (Poisson(batch_size=10), Tree, "take Tree with FullBatch or FixedOrder, or Poisson with Gaussian"),
+        (Poisson(batch_size=10), BandedToeplitz, "with FullBatch or FixedOrder or CyclicPoisson, or Poisson with"),
+        (Poisson(batch_size=10), BufferedToeplitz, "take BufferedToeplitz with FullBatch or FixedOrder, or Poisson"),
+        (CyclicPoisson(batch_size=10, groups=4), Tree, "or CyclicPoisson with Gaussian or BandedToeplitz"),
+        (CyclicPoisson(batch_size=10, groups=4), BufferedToeplitz, "or CyclicPoisson with Gaussian or BandedToeplitz"),
+        (TruncatedPoisson(batch_size=10, largest=20), Tree, "or TruncatedPoisson with Gaussian"),
+    ],
+)
+def test_what_has_no_theorem_is_refused(participation, mechanism, remedy):
+    shape = {BandedToeplitz: COEFFICIENTS, BufferedToeplitz: BUFFERS}.get(mechanism, {})
+    with pytest.raises(SfumatoError, match=f"no theorem here covers {mechanism.__name__} noise under") as error:
+        replace(
+            full_batch(1.0, 1),
+            participation=participation,
+            mechanism=mechanism(noise_multiplier=1.0, **shape),
+            adjacency="zero-out",
+        )
+    assert remedy in error.value.remedy
+    assert isinstance(participation, Shuffled) or ": " in error.value.problem
+
+
+def test_an_unknown_adjacency_is_refused():
+    with pytest.raises(SfumatoError, match="adjacency must be one of add-or-remove, zero-out"):
         replace(full_batch(1.0, 1), adjacency="replace-one")
+
+
+@pytest.mark.parametrize("plan", [full_batch(5.0, 3), poisson(1000, 100, 2.0, 20)])
+def test_where_units_are_drawn_by_themselves_zero_out_costs_what_removal_costs(plan):
+    zeroed = replace(plan, adjacency="zero-out")
+    assert zeroed.epsilon() == plan.epsilon()
+    assert zeroed.fingerprint != plan.fingerprint
+    with pytest.raises(SfumatoError, match=r"\(example, add-or-remove\) and \(example, zero-out\) do not compose"):
+        plan.loss.with_(zeroed.loss)
 
 
 def test_accountants_of_dp_accounting_differ_under_replace_one():

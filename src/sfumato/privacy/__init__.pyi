@@ -3,11 +3,17 @@ from .clipping import Fixed as Fixed
 from .ledger import Entry as Entry
 from .ledger import Ledger as Ledger
 from .loss import Loss as Loss
+from .mechanism import BandedToeplitz as BandedToeplitz
+from .mechanism import BufferedToeplitz as BufferedToeplitz
 from .mechanism import Gaussian as Gaussian
 from .mechanism import Mechanism as Mechanism
+from .mechanism import Tree as Tree
+from .participation import CyclicPoisson as CyclicPoisson
+from .participation import FixedOrder as FixedOrder
 from .participation import FullBatch as FullBatch
 from .participation import Participation as Participation
 from .participation import Poisson as Poisson
+from .participation import TruncatedPoisson as TruncatedPoisson
 from .plan import PrivacyPlan as PrivacyPlan
 from .public import NoPromise as NoPromise
 from .selection import PrivateSelection as PrivateSelection

@@ -33,7 +33,7 @@ class Part(Protocol):
         ...
 
     def event(self) -> Any:
-        """dp-accounting's event of all its steps, for Renyi divergences."""
+        """dp-accounting's event of all its steps, for Renyi divergences; None where it has none."""
         ...
 
 
@@ -87,6 +87,11 @@ class Loss:
             return part.delta(epsilon)
         return float(_distribution(self.parts, grid).get_delta_for_epsilon(epsilon))
 
+    @property
+    def accountants(self) -> tuple[str, ...]:
+        """Those that can account for all its parts."""
+        return ACCOUNTANTS if all(part.event() is not None for part in self.parts) else ACCOUNTANTS[:1]
+
     def with_(self, *others: Loss) -> Self:
         """The loss of these releases and the others' together."""
         parts = list(self.parts)
@@ -95,7 +100,7 @@ class Loss:
                 raise SfumatoError(
                     f"losses for ({self.unit.name}, {self.adjacency}) and ({other.unit.name}, {other.adjacency}) do "
                     "not compose",
-                    "list them side by side: each speaks of its own unit",
+                    "list them side by side: each speaks of its own unit and adjacency",
                 )
             for part in other.parts:
                 parts = _joined(parts, part)
@@ -141,9 +146,21 @@ def renyi_accountant(parts: Sequence[Part], orders: Sequence[float] | None = Non
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = rdp.RdpAccountant(orders, neighboring_relation=relation)
     with quiet_absl():
-        for part in parts:
-            accountant.compose(part.event())
+        accountant.compose(event_of(parts))
     return accountant
+
+
+def event_of(parts: Sequence[Part]) -> Any:
+    """dp-accounting's event of all parts; `SfumatoError` where one has no Renyi divergence."""
+    import dp_accounting
+
+    events = [part.event() for part in parts]
+    if None in events:
+        raise SfumatoError(
+            "no Renyi divergence is known of one of the releases (truncated Poisson sampling has none)",
+            "account by privacy loss distributions (pld), or take Poisson sampling without a cut",
+        )
+    return dp_accounting.ComposedDpEvent(events)
 
 
 @contextlib.contextmanager

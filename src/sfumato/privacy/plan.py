@@ -15,7 +15,7 @@ from sfumato.privacy.calibration import MAX_STEPS
 from sfumato.privacy.clipping import Clipping, Fixed
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
-from sfumato.privacy.participation import PARTICIPATIONS, Participation, participation_for
+from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, participation_for, refuse_unproven
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit
 
@@ -32,12 +32,13 @@ class PrivacyPlan:
         delta: the delta at which the run's statement gives epsilon.
         clipping: C, the L2 norm to which each unit's gradient is clipped.
         unit: what one promise covers.
-        adjacency: "add-or-remove" one unit.
+        adjacency: "add-or-remove" one unit, or "zero-out" one unit: replace what it contributes by nothing while its
+            place and N stay known. A figure for one says nothing of the other.
 
-    **Guarantee.** If every step releases nothing but `sum of the participants' vectors, each of L2 norm at most C, plus
-    N(0, (noise_multiplier * C)^2 I)`, with participants drawn by `participation` independently in every step, then all
-    steps together are `(plan.epsilon(delta), delta)`-differentially private for the unit and adjacency named here, by
-    `plan.theorem`.
+    **Guarantee.** If every step releases nothing but the sum of the participants' vectors, each of L2 norm at most C,
+    plus the noise that `mechanism` has for that step (Gaussian: N(0, (noise_multiplier * C)^2 I)), and participants are
+    those of `participation`, then all steps together are `(plan.epsilon(delta), delta)`-differentially private for the
+    unit and adjacency named here, by `plan.theorem`.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=875, noise_multiplier=10.0, delta=1e-5)
     >>> round(plan.epsilon(), 3), round(plan.epsilon(accountant="rdp"), 3)
@@ -61,7 +62,13 @@ class PrivacyPlan:
         fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
         one_of("adjacency", self.adjacency, ADJACENCIES)
         self.participation.check(self.population)
-        self.theorem.relative_noise(self)
+        most = self.participation.most_steps(self.population)
+        if most is not None and self.steps > most:
+            raise SfumatoError(
+                f"steps must be at most {most}, as many as this participation knows, got {self.steps}",
+                "give fewer steps, or a smaller batch",
+            )
+        self.theorem.check(self)
 
     @classmethod
     def calibrate(
@@ -74,17 +81,27 @@ class PrivacyPlan:
         noise_multiplier: float | None = None,
         epsilon: float | None = None,
         max_norm: float = 1.0,
+        participation: Participation | None = None,
+        mechanism: Mechanism | None = None,
+        adjacency: Adjacency = "add-or-remove",
     ) -> PrivacyPlan:
         """The plan in which exactly one of batch size, steps, noise multiplier and epsilon follows from the others.
 
         Left out as `None` is the one to be found: the largest batch, the most steps, or the least noise (rounded up to
         four decimals) whose epsilon does not exceed the target; or, with all three given, simply their plan.
 
+        Args:
+            participation: the rule; its batch size gives way to the one given or found. By default Poisson sampling,
+                and full batches where the batch is everything. Of `FullBatch` the batch size is known.
+            mechanism: the noise; its noise multiplier gives way to the one given or found. By default `Gaussian`.
+
         **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given.
 
         Errors: `SfumatoError` when not exactly one is left out, when a value is out of range, or when nothing meets the
         target.
         """
+        if batch_size is None and isinstance(participation, FullBatch):
+            batch_size = examples  # it has no other
         given = {
             "batch_size": batch_size,
             "steps": steps,
@@ -103,14 +120,17 @@ class PrivacyPlan:
         if epsilon is not None:
             positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
 
+        noise = Gaussian(noise_multiplier=1.0) if mechanism is None else mechanism
+
         def build(batch: Any = batch_size, count: Any = steps, sigma: Any = noise_multiplier) -> PrivacyPlan:
             return cls(
                 population=examples,
-                participation=participation_for(population=examples, batch_size=batch),
-                mechanism=Gaussian(noise_multiplier=sigma),
+                participation=participation_for(population=examples, batch_size=batch, rule=participation),
+                mechanism=replace(noise, noise_multiplier=sigma),
                 steps=count,
                 delta=delta,
                 clipping=Fixed(max_norm),
+                adjacency=adjacency,
             )
 
         if epsilon is None:
@@ -131,7 +151,8 @@ class PrivacyPlan:
         def spent(batch: int) -> float:
             return build(batch).epsilon()
 
-        most = calibration.largest(spent, epsilon, examples, guess=math.sqrt(examples))
+        limit = examples if participation is None else participation.largest_batch(examples, steps)
+        most = calibration.largest(spent, epsilon, limit, guess=math.sqrt(examples))
         return build(_at_least_one(most, spent(1), epsilon, "example in a batch"))
 
     def with_noise(self, noise_multiplier: float) -> Self:
@@ -144,7 +165,8 @@ class PrivacyPlan:
         **Guarantee.** Certified on the fine grid: `plan.epsilon(steps=most) <= epsilon`.
         """
         guess = self.theorem.steps_like(self, gaussian_mu(epsilon, self.delta))
-        return calibration.largest(lambda steps: self.epsilon(steps=steps), epsilon, MAX_STEPS, guess)
+        limit = self.participation.most_steps(self.population) or MAX_STEPS
+        return calibration.largest(lambda steps: self.epsilon(steps=steps), epsilon, min(limit, MAX_STEPS), guess)
 
     # -- what it promises ------------------------------------------------------------------------------------------
 
@@ -205,8 +227,9 @@ class PrivacyPlan:
             "sampling": type(self.participation).__name__,
             "examples": self.population,
             "batch_size": self.expected_batch_size,
+            **asdict(self.participation),
             "mechanism": type(self.mechanism).__name__,
-            **asdict(self.mechanism),
+            **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.mechanism).items()},
             **asdict(self.clipping),
             "steps": self.steps,
             "delta": self.delta,
@@ -219,6 +242,7 @@ class PrivacyPlan:
         if not isinstance(data, Mapping):
             raise SfumatoError(f"a plan must be a mapping, got {type(data).__name__}", remedy)
         try:
+            refuse_unproven(data["sampling"])
             participation = PARTICIPATIONS[one_of("sampling", data["sampling"], PARTICIPATIONS, remedy=remedy)]
             mechanism = MECHANISMS[one_of("mechanism", data["mechanism"], MECHANISMS, remedy=remedy)]
             plan = cls(

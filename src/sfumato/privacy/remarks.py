@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.plan import PrivacyPlan
 
 ENOUGH_SIGNAL = 10.0
@@ -22,15 +23,18 @@ def signal_per_class(plan: PrivacyPlan, classes: int) -> float:
     """B sqrt(T) / (sigma K): what the examples of one of K classes add up to, over the noise in one direction.
 
     An example's clipped gradient has norm C at most and for the greater part speaks of its own class. What that leaves
-    to tell classes apart by depends on the features; this compares plans.
+    to tell classes apart by depends on the features; this compares plans whose steps have independent noise.
     """
     return plan.expected_batch_size * math.sqrt(plan.steps) / (plan.noise_multiplier * classes)
 
 
 def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:
-    """What to say of a plan by which little can be learnt, and what would help; None for others."""
+    """What to say of a plan by which little can be learnt, and what would help; None for others.
+
+    None for correlated noise too: how much of it a sum of steps holds is not what was measured here.
+    """
     signal = signal_per_class(plan, classes)
-    if signal >= ENOUGH_SIGNAL:
+    if signal >= ENOUGH_SIGNAL or not isinstance(plan.mechanism, Gaussian):
         return None
     short = ENOUGH_SIGNAL / signal
     helps = [*(["fewer classes"] if classes > 2 else []), "features of a public network (sfumato features)"]

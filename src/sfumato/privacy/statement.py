@@ -12,6 +12,7 @@ from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
+from sfumato.privacy.unit import ADJACENCIES
 
 FACT_NAMES = {
     "examples": "the number of training examples",
@@ -162,9 +163,10 @@ class Statement:
         """The promise in one sentence that can be checked."""
         plan = self.plan
         participation = plan.participation.words(plan.population)
+        noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()
         told = (
             f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {participation}, "
-            f"clipping norm {plan.max_norm:g}, noise multiplier {plan.noise_multiplier:g}"
+            f"clipping norm {plan.max_norm:g}, {noise}"
         )
         included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
         if self.selection is not None:
@@ -187,18 +189,19 @@ class Statement:
     @property
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
-        epsilon = self.epsilon
+        epsilon, plan = self.epsilon, self.plan
+        neighbours = ADJACENCIES[plan.adjacency]
         lines = [
             f"For every single {self._covered}: whoever sees the finished model, and whatever else they know, all the "
-            "other examples included, learns almost the same as if that example had never been used.",
-            f"In figures: one example's presence raises or lowers the probability of any set of outcomes by at most a "
-            f"factor of {_factor(epsilon)}, and beyond that by at most {self.plan.delta!r} "
-            f"(epsilon {rounded_up(epsilon)}).",
+            f"other examples included, learns almost the same as if that example had {neighbours.without}.",
+            f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
+            f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether an example was used that raises a false alarm in 1% of the cases finds it in at most "
-            f"{math.ceil(100 * _detection(epsilon, self.plan.delta))}% of the cases.",
+            f"{math.ceil(100 * _detection(epsilon, plan.delta))}% of the cases.",
             "The promise is per example: a person with several images in the data is protected more weakly; epsilon "
             "grows by more than their number.",
         ]
+        lines += filter(None, (neighbours.remark, plan.participation.remark, plan.mechanism.remark))
         if self.selection is not None:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "
@@ -251,7 +254,9 @@ class Statement:
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon rounded up to six decimals."""
         plan, facts, selection = self.plan, self.circumstances, self.selection
-        by_rdp = plan.epsilon(accountant="rdp") if selection is None else self.epsilon
+        by_rdp: float | None = self.epsilon
+        if selection is None:
+            by_rdp = plan.epsilon(accountant="rdp") if "rdp" in plan.loss.accountants else None
         data = {
             "sentence": self.sentence,
             "plain": self.plain,
@@ -259,7 +264,7 @@ class Statement:
             "unit": plan.unit.name,
             "adjacency": plan.adjacency,
             "epsilon": _ceil(self.epsilon, 6),
-            "epsilon_rdp": _ceil(by_rdp, 6),
+            "epsilon_rdp": None if by_rdp is None else _ceil(by_rdp, 6),
             "delta": plan.delta,
             "accountant": self.theorem.tight,
             "theorem": self.theorem.name,

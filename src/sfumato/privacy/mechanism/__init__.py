@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from sfumato.privacy.mechanism.banded_toeplitz import BandedToeplitz
+from sfumato.privacy.mechanism.blt import BufferedToeplitz
 from sfumato.privacy.mechanism.gaussian import Gaussian
+from sfumato.privacy.mechanism.mechanism import Mechanism as Mechanism
+from sfumato.privacy.mechanism.tree import Tree
 
-Mechanism = Gaussian
-MECHANISMS: dict[str, type[Mechanism]] = {"Gaussian": Gaussian}
+MECHANISMS: dict[str, type[Mechanism]] = {
+    each.__name__: each for each in (Gaussian, Tree, BandedToeplitz, BufferedToeplitz)
+}

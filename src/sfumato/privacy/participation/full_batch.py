@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
+
+from sfumato.privacy.participation.participation import Participation
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullBatch:
+class FullBatch(Participation):
     """Every example takes part in every step; sums are divided by N, as declared.
 
     >>> FullBatch().probability(1437), FullBatch().expected_batch_size(1437)
@@ -26,11 +27,14 @@ class FullBatch:
         """What sums are divided by: the declared N, a public constant."""
         return population
 
+    def with_batch_size(self, batch_size: int) -> Self:
+        """Itself: its batch is the population."""
+        return self
+
+    def gap(self, population: int) -> int:
+        """The steps from one participation of a unit to its next: one."""
+        return 1
+
     def words(self, population: int) -> str:
         """What a statement says of it."""
         return "every example in every step"
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> FullBatch:
-        """The rule of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls()

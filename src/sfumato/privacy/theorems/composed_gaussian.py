@@ -1,37 +1,56 @@
-"""Gaussian steps in which every example takes part."""
+"""Steps that are one Gaussian release together: independent noise where no sampling hides who takes part."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.loss import Loss, Part
+from sfumato.privacy.loss import Part
 from sfumato.privacy.mechanism import Gaussian
-from sfumato.privacy.participation import FullBatch
+from sfumato.privacy.participation import FixedOrder, FullBatch
 from sfumato.privacy.theorems.poisson_gaussian import SampledGaussians
 from sfumato.privacy.theorems.theorem import Plan, Theorem
-from sfumato.privacy.unit import Example
 
 
-class ComposedGaussian(Theorem):
-    """Gaussian releases without sampling: T of noise sigma are one of noise sigma / sqrt(T)."""
+class OneGaussianTheorem(Theorem):
+    """One Gaussian release of noise sigma over its sensitivity S, for rules that name each unit's steps beforehand."""
 
-    unit, adjacency, participation, mechanism = Example, "add-or-remove", FullBatch, Gaussian
-    name = "composed Gaussian mechanism without sampling"
-    citation = "Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022 (composition); Mironov 2017 (RDP)"
+    participations = (FullBatch, FixedOrder)
     tight = "exact Gaussian composition"
-    sensitivity = 1.0
-    by_prefix = True
 
-    def loss(self, plan: Plan, steps: int) -> Loss:
-        """The loss of one Gaussian."""
-        part = OneGaussian(precision=steps / self.relative_noise(plan) ** 2)
-        return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,))
+    @abstractmethod
+    def squared_sensitivity(self, plan: Plan, steps: int) -> float:
+        """S^2 of the first `steps` releases: by how much one unit moves what the noise is added to, squared, over C."""
+
+    def part(self, plan: Plan, steps: int) -> OneGaussian:
+        """The Gaussian mechanism of noise sigma / S."""
+        return OneGaussian(precision=self.squared_sensitivity(plan, steps) / self.relative_noise(plan) ** 2)
 
     def steps_like(self, plan: Plan, mu: float) -> float:
-        """T / sigma^2 = mu^2."""
-        return mu**2 * self.relative_noise(plan) ** 2
+        """S^2 / sigma^2 = mu^2, if S^2 grows as it does up to where every unit has taken part once."""
+        once = gap(plan)
+        return once * mu**2 * self.relative_noise(plan) ** 2 / self.squared_sensitivity(plan, once)
+
+
+class ComposedGaussian(OneGaussianTheorem):
+    """Gaussian releases without sampling: k of noise sigma are one of noise sigma / sqrt(k)."""
+
+    mechanisms = (Gaussian,)
+    name = "composed Gaussian mechanism without sampling"
+    citation = "Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022 (composition); Mironov 2017 (RDP)"
+
+    def squared_sensitivity(self, plan: Plan, steps: int) -> int:
+        """k: in how many of the first steps a unit takes part at most."""
+        return -(-steps // gap(plan))
+
+
+def gap(plan: Plan) -> int:
+    """By how many steps two participations of a unit are apart under a rule that names them beforehand."""
+    participation = plan.participation
+    assert isinstance(participation, (FullBatch, FixedOrder))
+    return participation.gap(plan.population)
 
 
 @dataclass(frozen=True, kw_only=True)

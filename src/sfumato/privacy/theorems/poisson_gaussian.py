@@ -7,39 +7,31 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sfumato.privacy.loss import Loss, Part
+from sfumato.privacy.loss import Part
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import Poisson
 from sfumato.privacy.theorems.theorem import Plan, Theorem
-from sfumato.privacy.unit import Example
 
 
 class PoissonGaussian(Theorem):
     """The Poisson-subsampled Gaussian mechanism, composed over the steps."""
 
-    unit, adjacency, participation, mechanism = Example, "add-or-remove", Poisson, Gaussian
+    participations, mechanisms = (Poisson,), (Gaussian,)
     name = "Poisson-subsampled Gaussian mechanism"
     citation = (
         "Zhu, Dong and Wang 2022 (dominating pair under add-or-remove); Koskela et al. 2020 and Doroshenko et al. "
         "2022 (privacy loss distributions, pessimistic connect-the-dots); Mironov, Talwar and Zhang 2019 (RDP)"
     )
     tight = "privacy loss distribution (PLD)"
-    sensitivity = 1.0
-    by_prefix = True
 
-    def loss(self, plan: Plan, steps: int) -> Loss:
+    def part(self, plan: Plan, steps: int) -> SampledGaussians:
         """The self-composition of one step's privacy loss distribution."""
         probability = plan.participation.probability(plan.population)
-        part = SampledGaussians(sigma=self.relative_noise(plan), probability=probability, steps=steps)
-        return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,))
+        return SampledGaussians(sigma=self.relative_noise(plan), probability=probability, steps=steps)
 
     def steps_like(self, plan: Plan, mu: float) -> float:
-        """The T whose composition tends to the Gaussian mechanism of mu: q^2 T (e^(1/sigma^2) - 1) = mu^2.
-
-        Somewhat too large (Bu, Dong, Long and Su 2020, arXiv 1911.11607).
-        """
-        probability = plan.participation.probability(plan.population)
-        return mu**2 / (probability**2 * math.expm1(1 / self.relative_noise(plan) ** 2))
+        """The T whose composition tends to the Gaussian mechanism of mu."""
+        return self.part(plan, 1).repeats_like(mu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +48,18 @@ class SampledGaussians:
             return replace(self, steps=self.steps + other.steps)
         return None
 
+    def repeats_like(self, mu: float) -> float:
+        """The T whose composition tends to the Gaussian mechanism of mu: q^2 T (e^(1/sigma^2) - 1) = mu^2.
+
+        Somewhat too large (Bu, Dong, Long and Su 2020, arXiv 1911.11607).
+        """
+        return mu**2 / (self.probability**2 * math.expm1(1 / self.sigma**2))
+
     @property
     def coarsening(self) -> float:
         """Finer where a step's losses are tiny, wider where they spread far: between a hundred and a million points."""
         typical = self.probability / self.sigma
-        spread = 1 / (2 * self.sigma**2) + 10 / self.sigma
-        return max(min(1.0, typical / 0.003), spread / 10, math.sqrt(self.steps) * typical / 20)
+        return max(min(1.0, typical / 0.003), spread(self.sigma) / 10, math.sqrt(self.steps) * typical / 20)
 
     def distribution(self, width: float) -> Any:
         """The privacy loss distribution of all steps."""
@@ -74,6 +72,11 @@ class SampledGaussians:
 
         one = dp_accounting.GaussianDpEvent(self.sigma)
         return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(self.probability, one), self.steps)
+
+
+def spread(sigma: float) -> float:
+    """How far the losses of one release reach, about: its sensitivity is 1."""
+    return 1 / (2 * sigma**2) + 10 / sigma
 
 
 @functools.lru_cache(maxsize=8)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sfumato._checks import fraction
 from sfumato.privacy.candidate_count import CandidateCount
-from sfumato.privacy.loss import Loss, quiet_absl, renyi_accountant
+from sfumato.privacy.loss import Loss, event_of, quiet_absl, renyi_accountant
 from sfumato.privacy.theorems.theorem import Theorem
 
 # Renyi orders: dp-accounting's own, and eight to the octave from 64 to 1024, where small epsilons lie.
@@ -72,7 +72,7 @@ def _best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
 
     with quiet_absl():
         if draws.shape >= 0:
-            run = dp_accounting.ComposedDpEvent([part.event() for part in loss.parts])
+            run = event_of(loss.parts)
             accountant = renyi_accountant((), SELECTION_ORDERS)
             accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(run, draws.mean, draws.shape))
             return float(accountant.get_epsilon(delta))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.loss import Loss
+from sfumato.privacy.loss import Loss, Part
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import Participation
 from sfumato.privacy.unit import Adjacency, Unit
@@ -34,7 +34,10 @@ class Theorem(ABC):
     """One row of the table of theorems. Its own class fills in all of this and carries its own mathematics.
 
     Args:
-        unit, adjacency, participation, mechanism: the combination that it is about.
+        participations, mechanisms: the rules and mechanisms that it is about, each with each, for an example as the
+            unit. The adjacencies are those of the rule (`Participation.adjacencies`): where who else takes part does
+            not depend on one record, the sums with and without it differ by its own vector alone, as they do where it
+            is replaced by nothing.
         name: what a statement calls it.
         citation: where it is proven.
         tight: how the default accountant evaluates it.
@@ -42,29 +45,34 @@ class Theorem(ABC):
         by_prefix: whether any first steps of a run have a loss of their own, without those that follow.
     """
 
-    unit: type[Unit]
-    adjacency: Adjacency
-    participation: type[Participation]
-    mechanism: type[Mechanism]
+    participations: tuple[type[Participation], ...]
+    mechanisms: tuple[type[Mechanism], ...]
     name: str
     citation: str
     tight: str
-    sensitivity: float
-    by_prefix: bool
+    sensitivity: float = 1.0
+    by_prefix: bool = True
 
     def speaks_for(self, plan: Plan) -> bool:
         """Whether it is about this combination."""
-        theirs = (type(plan.unit), plan.adjacency, type(plan.participation), type(plan.mechanism))
-        return theirs == (self.unit, self.adjacency, self.participation, self.mechanism)
+        return type(plan.participation) in self.participations and type(plan.mechanism) in self.mechanisms
 
-    @abstractmethod
+    def check(self, plan: Plan) -> None:
+        """Refuse the plans of its combination that it does not cover."""
+        self.relative_noise(plan)
+
     def loss(self, plan: Plan, steps: int) -> Loss:
         """What the first `steps` releases of the plan cost.
 
         **Guarantee.** For the plan's unit and adjacency, if each release is the sum of the participants' vectors, none
-        of norm above C, plus the mechanism's noise (standard deviation `noise_multiplier * C`), and no unit moves the
-        sum by more than `sensitivity * C`.
+        of norm above C, plus the mechanism's noise of that step (made of independent numbers of standard deviation
+        `noise_multiplier * C`), and no unit moves the sum by more than `sensitivity * C`.
         """
+        return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(self.part(plan, steps),))
+
+    @abstractmethod
+    def part(self, plan: Plan, steps: int) -> Part:
+        """The same as one part of a loss."""
 
     @abstractmethod
     def steps_like(self, plan: Plan, mu: float) -> float:

@@ -1,0 +1,51 @@
+"""What every mechanism answers. Its own class adds its fields, frozen, and checks them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from sfumato._checks import SfumatoError, number, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism(ABC):
+    """The noise of all steps together: how strong it is, and how that of one step hangs together with another's.
+
+    Args:
+        noise_multiplier: sigma, the standard deviation over the clipping norm C of the independent numbers that the
+            noise is made of.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        positive(
+            "noise_multiplier",
+            self.noise_multiplier,
+            remedy="give the noise's standard deviation over the clipping norm",
+        )
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """What a statement says of it, after "noise multiplier ..."."""
+
+    @property
+    def remark(self) -> str:
+        """The same to a reader who has never heard of differential privacy; nothing where steps are independent."""
+        return ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The mechanism of a plan as `PrivacyPlan.to_dict` writes it."""
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+def numbers(name: str, values: object, *, remedy: str) -> tuple[float, ...]:
+    """The values as a tuple of at least one finite float, or a refusal."""
+    if not isinstance(values, (tuple, list)) or not values:
+        raise SfumatoError(f"{name} must be a sequence of numbers, got {values!r}", remedy)
+    return tuple(number(name, value, remedy=remedy) for value in values)

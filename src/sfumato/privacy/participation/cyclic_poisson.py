@@ -1,0 +1,63 @@
+"""Cyclic Poisson sampling: groups take turns, and a step draws from its group alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy.participation.participation import Batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class CyclicPoisson(Batches):
+    """Step t (from 0) draws each example of group t modulo `groups` by a coin of its own (arXiv 2306.08153).
+
+    Args:
+        batch_size: B, the expected number of participants of a step; at most N / groups.
+        groups: how many there are. Each example's is an independent uniform draw of the secret run key for its record
+            number.
+
+    **Guarantee.** Which group others are in and which coin they have does not depend on whether one record is there.
+    Two participations of one unit are a multiple of `groups` steps apart.
+
+    >>> CyclicPoisson(batch_size=50, groups=8).turn_probability(1000)
+    0.4
+    """
+
+    groups: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive_integer("groups", self.groups, remedy="give at least as many groups as the mechanism has bands")
+
+    def check(self, population: int) -> None:
+        """Refuse a population that this rule cannot draw from."""
+        if self.groups * self.batch_size > population:
+            raise SfumatoError(
+                f"batch_size times groups must not exceed the number of examples, "
+                f"got {self.batch_size} x {self.groups} of {population}",
+                "give a smaller batch or fewer groups",
+            )
+
+    def turn_probability(self, population: int) -> float:
+        """b B / N: the chance of an example to take part in a step that is its group's turn."""
+        return self.groups * self.batch_size / population
+
+    def largest_batch(self, population: int, steps: int) -> int:
+        """The one that takes a whole group."""
+        return population // self.groups
+
+    def words(self, population: int) -> str:
+        """What a statement says of it."""
+        return (
+            f"each example in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
+            f"of its group with probability {self.turn_probability(population):.6g}"
+        )
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        return (
+            "The examples were split by secret draws into groups that took turns. An example took part in some of its "
+            "group's turns, by chance, and the promise rests on that chance as well as on the noise."
+        )

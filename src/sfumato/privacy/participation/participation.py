@@ -1,0 +1,85 @@
+"""What every rule of participation answers. Its own class adds its fields, frozen, and says where it differs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from sfumato._checks import positive_integer
+from sfumato.privacy.unit import ADJACENCIES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participation(ABC):
+    """Who takes part in which step."""
+
+    @abstractmethod
+    def check(self, population: int) -> None:
+        """Refuse a population that this rule cannot draw from."""
+
+    @property
+    def adjacencies(self) -> tuple[str, ...]:
+        """The adjacencies under which who else takes part does not depend on the one unit: both, by default."""
+        return tuple(ADJACENCIES)
+
+    @abstractmethod
+    def probability(self, population: int) -> float:
+        """q, the chance of one example to take part in one step, over all steps on average."""
+
+    @abstractmethod
+    def expected_batch_size(self, population: int) -> int:
+        """B, what sums are divided by: a public constant, never the realised size."""
+
+    @abstractmethod
+    def with_batch_size(self, batch_size: int) -> Self:
+        """The same rule with this batch size."""
+
+    def largest_batch(self, population: int, steps: int) -> int:
+        """The largest batch size with which this rule can draw from the population for so many steps."""
+        return population
+
+    def most_steps(self, population: int) -> int | None:
+        """The most steps that it knows participants for; None where there is no limit."""
+        return None
+
+    @abstractmethod
+    def words(self, population: int) -> str:
+        """What a statement says of it."""
+
+    @property
+    def remark(self) -> str:
+        """What a statement says of it to a reader who has never heard of differential privacy; nothing by default."""
+        return ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The rule of a plan as `PrivacyPlan.to_dict` writes it."""
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches(Participation):
+    """A rule with a batch size of its own.
+
+    Args:
+        batch_size: B, the expected number of participants of a step.
+    """
+
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
+
+    def probability(self, population: int) -> float:
+        """q = B / N."""
+        return self.batch_size / population
+
+    def expected_batch_size(self, population: int) -> int:
+        """B, what sums are divided by: a public constant, never the realised size."""
+        return self.batch_size
+
+    def with_batch_size(self, batch_size: int) -> Self:
+        """The same rule with this batch size."""
+        return replace(self, batch_size=batch_size)

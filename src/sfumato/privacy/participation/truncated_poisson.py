@@ -1,0 +1,64 @@
+"""Poisson sampling, cut at a largest size, for steps of one fixed shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy.participation.participation import Batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedPoisson(Batches):
+    """Poisson sampling; of more participants than `largest` a uniformly drawn subset of that size remains.
+
+    Args:
+        batch_size: B, the expected number of participants of a step before the cut, below N.
+        largest: the size at which a step is cut, at least B.
+
+    **Guarantee.** Where more come up than `largest`, who remains depends on all who came up, so one record's absence
+    lets another one in: it holds for zero-out alone, with N public (arXiv 2508.15089).
+    """
+
+    largest: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        remedy = "give the size at which a step is cut, some four standard deviations above the batch size"
+        if positive_integer("largest", self.largest, remedy=remedy) < self.batch_size:
+            raise SfumatoError(
+                f"largest must be at least the batch size, got {self.largest} for {self.batch_size}", remedy
+            )
+
+    def check(self, population: int) -> None:
+        """Refuse a population that this rule cannot draw from."""
+        if self.batch_size >= population:
+            raise SfumatoError(
+                f"batch_size must be below the number of examples for Poisson sampling, "
+                f"got {self.batch_size} of {population}",
+                "give a smaller batch, or the whole data set for full-batch steps",
+            )
+
+    @property
+    def adjacencies(self) -> tuple[str, ...]:
+        """Zero-out alone."""
+        return ("zero-out",)
+
+    def largest_batch(self, population: int, steps: int) -> int:
+        """As many as remain after a cut."""
+        return min(self.largest, population - 1)
+
+    def words(self, population: int) -> str:
+        """What a statement says of it."""
+        return (
+            f"each example drawn into each step with probability {self.probability(population):.6g}, at most "
+            f"{self.largest} of them, the number of examples being public"
+        )
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        return (
+            f"Steps were drawn at random and cut at {self.largest} examples. The number of examples in the data is "
+            "taken as public."
+        )

@@ -1,0 +1,54 @@
+"""Toeplitz-correlated noise where each unit takes part in every so many steps: one Gaussian release."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz
+from sfumato.privacy.theorems.composed_gaussian import OneGaussianTheorem, gap
+from sfumato.privacy.theorems.theorem import Plan
+
+
+class ToeplitzGaussian(OneGaussianTheorem):
+    """C times the sums, with independent noise, is one Gaussian release; C^-1 of it is post-processing."""
+
+    mechanisms = (BandedToeplitz, BufferedToeplitz)
+    name = "Gaussian mechanism with Toeplitz-correlated noise"
+    citation = (
+        "Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024 (arXiv 2405.13763), theorem 2 (sensitivity); Denisov "
+        "et al. 2022 (arXiv 2202.08312), theorem 2.1 (adaptivity); Balle and Wang 2018, theorem 8"
+    )
+
+    def squared_sensitivity(self, plan: Plan, steps: int) -> float:
+        """That of the first `steps` rows and columns of C, which are all that these releases depend on."""
+        mechanism = plan.mechanism
+        assert isinstance(mechanism, (BandedToeplitz, BufferedToeplitz))
+        return _known(replace(mechanism, noise_multiplier=1.0), steps, gap(plan))
+
+
+@functools.lru_cache(maxsize=64)
+def _known(mechanism: BandedToeplitz | BufferedToeplitz, steps: int, gap: int) -> float:
+    """Kept for other noise multipliers, which calibration tries by the dozen."""
+    return squared_sensitivity(mechanism.column(steps), gap)
+
+
+def squared_sensitivity(column: Any, gap: int) -> float:
+    """S^2 = || sum_i C e_(i gap) ||^2 of a lower triangular Toeplitz C, for units that take part every `gap` steps.
+
+    Args:
+        column: c_0, c_1, ..., c_(T-1), the first column of C: an array of shape (steps,).
+        gap: by how many steps two participations of one unit are apart, at least.
+
+    **Guarantee.** Exact where c does not increase and is not negative: then the unit of the first step moves C times
+    the sums the most. Otherwise an upper bound, that of the least such sequence above |c|.
+
+    """
+    import numpy as np
+
+    above = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
+    rows = np.zeros(-(-len(above) // gap) * gap)
+    rows[: len(above)] = above
+    moved = np.cumsum(rows.reshape(-1, gap), axis=0).reshape(-1)[: len(above)]
+    return float(moved @ moved)

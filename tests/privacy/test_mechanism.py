@@ -1,0 +1,67 @@
+"""Mechanisms: what they refuse, and what they are called."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sfumato import SfumatoError
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Tree
+
+
+def banded(*coefficients) -> BandedToeplitz:
+    return BandedToeplitz(noise_multiplier=1.0, coefficients=coefficients)
+
+
+def blt(scales, decays) -> BufferedToeplitz:
+    return BufferedToeplitz(noise_multiplier=1.0, scales=scales, decays=decays)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Tree(noise_multiplier=0.0), "noise_multiplier must be positive"),
+        (lambda: Tree(noise_multiplier=1.0, steps_per_tree=0), "steps_per_tree must be at least 1"),
+        (lambda: Tree(noise_multiplier=1.0, steps_per_tree=5, completed=1), "completed must be true or false, got 1"),  # type: ignore[arg-type]
+        (lambda: Tree(noise_multiplier=1.0, completed=True), "completed must be false where there is one tree"),
+        (lambda: banded(), "coefficients must be a sequence of numbers"),
+        (lambda: banded(0.5, 0.2), "coefficients must begin with 1, got 0.5"),
+        (lambda: banded(1.0, math.nan), "coefficients must be a finite number"),
+        (lambda: banded(1.0, "0.5"), "coefficients must be a finite number"),
+        (lambda: BandedToeplitz(noise_multiplier=-1.0, coefficients=(1.0,)), "noise_multiplier must be positive"),
+        (lambda: BandedToeplitz(noise_multiplier=1.0, coefficients="1"), "coefficients must be a sequence"),  # type: ignore[arg-type]
+        (lambda: blt((), ()), "scales must be a sequence of numbers"),
+        (lambda: blt((0.1,), (0.9, 0.5)), "scales and decays must be equally many and at most 4, got 1 and 2"),
+        (lambda: blt((0.1,) * 5, (0.9, 0.8, 0.7, 0.6, 0.5)), "at most 4, got 5 and 5"),
+        (lambda: blt((0.1, 0.1), (0.9, 0.9)), "decays must lie strictly between 0 and 1 and differ"),
+        (lambda: blt((0.1,), (1.0,)), "decays must lie strictly between 0 and 1"),
+        (lambda: blt((0.1,), (0.0,)), "decays must lie strictly between 0 and 1"),
+    ],
+)
+def test_bad_values_are_refused(make, words):
+    with pytest.raises(SfumatoError, match=words) as error:
+        make()
+    assert error.value.remedy
+
+
+def test_columns_begin_with_one_and_are_cut_to_the_steps():
+    assert list(banded(1, 0.5, 0.25).column(2)) == [1, 0.5]
+    assert list(banded(1, 0.5, 0.25).column(5)) == [1, 0.5, 0.25, 0, 0]
+    assert list(blt((0.5,), (0.5,)).column(1)) == [1]
+    assert blt((0.2, 0.3), (0.9, 0.5)).column(3) == pytest.approx([1, 0.5, 0.2 * 0.9 + 0.3 * 0.5])
+
+
+def test_whole_numbers_and_lists_become_one_form():
+    assert banded(1, 0) == BandedToeplitz(noise_multiplier=1.0, coefficients=[1.0, 0.0])  # type: ignore[arg-type]
+    assert repr(banded(1).coefficients) == "(1.0,)"
+
+
+def test_words():
+    assert Gaussian(noise_multiplier=1.0).words == Gaussian(noise_multiplier=1.0).remark == ""
+    assert Tree(noise_multiplier=1.0).words == "of each node of one tree"
+    assert Tree(noise_multiplier=1.0, steps_per_tree=9, completed=True).words.endswith("for every 9 steps, completed")
+    assert banded(1, 0.5).words == "before it is correlated over 2 steps"
+    assert "by 2 buffers" in blt((0.2, 0.3), (0.9, 0.5)).words
+    for mechanism in (Tree(noise_multiplier=1.0), banded(1, 0.5), blt((0.2,), (0.9,))):
+        assert "less of it than if each step had noise of its own" in mechanism.remark

@@ -1,0 +1,125 @@
+"""Toeplitz-correlated noise: S^2 against all patterns of participation, and figures of the literature."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, FixedOrder, FullBatch, Gaussian, PrivacyPlan
+from sfumato.privacy.theorems.composed_gaussian import OneGaussian
+from sfumato.privacy.theorems.toeplitz import squared_sensitivity
+
+
+def matrix(column: np.ndarray) -> np.ndarray:
+    steps = len(column)
+    return np.array([[column[row - col] if row >= col else 0.0 for col in range(steps)] for row in range(steps)])
+
+
+def patterns(steps: int, gap: int, first: int = 0) -> Iterator[list[int]]:
+    """All sets of steps that are at least `gap` apart."""
+    yield []
+    for step in range(first, steps):
+        for rest in patterns(steps, gap, step + gap):
+            yield [step, *rest]
+
+
+def by_patterns(column: np.ndarray, gap: int) -> float:
+    """The largest ||C u||^2, u of one sign or the other in each step of a pattern."""
+    dense = matrix(column)
+    return max(
+        float(np.sum((dense[:, taken] @ np.array(signs)) ** 2))
+        for taken in patterns(len(column), gap)
+        for signs in itertools.product((-1.0, 1.0), repeat=len(taken))
+    )
+
+
+@given(values=st.lists(st.floats(0, 1), min_size=0, max_size=7), gap=st.integers(1, 8))
+@settings(max_examples=80, deadline=None)
+def test_all_patterns_of_a_falling_column(values, gap):
+    column = np.array([1.0, *sorted(values, reverse=True)])
+    assert squared_sensitivity(column, gap) == pytest.approx(by_patterns(column, gap), rel=1e-12)
+
+
+@given(values=st.lists(st.floats(-1.5, 1.5), min_size=0, max_size=5), gap=st.integers(1, 7))
+@settings(max_examples=80, deadline=None)
+def test_no_pattern_of_any_column_moves_more(values, gap):
+    column = np.array([1.0, *values])
+    assert squared_sensitivity(column, gap) >= by_patterns(column, gap) * (1 - 1e-12)
+
+
+def test_a_rising_column_is_bounded_by_its_running_maximum():
+    assert squared_sensitivity(np.array([1.0, 0.2, -2.0, 0.5]), 2) == 4 + 4 + (2 + 2) ** 2 + (0.5 + 2) ** 2
+
+
+# 2 buffers, optimised for prefix sums over 1,024 steps and 8 participations 128 apart.
+BLT = BufferedToeplitz(noise_multiplier=1.0, decays=(0.98480681, 0.63617939), scales=(0.22230337, 0.27881407))
+
+
+def test_the_row_of_two_buffers():
+    assert squared_sensitivity(BLT.column(1024), 128) == pytest.approx(29.318, abs=5e-4)
+
+
+def test_the_column_of_buffers_is_what_they_hold():
+    """zhat_t = z_t - sum_j scale_j buffer_j, buffer_j <- decay_j buffer_j + zhat_t: so z = C zhat."""
+    buffers, scales, decays = np.zeros(2), np.array(BLT.scales), np.array(BLT.decays)
+    correlated = np.random.default_rng(0).normal(size=50)
+    made = []
+    for value in correlated:
+        made.append(value + scales @ buffers)
+        buffers = decays * buffers + value
+    assert matrix(BLT.column(50)) @ correlated == pytest.approx(np.array(made))
+
+
+@given(steps=st.integers(1, 60), gap=st.integers(1, 30), bands=st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_more_steps_and_more_participations_never_cost_less(steps, gap, bands):
+    """Square-root coefficients."""
+    column = np.zeros(steps + 1)
+    column[:bands] = np.cumprod([1, *((2 * k - 1) / (2 * k) for k in range(1, bands))])[: steps + 1]
+    here = squared_sensitivity(column[:-1], gap)
+    assert squared_sensitivity(column, gap) >= here
+    assert squared_sensitivity(column[:-1], gap + 1) <= here * (1 + 1e-12)
+    times = -(-steps // gap)
+    if bands <= gap:
+        assert here <= times * (column @ column) * (1 + 1e-12)
+
+
+def plan(participation, mechanism, steps=60) -> PrivacyPlan:
+    return PrivacyPlan(population=1000, participation=participation, mechanism=mechanism, steps=steps, delta=1e-5)
+
+
+@pytest.mark.parametrize("participation", [FullBatch(), FixedOrder(batch_size=100), FixedOrder(batch_size=30)])
+def test_one_band_is_independent_noise(participation):
+    banded = BandedToeplitz(noise_multiplier=5.0, coefficients=(1.0,))
+    independent = plan(participation, Gaussian(noise_multiplier=5.0))
+    assert plan(participation, banded).epsilon() == pytest.approx(independent.epsilon(), rel=1e-12)
+    gap = participation.gap(1000)
+    times = sum(step % gap == 0 for step in range(60))
+    assert independent.epsilon() == pytest.approx(OneGaussian(precision=times / 25).epsilon(1e-5), rel=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", [BLT, BandedToeplitz(noise_multiplier=1.0, coefficients=(1.0, 0.5, 0.375))])
+def test_a_prefix_has_a_loss_of_its_own(mechanism):
+    whole = plan(FixedOrder(batch_size=100), mechanism).with_noise(5.0)
+    part = plan(FixedOrder(batch_size=100), mechanism, steps=25).with_noise(5.0)
+    assert whole.epsilon(steps=25) == part.epsilon() < whole.epsilon()
+    expected = squared_sensitivity(mechanism.column(60), 10) / 25
+    assert whole.loss.parts == (OneGaussian(precision=expected),)
+
+
+@pytest.mark.parametrize(("rho", "exact", "any_zcdp"), [(0.15, 3.4157, 3.5750), (0.0144, 0.9956, 1.0445)])
+def test_rows_of_zero_concentrated_privacy(rho, exact, any_zcdp):
+    part = OneGaussian(precision=2 * rho)
+    assert part.epsilon(1e-10) == pytest.approx(exact, abs=1e-4)
+    loss = plan(FullBatch(), BLT).loss
+    loss = type(loss)(unit=loss.unit, adjacency=loss.adjacency, parts=(part,))
+    assert loss.epsilon(1e-10, accountant="rdp") == pytest.approx(any_zcdp, abs=2e-3)
+
+
+def test_long_runs_are_answered():
+    assert squared_sensitivity(BLT.column(100_000), 391) > squared_sensitivity(BLT.column(50_000), 391)
