@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ Draw = Callable[[int], np.ndarray]
 """Of a step, who takes part in it: ascending record numbers, int64."""
 
 
-def _poisson(plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+def _poisson(rule: Poisson | TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
     def draw(step: int) -> np.ndarray:
         coins = key.generator("sampling", step).random(records)
         return np.flatnonzero(coins < plan.sampling_probability)
@@ -22,45 +23,47 @@ def _poisson(plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Dr
     return draw
 
 
-def _full_batch(plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
     return lambda step: np.arange(records)
 
 
-def _truncated_poisson(plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
-    whole, largest = _poisson(plan, key, records, times), plan.participation.largest
+def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    whole = _poisson(rule, plan, key, records, times)
 
     def draw(step: int) -> np.ndarray:
         drawn = whole(step)
-        if len(drawn) <= largest:
+        if len(drawn) <= rule.largest:
             return drawn
-        return np.sort(key.generator("truncation", step).choice(drawn, largest, replace=False, shuffle=False))
+        generator = key.generator("truncation", step)
+        return np.sort(generator.choice(drawn, rule.largest, replace=False, shuffle=False))
 
     return draw
 
 
-def _cyclic_poisson(plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
-    groups, probability = plan.participation.groups, plan.participation.turn_probability(plan.population)
-    members = _members(key.generator("groups", 0).integers(groups, size=records))
+def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    members = _members(key.generator("groups", 0).integers(rule.groups, size=records))
+    probability = rule.turn_probability(plan.population)
 
     def draw(step: int) -> np.ndarray:
-        group = members(step % groups)
+        group = members(step % rule.groups)
         return group[key.generator("sampling", step).random(len(group)) < probability]
 
     return draw
 
 
-def _fixed_order(plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
-    rule, bins = plan.participation, plan.participation.bins(plan.population)
-    if rule.assignment == "time":
-        return _members(_checked(times, records))
-    if rule.assignment == "position":
-        members = _members(np.arange(records) // rule.batch_size)
-    else:
-        members = _members(key.generator("bins", 0).integers(bins, size=records))
+def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    bins = rule.bins(plan.population)
+    match rule.assignment:
+        case "time":
+            return _members(_checked(times, records))
+        case "position":
+            members = _members(np.arange(records) // rule.batch_size)
+        case "random":
+            members = _members(key.generator("bins", 0).integers(bins, size=records))
     return lambda step: members(step % bins)
 
 
-DRAWS: dict[type[Participation], Callable[[PrivacyPlan, DiceKey, int, object], Draw]] = {
+DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, DiceKey, int, object], Draw]] = {
     Poisson: _poisson,
     FullBatch: _full_batch,
     FixedOrder: _fixed_order,
@@ -106,7 +109,7 @@ class Sampler:
             raise SfumatoError(f"plan must be a PrivacyPlan, got {plan!r}", "give the plan of the run")
         self.plan = plan
         self.records = records
-        self._draw = DRAWS[type(plan.participation)](plan, key, records, times)
+        self._draw = DRAWS[type(plan.participation)](plan.participation, plan, key, records, times)
 
     def draw(self, step: int) -> np.ndarray:
         """The participants of a step: ascending record indices, int64, of any number from none to all."""

@@ -105,7 +105,7 @@ class Noise:
         if state is None:
             if self._rule.buffers(step + 1):
                 raise SfumatoError(
-                    f"the noise of {type(self.mechanism).__name__} hangs together over the steps, and no state is given",
+                    f"the noise of {type(self.mechanism).__name__} remembers earlier steps, and no state is given",
                     "begin with `noise.begin()`, and give each step the state that the step before has returned",
                 )
             return self.add(total, step, NoiseState(step=step))[0]

@@ -1,4 +1,4 @@
-"""Numbers drawn by (step, parameter, block), made into a step's noise and added to its sum, block by block in threads."""
+"""Numbers drawn by (step, parameter, block), made into a step's noise and added to its sum, in threads."""
 
 from __future__ import annotations
 

@@ -49,10 +49,8 @@ class TreeNoise:
         return _merged(levels, (leaves - 1).bit_length(), fresh("completion"), kept)[1]
 
 
-def _merged(
-    levels: Sequence[int], height: int, fresh: np.ndarray, kept: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The node of this height that kept nodes of these lower levels go into, and the change of the prefix's noise."""
+def _merged(levels: Sequence[int], height: int, fresh: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The node of this height that kept nodes of these levels are part of, and the change of the prefix's noise."""
     known = sum(_variance(level) * 4.0 ** (level - height) for level in levels)
     node = fresh
     node *= math.sqrt(_variance(height) - known)
