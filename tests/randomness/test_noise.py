@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from sfumato import DiceKey, Gaussian, Noise, SfumatoError
-from sfumato.randomness.noise import gaussian
+from sfumato.randomness.noise import blocks
 
 SIZE = 40_000
 LIMIT = 5.5
@@ -129,11 +129,11 @@ def test_a_sensitivity_that_bounds_nothing_is_refused(sensitivity):
 
 
 def test_large_parameters_are_drawn_in_blocks_of_their_own_generators():
-    key, count = DiceKey.from_seed(0), gaussian.BLOCK + 4
+    key, count = DiceKey.from_seed(0), blocks.BLOCK + 4
     noise = Noise(Gaussian(noise_multiplier=2.0), sensitivity=0.5, key=key)
     found = noise.add({"a": torch.zeros(4, count // 4)}, 3)["a"].flatten()
-    first = key.generator("noise", 3, "a").standard_normal(gaussian.BLOCK)
-    rest = key.generator("noise 1", 3, "a").standard_normal(len(found) - gaussian.BLOCK)
+    first = key.generator("noise", 3, "a").standard_normal(blocks.BLOCK)
+    rest = key.generator("noise 1", 3, "a").standard_normal(len(found) - blocks.BLOCK)
     assert torch.equal(found, torch.from_numpy(np.concatenate([first, rest])).float())
 
 

@@ -1,28 +1,74 @@
-"""Draws who takes part in a step, by the plan's own rule."""
+"""Draws who takes part in a step, by the plan's own rule: one function for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import FullBatch, Participation, Poisson, PrivacyPlan
+from sfumato.privacy import CyclicPoisson, FixedOrder, FullBatch, Participation, Poisson, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness.keys import DiceKey
 
-
-def _poisson(plan: PrivacyPlan, key: DiceKey, records: int, step: int) -> np.ndarray:
-    coins = key.generator("sampling", step).random(records)
-    return np.flatnonzero(coins < plan.sampling_probability)
+Draw = Callable[[int], np.ndarray]
+"""Of a step, who takes part in it: ascending record numbers, int64."""
 
 
-def _full_batch(plan: PrivacyPlan, key: DiceKey, records: int, step: int) -> np.ndarray:
-    return np.arange(records)
+def _poisson(rule: Poisson | TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    def draw(step: int) -> np.ndarray:
+        coins = key.generator("sampling", step).random(records)
+        return np.flatnonzero(coins < plan.sampling_probability)
+
+    return draw
 
 
-DRAWS: dict[type[Participation], Callable[[PrivacyPlan, DiceKey, int, int], np.ndarray]] = {
+def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    return lambda step: np.arange(records)
+
+
+def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    whole = _poisson(rule, plan, key, records, times)
+
+    def draw(step: int) -> np.ndarray:
+        drawn = whole(step)
+        if len(drawn) <= rule.largest:
+            return drawn
+        generator = key.generator("truncation", step)
+        return np.sort(generator.choice(drawn, rule.largest, replace=False, shuffle=False))
+
+    return draw
+
+
+def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    members = _members(key.generator("groups", 0).integers(rule.groups, size=records))
+    probability = rule.turn_probability(plan.population)
+
+    def draw(step: int) -> np.ndarray:
+        group = members(step % rule.groups)
+        return group[key.generator("sampling", step).random(len(group)) < probability]
+
+    return draw
+
+
+def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    bins = rule.bins(plan.population)
+    match rule.assignment:
+        case "time":
+            return _members(_checked(times, records))
+        case "position":
+            members = _members(np.arange(records) // rule.batch_size)
+        case "random":
+            members = _members(key.generator("bins", 0).integers(bins, size=records))
+    return lambda step: members(step % bins)
+
+
+DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, DiceKey, int, object], Draw]] = {
     Poisson: _poisson,
     FullBatch: _full_batch,
+    FixedOrder: _fixed_order,
+    CyclicPoisson: _cyclic_poisson,
+    TruncatedPoisson: _truncated_poisson,
 }
 
 
@@ -33,10 +79,24 @@ class Sampler:
         plan: who takes part, and of how many.
         key: the run key.
         records: how many records there really are; each of them has the plan's probability, whatever N was declared.
+        times: the step of each record by its own time stamp, whole numbers from 0, (records,); needed by a fixed order
+            by time and not read by any other rule. A record whose step is none of the plan's takes no part.
 
-    **Guarantee.** Under `Poisson` each record's coin in each step is independent of all other records and steps, and
-    comes up with the plan's probability (to one part in 2^53). Batches have random sizes; an empty one is returned like
-    any other. The draw is a function of (key, step), so a replayed step has the same participants.
+    **Guarantee.** The draw is a function of (key, step), so a replayed step has the same participants; what a record's
+    own participation depends on is the key, its number and, by time, its own time stamp, never another record, but for
+    the cut of `TruncatedPoisson`. Batches have random sizes; an empty one is returned like any other.
+
+    - `Poisson`: each record's coin in each step is independent of all other records and steps, and comes up with the
+      plan's probability (to one part in 2^53).
+    - `TruncatedPoisson`: the same; if more than `largest` come up, a subset of that size of which each is equally
+      likely, independent of the coins.
+    - `CyclicPoisson`: each record's group is an independent uniform draw for its number; its coin in each step of that
+      group's turn is independent of all else, and comes up with `turn_probability`.
+    - `FixedOrder`, random: each record's bin is an independent uniform draw for its number, drawn once for all epochs,
+      so its participations are exactly `bins` steps apart. By position: bin i holds the records i B to (i + 1) B, and
+      those beyond the last bin take no part. By time: a record takes part in its own step and no other.
+
+    Bins and groups are as secret as the key, from which they are drawn again whenever they are needed.
 
     >>> plan = PrivacyPlan.calibrate(examples=10, batch_size=3, steps=9, noise_multiplier=1.0, delta=1e-5)
     >>> sampler = Sampler(plan, DiceKey.from_seed(0), records=10)
@@ -44,14 +104,37 @@ class Sampler:
     True
     """
 
-    def __init__(self, plan: PrivacyPlan, key: DiceKey, *, records: int):
+    def __init__(self, plan: PrivacyPlan, key: DiceKey, *, records: int, times: object = None):
         if type(getattr(plan, "participation", None)) not in DRAWS:
             raise SfumatoError(f"plan must be a PrivacyPlan, got {plan!r}", "give the plan of the run")
         self.plan = plan
         self.records = records
-        self._key = key
-        self._draw = DRAWS[type(plan.participation)]
+        self._draw = DRAWS[type(plan.participation)](plan.participation, plan, key, records, times)
 
     def draw(self, step: int) -> np.ndarray:
         """The participants of a step: ascending record indices, int64, of any number from none to all."""
-        return self._draw(self.plan, self._key, self.records, step)
+        return self._draw(step)
+
+
+def _members(places: np.ndarray) -> Draw:
+    """Of a place, the records that are there."""
+    order = np.argsort(places, kind="stable")
+    ends = places[order]
+
+    def at(place: int) -> np.ndarray:
+        start, end = np.searchsorted(ends, (place, place + 1))
+        return order[start:end].copy()
+
+    return at
+
+
+def _checked(times: object, records: int) -> np.ndarray:
+    remedy = "give `times`, the step of each record by its own time stamp, as whole numbers from 0"
+    if times is None:
+        raise SfumatoError("the plan's fixed order goes by time, and the records have no `times`", remedy)
+    steps = np.asarray(times)
+    if steps.shape != (records,) or steps.dtype.kind not in "iu":
+        raise SfumatoError(f"`times` must be {records} whole numbers, got {steps.dtype} of shape {steps.shape}", remedy)
+    if records and steps.min() < 0:
+        raise SfumatoError(f"`times` must not be negative, got {steps.min()}", remedy)
+    return steps.astype(np.int64)

@@ -34,7 +34,7 @@ def estimate(job: PrivateJob) -> Estimate:
     job.gradient(inputs[:1], targets[:1])
     each = _seconds(job, lambda: job.gradient(inputs, targets)) / count
     noise = Noise(job.plan.mechanism, sensitivity=1.0, key=DiceKey.fresh())
-    drawing = _seconds(job, lambda: noise.add(job.gradient.zeros(), 0))
+    drawing = _seconds(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return Estimate(
         seconds=job.plan.steps * (each * job.plan.expected_batch_size + drawing) + _trunk_seconds(job),
         activation_bytes=job.gradient.bytes_per_example(job.input_shape) * count,

@@ -1,0 +1,62 @@
+"""Noise of a banded Toeplitz matrix: forward substitution over the steps, in a ring of buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sfumato.privacy.mechanism import BandedToeplitz
+from sfumato.randomness.noise.blocks import Fresh
+
+AHEAD = 8
+"""For so many steps what lies before them is taken off at once. States in checkpoints hang on this number."""
+SMALL = 1 << 18
+"""So many multiplications a BLAS does in the thread that asks for them; these threads are our own."""
+
+
+class BandedToeplitzNoise:
+    """C^-1 z, by forward substitution (Choquette-Choo et al. 2023, arXiv 2306.08153, algorithm 9):
+
+        zhat_t = z_t - sum_{j=1}^{b-1} c_j zhat_{t-j}
+
+    with b - 1 buffers: zhat of step t lies in buffer t mod (b - 1), in the place of the one that is no longer needed.
+    Reading all of them in every step is what would take the time. So they are read once for the next `AHEAD` steps: for
+    each of these the part of the sum that is known by then is left in the buffer that the step itself will take.
+    """
+
+    def __init__(self, mechanism: BandedToeplitz):
+        self._coefficients = np.array(mechanism.coefficients)
+        self._count = len(mechanism.coefficients) - 1
+        self._ahead = min(AHEAD, self._count)
+
+    def buffers(self, steps: int) -> int:
+        """One less than there are bands."""
+        return self._count if steps else 0
+
+    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+        """zhat of the step."""
+        noise = fresh("noise")
+        if not self._count:
+            return noise
+        begun = step - step % self._ahead
+        if step == begun:
+            self._look_ahead(step, kept)
+        place = step % self._count
+        noise -= kept[place]
+        for earlier in range(begun, step):
+            noise -= self._coefficients[step - earlier] * kept[earlier % self._count]
+        kept[place] = noise
+        return noise
+
+    def _look_ahead(self, step: int, kept: np.ndarray) -> None:
+        """What steps before this one take off the noise of this one and the next, in the buffers of these."""
+        coming = step + np.arange(self._ahead)
+        past = step - 1 - np.arange(self._count)
+        distance = coming[:, None] - past
+        weights = np.zeros((self._ahead, self._count))
+        weights[:, past % self._count] = np.where(
+            distance <= self._count, self._coefficients[np.minimum(distance, self._count)], 0.0
+        )
+        width = max(1, SMALL // weights.size)
+        for start in range(0, kept.shape[1], width):
+            columns = kept[:, start : start + width]
+            columns[coming % self._count] = weights @ columns

@@ -1,0 +1,67 @@
+"""Tree aggregation with Honaker's estimator: the noise of a prefix sum is that of a few nodes of a binary tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sfumato.privacy.mechanism import Tree
+from sfumato.randomness.noise.blocks import Fresh
+
+
+class TreeNoise:
+    """The noise of a step is N_t - N_{t-1}, N_t that of the prefix sum (Honaker 2015; Kairouz et al. 2021, section 3):
+
+        node of height h = fresh + (left + right) / 2,     of variance  v_h = 2 - 2^-h
+        N_t = sum over the complete subtrees that the first t leaves consist of:  node / v_h
+
+    Buffer h holds the last complete node of height h. The step after `position` leaves completes one node, whose height
+    is the number of ones that `position` ends with in binary; those of the heights below become part of it.
+
+    **Guarantee.** The fresh numbers of all nodes that one step completes reach no release but through the highest of
+    these, so they are drawn as one Gaussian of the same variance: the joint law of all N_t is that of a tree with a
+    number of its own in each node. Trees after a restart have numbers of their own, and so has a completion, whose
+    noise enters with the first step of the tree that follows.
+    """
+
+    def __init__(self, mechanism: Tree):
+        self._leaves, self._completed = mechanism.steps_per_tree, mechanism.completed
+
+    def buffers(self, steps: int) -> int:
+        """One for each height that there has been."""
+        return min(steps, self._leaves or steps).bit_length()
+
+    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+        """N_t - N_{t-1}, in standard deviations of a node."""
+        position = step % self._leaves if self._leaves else step
+        height = (~position & (position + 1)).bit_length() - 1
+        node, noise = _merged(range(height), height, fresh("noise"), kept)
+        if self._leaves and self._completed and step and not position:
+            noise += self._completion(self._leaves, fresh, kept)
+        kept[height] = node
+        return noise
+
+    def _completion(self, leaves: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+        """By how much the finished tree's noise changes when virtual leaves fill it up to a power of two."""
+        levels = [level for level in range(leaves.bit_length()) if leaves >> level & 1]
+        return _merged(levels, (leaves - 1).bit_length(), fresh("completion"), kept)[1]
+
+
+def _merged(levels: Sequence[int], height: int, fresh: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The node of this height that kept nodes of these levels are part of, and the change of the prefix's noise."""
+    known = sum(_variance(level) * 4.0 ** (level - height) for level in levels)
+    node = fresh
+    node *= math.sqrt(_variance(height) - known)
+    change = np.zeros_like(node)
+    for level in levels:
+        node += 2.0 ** (level - height) * kept[level]
+        change -= kept[level] / _variance(level)
+    change += node / _variance(height)
+    return node, change
+
+
+def _variance(height: int) -> float:
+    """Of a merged node; what it says of its leaves' sum, node / variance, has the variance 1 / (2 - 2^-height)."""
+    return 2 - 2.0**-height

@@ -1,0 +1,265 @@
+"""Draws of fixed orders, cyclic and truncated Poisson: gaps, uniform bins, the coins' law, a cut without favour."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sfumato import DiceKey, Sampler, SfumatoError
+from sfumato.privacy.participation import CyclicPoisson, FixedOrder, Participation, Poisson, TruncatedPoisson
+
+LIMIT, TAIL = 5.5, 1e-6
+
+
+def sampler(rule: Participation, population: int, *, records: int | None = None, seed: int = 0, times: Any = None):
+    """What the draws read of a plan; which mechanism goes with a rule is the theorems' matter."""
+    plan: Any = SimpleNamespace(
+        participation=rule,
+        population=population,
+        sampling_probability=rule.probability(population),
+        expected_batch_size=rule.expected_batch_size(population),
+    )
+    key = DiceKey.from_seed(seed)
+    return Sampler(plan, key, records=population if records is None else records, times=times)
+
+
+def table(rule: Participation, population: int, steps: int, **options: Any) -> np.ndarray:
+    """bool (steps, records): who took part when."""
+    drawing = sampler(rule, population, **options)
+    found = np.zeros((steps, drawing.records), bool)
+    for step in range(steps):
+        indices = drawing.draw(step)
+        assert indices.dtype == np.int64
+        assert (np.diff(indices) > 0).all()
+        found[step, indices] = True
+    return found
+
+
+def z_of(successes: float, trials: int, probability: float) -> float:
+    return (successes - trials * probability) / math.sqrt(trials * probability * (1 - probability))
+
+
+def uniform(cells: np.ndarray, count: int) -> bool:
+    return bool(stats.chisquare(np.bincount(cells, minlength=count)).pvalue > TAIL)
+
+
+# -- fixed order ---------------------------------------------------------------------------------------------------
+
+
+@given(
+    population=st.integers(1, 60),
+    batch_size=st.integers(1, 60),
+    more=st.integers(-30, 30),
+    assignment=st.sampled_from(["random", "position"]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=100, deadline=None)
+def test_participations_of_a_record_are_exactly_as_far_apart_as_there_are_bins(
+    population, batch_size, more, assignment, seed
+):
+    rule = FixedOrder(batch_size=min(batch_size, population), assignment=assignment)
+    bins = -(-population // rule.batch_size)
+    drawn = table(rule, population, 3 * bins, records=max(0, population + more), seed=seed)
+    for record, taken in enumerate(drawn.T):
+        steps = np.flatnonzero(taken)
+        if assignment == "position" and record >= bins * rule.batch_size:
+            assert not len(steps)
+        else:
+            assert len(steps) == 3
+            assert np.diff(steps).tolist() == [bins, bins]
+
+
+def bins_of(records: int, bins: int, seed: int = 0, batch_size: int = 10) -> np.ndarray:
+    """Each record's bin; 10 bins of 10 unless told."""
+    return table(FixedOrder(batch_size=batch_size), batch_size * bins, bins, records=records, seed=seed).argmax(0)
+
+
+def test_bins_are_uniform_and_independent():
+    found, bins = bins_of(40_000, 7), 7
+    assert uniform(found, bins)
+    for far in (1, 2, bins, 10, 1000):
+        assert uniform(found[far:] * bins + found[:-far], bins**2), far
+    assert uniform(np.arange(len(found)) % bins * bins + found, bins**2)
+    assert uniform(bins_of(40_000, 7, seed=1) * bins + found, bins**2)
+    assert not uniform(np.where(found == 3, 2, found), bins)
+    assert not uniform((np.arange(len(found)) % bins) * (bins + 1) % bins**2, bins**2)
+
+
+def test_bins_sizes_vary_as_independent_draws_do():
+    """Bins of equal size would hold for zero-out alone."""
+    sizes = np.array([np.bincount(bins_of(60, 6, seed), minlength=6) for seed in range(600)])
+    expected = 60 / 6 * (1 - 1 / 6)
+    assert abs(sizes.var(0) / expected - 1).max() < LIMIT * math.sqrt(2 / 600)
+    assert sizes.sum(1).tolist() == [60] * 600
+
+
+@pytest.mark.parametrize("rule", [FixedOrder(batch_size=20), CyclicPoisson(batch_size=20, groups=3)])
+def test_another_record_moves_nobody_else(rule):
+    few, more = (table(rule, 100, 40, records=records) for records in (99, 100))
+    assert (few == more[:, :99]).all()
+
+
+def test_by_position_bins_follow_each_other():
+    drawing = sampler(FixedOrder(batch_size=4, assignment="position"), 10, records=14)
+    assert [drawing.draw(step).tolist() for step in range(4)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10, 11],
+        [0, 1, 2, 3],
+    ]
+    short = sampler(FixedOrder(batch_size=4, assignment="position"), 10, records=5)
+    assert [short.draw(step).tolist() for step in range(3)] == [[0, 1, 2, 3], [4], []]
+
+
+def test_by_time_each_record_takes_part_in_its_own_step_alone():
+    times = [2, 0, 1, 2, 7, 0]
+    drawing = sampler(FixedOrder(batch_size=2, assignment="time"), 6, times=times)
+    drawn = [drawing.draw(step).tolist() for step in range(9)]
+    assert drawn == [[1, 5], [2], [0, 3], [], [], [], [], [4], []]
+    fewer = sampler(FixedOrder(batch_size=2, assignment="time"), 6, records=5, times=np.array(times[:5], np.uint8))
+    assert [fewer.draw(step).tolist() for step in range(3)] == [[1], [2], [0, 3]]
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (None, "the records have no times"),
+        ([0, 1], r"times must be 3 whole numbers, got int64 of shape \(2,\)"),
+        ([0.0, 1.0, 2.0], "times must be 3 whole numbers, got float64"),
+        ([True, False, True], "times must be 3 whole numbers, got bool"),
+        ([[0], [1], [2]], "times must be 3 whole numbers"),
+        (["0", "1", "2"], "times must be 3 whole numbers"),
+        ([0, -1, 2], "times must not be negative, got -1"),
+    ],
+)
+def test_times_that_are_none_are_refused(times, words):
+    with pytest.raises(SfumatoError, match=words):
+        sampler(FixedOrder(batch_size=2, assignment="time"), 3, times=times)
+
+
+# -- cyclic Poisson ------------------------------------------------------------------------------------------------
+
+CYCLIC = CyclicPoisson(batch_size=20, groups=3)  # of 100: a turn's probability is 0.6
+
+
+def test_a_record_takes_part_in_its_group_s_turns_alone():
+    turns = table(CYCLIC, 100, 3 * 40).reshape(40, 3, 100).any(0)
+    assert (turns.sum(0) == 1).all()
+
+
+def test_groups_are_uniform_and_independent():
+    found = table(CyclicPoisson(batch_size=10, groups=5), 50, 5, records=20_000).argmax(0)
+    everyone = CyclicPoisson(batch_size=10, groups=5)
+    assert sampler(everyone, 50).plan.participation.turn_probability(50) == 1
+    assert uniform(found, 5)
+    for far in (1, 5, 10):
+        assert uniform(found[far:] * 5 + found[:-far], 25)
+    assert uniform(np.arange(len(found)) % 5 * 5 + found, 25)
+    other = table(everyone, 50, 5, records=20_000, seed=1).argmax(0)
+    assert uniform(other * 5 + found, 25)
+
+
+def test_in_a_turn_each_record_has_a_coin_of_its_own():
+    turns, records = 1000, 60
+    drawn = table(CYCLIC, 100, 3 * turns, records=records)
+    group = drawn.reshape(turns, 3, records).any(0).argmax(0)
+    coins = drawn.reshape(turns, 3, records)[:, group, np.arange(records)]
+    assert all(abs(z_of(count, turns, 0.6)) < LIMIT for count in coins.sum(0))
+    assert abs(z_of(coins.sum(), coins.size, 0.6)) < LIMIT
+    assert abs(z_of(coins.sum(), coins.size, 0.58)) > LIMIT
+    off, scale = coins - 0.6, 0.6 * 0.4 * math.sqrt(turns)
+    assert np.abs(np.triu(off.T @ off, 1)).max() / scale < LIMIT
+    for far in (1, 2, 3):
+        assert np.abs((off[far:] * off[:-far]).sum(0)).max() / scale < LIMIT
+
+
+def test_the_coins_that_come_up_are_those_below_the_turn_s_probability():
+    key, groups = DiceKey.from_seed(0), DiceKey.from_seed(0).generator("groups", 0).integers(7, size=100_000)
+    drawing = sampler(CyclicPoisson(batch_size=50, groups=7), 1000, records=100_000)
+    for step in (0, 3, 17):
+        group = np.flatnonzero(groups == step % 7)
+        coins = key.generator("sampling", step).random(len(group))
+        assert drawing.draw(step).tolist() == group[coins < 0.35].tolist()
+
+
+# -- truncated Poisson ---------------------------------------------------------------------------------------------
+
+
+@given(population=st.integers(2, 60), batch=st.integers(1, 59), more=st.integers(0, 20), seed=st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_a_cut_leaves_some_of_those_who_came_up_and_small_batches_whole(population, batch, more, seed):
+    batch = min(batch, population - 1)
+    rule = TruncatedPoisson(batch_size=batch, largest=batch + more)
+    whole = table(Poisson(batch_size=batch), population, 20, seed=seed)
+    drawn = table(rule, population, 20, seed=seed)
+    assert (drawn <= whole).all()
+    assert (drawn.sum(1) == np.minimum(whole.sum(1), batch + more)).all()
+
+
+def test_of_those_who_came_up_each_subset_is_equally_likely():
+    steps, records, largest = 20_000, 6, 3
+    rule = TruncatedPoisson(batch_size=3, largest=largest)
+    drawn = table(rule, 5, steps, records=records)
+    whole = table(Poisson(batch_size=3), 5, steps, records=records)
+    for size in (4, 5, 6):
+        for came in combinations(range(records), size):
+            rows = drawn[(whole.sum(1) == size) & whole[:, came].all(1)]
+            subsets = list(combinations(came, largest))
+            counts = [(rows[:, subset].all(1)).sum() for subset in subsets]
+            assert len(rows) > 300
+            assert sum(counts) == len(rows)
+            assert stats.chisquare(counts).pvalue > TAIL, came
+
+
+def test_cuts_of_one_step_say_nothing_of_another_s():
+    rule = TruncatedPoisson(batch_size=99, largest=99)
+    drawn = table(rule, 100, 2000, records=200)
+    off = drawn - drawn.mean()
+    scale = drawn.mean() * (1 - drawn.mean()) * math.sqrt(2000)
+    assert np.abs((off[1:] * off[:-1]).sum(0)).max() / scale < LIMIT
+    assert np.abs(z_of(drawn.sum(0), 2000, drawn.mean())).max() < LIMIT
+
+
+# -- all of them ---------------------------------------------------------------------------------------------------
+
+RULES = [
+    FixedOrder(batch_size=20),
+    FixedOrder(batch_size=20, assignment="position"),
+    CYCLIC,
+    TruncatedPoisson(batch_size=20, largest=22),
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_replayed_step_has_the_same_participants_in_any_order(rule):
+    one, again = sampler(rule, 100), sampler(rule, 100)
+    drawn = [one.draw(step).tolist() for step in range(20)]
+    assert [again.draw(step).tolist() for step in reversed(range(20))] == drawn[::-1]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if getattr(rule, "assignment", "") != "position"])
+def test_another_key_draws_others(rule):
+    assert table(rule, 100, 5).tolist() != table(rule, 100, 5, seed=1).tolist()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_done_to_a_draw_does_not_touch_the_next(rule):
+    drawing = sampler(rule, 100)
+    first = drawing.draw(1)
+    kept = first.copy()
+    first[:] = 0
+    assert drawing.draw(1).tolist() == kept.tolist()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_there_may_be_no_records(rule):
+    drawing = sampler(rule, 100, records=0)
+    assert [len(drawing.draw(step)) for step in range(6)] == [0] * 6
