@@ -29,13 +29,26 @@ def blt_coefficients(scales: Sequence[float], decays: Sequence[float], steps: in
     return np.append(1.0, powers @ np.asarray(scales))
 
 
+def blt_inverse(scales: Sequence[float], decays: Sequence[float], steps: int) -> Array:
+    """The first n coefficients of C^-1, as the buffers make them: in O(n) for each buffer.
+
+    >>> blt_inverse([0.5], [0.5], 4).tolist()
+    [1.0, -0.5, 0.0, 0.0]
+    """
+    poles = np.poly(decays)
+    zeros = poles.copy()
+    for index, scale in enumerate(scales):
+        zeros[1:] += scale * np.poly(np.delete(decays, index))
+    return _times(list(poles), list(zeros), np.eye(1, steps)[0])
+
+
 def optimal_blt(workload: Workload, buffers: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The scales and decays of the BLT with the least error, the slowest decay first.
 
-    McMahan et al. 2024 (arXiv 2404.16706 and 2408.08868), here for any momentum, schedule and separation. As a power
-    series C = prod_j (1 - zero_j x) / (1 - decay_j x), and C^-1 is the same upside down. Decays and zeros alternate
-    below 1, decay_1 > zero_1 > decay_2 > ... > 0: that is, all scales of C are positive and those of C^-1 negative
-    (McMahan and Pillutla 2025, arXiv 2504.21413, theorem 1), and both are stable.
+    Dvijotham et al. 2024 (arXiv 2404.16706) and McMahan et al. 2024 (arXiv 2408.08868), here for any momentum, schedule
+    and separation. As a power series C = prod_j (1 - zero_j x) / (1 - decay_j x), and C^-1 is the same upside down.
+    Decays and zeros alternate below 1, decay_1 > zero_1 > decay_2 > ... > 0: that is, all scales of C are positive and
+    those of C^-1 negative (McMahan and Pillutla 2025, arXiv 2504.21413, theorem 1), and both are stable.
 
     Args:
         workload: what it is optimised for.
@@ -95,14 +108,19 @@ def _loss(objective: Objective, point: Array) -> tuple[float, Array]:
     roots = 1 - gaps
     coefficients = inverse = np.eye(1, objective.workload.steps)[0]
     for decay, zero in roots.reshape(-1, 2):
-        coefficients = lfilter([1.0, -zero], [1.0, -decay], coefficients)
-        inverse = lfilter([1.0, -decay], [1.0, -zero], inverse)
+        coefficients = _times([1.0, -zero], [1.0, -decay], coefficients)
+        inverse = _times([1.0, -decay], [1.0, -zero], inverse)
     value, by_coefficients, by_inverse = objective(coefficients, inverse)
     by_root = np.empty_like(roots)
     for index, root in enumerate(roots):
-        moved, back = lfilter([0.0, 1.0], [1.0, -root], np.stack([coefficients, inverse]))
+        moved, back = _times([0.0, 1.0], [1.0, -root], np.stack([coefficients, inverse]))
         by_root[index] = (-1) ** index * (by_coefficients @ moved - by_inverse @ back)
     return value, np.cumsum(-by_root * gaps) * (1 - ratios)
+
+
+def _times(numerator: list[float], denominator: list[float], series: Array) -> Array:
+    """A power series times a quotient of polynomials."""
+    return lfilter(numerator, denominator, series)  # pyright: ignore[reportReturnType]
 
 
 def _polished(objective: Objective, point: Array) -> Array:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
+from numpy.fft import irfft, rfft
+from numpy.typing import NDArray
+from scipy.fft import next_fast_len
 
 from sfumato.privacy.factorisation.weights import Array, rates_of, with_momentum
 from sfumato.privacy.factorisation.workload import Workload
@@ -79,15 +81,13 @@ def _from_the_end(values: Array) -> Array:
     return np.cumsum(values[::-1])[::-1]
 
 
-def _straight(rates: Array, pieces: int) -> tuple[Array, Array, Array]:
+def _straight(rates: Array, pieces: int) -> tuple[NDArray[np.int64], Array, Array]:
     """Where the pieces begin, and the polygon's rate and slope at every step; pieces are split where they miss most."""
     first = [0]
-    for _ in range(pieces):
-        line, slopes = _lines(rates, first)
-        missed = np.abs(rates - line)
-        if missed.max() <= 1e-12 * rates.max() or len(first) == pieces:
-            break
+    line, slopes = _lines(rates, first)
+    while len(first) < pieces and (missed := np.abs(rates - line)).max() > 1e-12 * rates.max():
         first = sorted({*first, int(missed.argmax())})
+        line, slopes = _lines(rates, first)
     return np.array(first), line, slopes
 
 

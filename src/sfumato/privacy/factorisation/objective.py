@@ -16,14 +16,13 @@ Loss = Callable[[Array], tuple[float, Array]]
 
 _PIECES = 16
 """How many straight pieces stand for a schedule: an error in the loss moves the least loss by its square only."""
-_DIGITS = 9
 
 
 class Objective:
     """ln(||A C^-1||_F / sqrt(n) * S): the noise in the weights over all steps, at equal privacy.
 
-    The factorisation of McMahan et al. and Choquette-Choo et al. 2023 (arXiv 2306.08153), here for C Toeplitz. It does
-    not change when C is multiplied by a number.
+    For prefix sums what Choquette-Choo et al. 2023 (arXiv 2306.08153) and McMahan et al. 2024 (arXiv 2408.08868)
+    minimise. It does not change when C is multiplied by a number.
     """
 
     def __init__(self, workload: Workload):
@@ -53,14 +52,14 @@ def least(loss: Loss, start: Array, *, tolerance: float, reach: float | None = N
 
 def polished(loss: Loss, point: Array) -> Array:
     """The zero of the gradient beside a point near the least, to rounding: there the last digits come to rest."""
-    gradient = np.abs(loss(point)[1]).max()
-    try:
-        closer = newton_krylov(lambda where: loss(where)[1], point, f_tol=1e-12, maxiter=8)
-    except (NoConvergence, ValueError, ArithmeticError):
-        return point
-    return closer if np.abs(loss(closer)[1]).max() <= gradient else point
+    with np.errstate(all="ignore"):
+        try:
+            closer = newton_krylov(lambda where: loss(where)[1], point, f_tol=1e-12, maxiter=8)
+        except (NoConvergence, ValueError, ArithmeticError):
+            return point
+        return closer if np.abs(loss(closer)[1]).max() <= np.abs(loss(point)[1]).max() else point
 
 
 def rounded(values: Array) -> tuple[float, ...]:
-    """Nine significant digits: what machines agree on."""
-    return tuple(float(f"{value:.{_DIGITS}g}") for value in values)
+    """Nine significant digits, which the same search reaches on any machine."""
+    return tuple(float(f"{value:.9g}") for value in values)

@@ -13,6 +13,7 @@ from sfumato.privacy.factorisation.mean_square import MeanSquare
 from sfumato.privacy.factorisation.weights import Array, NoiseInWeights, rows
 from sfumato.privacy.factorisation.workload import Workload
 
+
 def square_root(bands: int, *, momentum: float = 0.0) -> Array:
     """The first coefficients of A^(1/2): c_0 = 1, c_k = c_{k-1} (2k - 1) / 2k, times the same in powers of momentum.
 
@@ -71,6 +72,11 @@ def toeplitz_noise(workload: Workload, inverse: Array) -> NoiseInWeights:
     Args:
         inverse: the first n coefficients of C^-1; (1, 0, 0, ...) for independent noise.
     """
+    if len(inverse) != workload.steps:
+        raise SfumatoError(
+            f"inverse must hold {workload.steps} coefficients, one for each step, got {len(inverse)}",
+            "compute it with `inverse(coefficients, steps)`",
+        )
     mean_square, _ = MeanSquare(workload)(inverse)
     (last,) = rows(workload, [workload.steps - 1])
     final = fftconvolve(last[::-1], inverse)[: workload.steps]
