@@ -1,0 +1,13 @@
+from .banded import optimal_banded as optimal_banded
+from .blt import blt_coefficients as blt_coefficients
+from .blt import blt_inverse as blt_inverse
+from .blt import optimal_blt as optimal_blt
+from .toeplitz import inverse as inverse
+from .toeplitz import sensitivity as sensitivity
+from .toeplitz import square_root as square_root
+from .toeplitz import toeplitz_covariance as toeplitz_covariance
+from .toeplitz import toeplitz_noise as toeplitz_noise
+from .tree import tree_covariance as tree_covariance
+from .tree import tree_noise as tree_noise
+from .weights import NoiseInWeights as NoiseInWeights
+from .workload import Workload as Workload

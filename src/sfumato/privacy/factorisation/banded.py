@@ -1,0 +1,104 @@
+"""The optimal banded Toeplitz factorisation."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.signal import fftconvolve
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy.factorisation.objective import Loss, Objective, polished, rounded
+from sfumato.privacy.factorisation.toeplitz import inverse, square_root
+from sfumato.privacy.factorisation.weights import Array
+from sfumato.privacy.factorisation.workload import Workload
+
+_EVALUATIONS = 1000
+_SETTLED = 1e-14
+_REMEMBERED = 8
+
+
+def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
+    """The coefficients c_0 = 1, c_1, ..., c_{bands-1} of the banded Toeplitz C with the least error.
+
+    Choquette-Choo et al. 2023 (arXiv 2306.08153), Toeplitz as in McKenna 2024 (arXiv 2405.15913), here for any
+    momentum, schedule and separation.
+
+    Args:
+        workload: what it is optimised for; `separation = steps` for the amplified mechanism.
+        bands: number of coefficients, from 1 to the number of steps.
+
+    **Guarantee.** They are non-negative and don't increase, as the formula for the sensitivity needs it; so C^-1 is
+    stable as well (Enestroem and Kakeya). The same call gives the same coefficients.
+    """
+    if positive_integer("bands", bands) > workload.steps:
+        raise SfumatoError(
+            f"bands must be at most the number of steps, {workload.steps}, got {bands}", "give fewer bands"
+        )
+    objective = Objective(workload)
+
+    def loss(coefficients: Array) -> tuple[float, Array]:
+        return _loss(objective, coefficients)
+
+    found = _projected_descent(loss, square_root(bands, momentum=workload.momentum))
+    return rounded(_polished(loss, found))
+
+
+def _loss(objective: Objective, coefficients: Array) -> tuple[float, Array]:
+    """The objective in C alone: as C C^-1 = 1, a change dC changes C^-1 by -C^-1 dC C^-1."""
+    inverted = inverse(coefficients, objective.workload.steps)
+    value, by_coefficients, by_inverse = objective(coefficients, inverted)
+    n = len(inverted)
+    twice = fftconvolve(inverted, inverted)[:n]
+    through_inverse = fftconvolve(by_inverse, twice[::-1])[n - 1 : n - 1 + len(coefficients)]
+    return value, by_coefficients - through_inverse
+
+
+def _falling(coefficients: Array) -> Array:
+    """The nearest coefficients that don't increase from c_0 = 1 to 0."""
+    rest = isotonic_regression(coefficients[1:], increasing=False).x if len(coefficients) > 1 else coefficients[1:]
+    return np.append(1.0, np.clip(rest, 0.0, 1.0))
+
+
+def _projected_descent(loss: Loss, point: Array) -> Array:
+    """The least loss among falling coefficients: spectral projected gradients (Birgin, Martinez and Raydan 2000).
+
+    Near the least the loss is curved about evenly in all coefficients, so that some dozens of evaluations are enough.
+    """
+    value, gradient = loss(point)
+    values, length = [value], 1.0
+    for _ in range(_EVALUATIONS):
+        direction = _falling(point - length * gradient) - point
+        slope = float(gradient @ direction)
+        if slope > -_SETTLED:
+            break
+        share = 1.0
+        while (tried := loss(point + share * direction))[0] > max(values[-_REMEMBERED:]) + 1e-4 * share * slope:
+            share /= 2
+            if share < 1e-9:
+                return point
+        step, turn = share * direction, tried[1] - gradient
+        point, (value, gradient) = point + step, tried
+        values.append(value)
+        length = float(np.clip(step @ step / max(step @ turn, 1e-300), 1e-6, 1e3))
+    return point
+
+
+def _polished(loss: Loss, point: Array) -> Array:
+    """The point polished among coefficients that are equal, 1 or 0 where it has them so; never out of order."""
+    level = np.append(0, np.cumsum(np.diff(point) < 0))
+    firsts = np.flatnonzero(np.diff(level, prepend=-1))
+    free = (point[firsts] > 0) & (firsts > 0)
+    if not free.any():
+        return point
+
+    def whole(values: Array) -> Array:
+        by_level = point[firsts]
+        by_level[free] = values
+        return by_level[level]
+
+    def on_levels(values: Array) -> tuple[float, Array]:
+        value, gradient = loss(whole(values))
+        return value, np.add.reduceat(gradient, firsts)[free]
+
+    found = whole(polished(on_levels, point[firsts][free]))
+    return found if np.array_equal(_falling(found), found) else point

@@ -1,0 +1,100 @@
+"""The mean square of A C^-1 over all steps, and its gradient, in O(n log n)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.fft import irfft, rfft
+from numpy.typing import NDArray
+from scipy.fft import next_fast_len
+
+from sfumato.privacy.factorisation.weights import Array, rates_of, with_momentum
+from sfumato.privacy.factorisation.workload import Workload
+
+_PIECES = 64
+
+
+class MeanSquare:
+    """||A C^-1||_F^2 / n for any C^-1 that is lower triangular Toeplitz.
+
+    Let f be the coefficients of C^-1 after momentum. Then A C^-1 [t, s] = sum_{u=s..t} rate_u f_{u-s}, and the sum of
+    the squares is f^T K f with
+
+        K[i, j] = sum_{u>=j} rate_{u-j+i} rate_u (n - u)        for i <= j, and symmetric.
+
+    Where the schedule is made of straight pieces, piece q beginning at step J_q with a jump and a bend,
+
+        rate_u = sum_{J_q<=u} jump_q + bend_q (u - J_q)
+        h(x) = sum_{u>=x} rate_u (n - u)        e(x) = sum_{u>=x} (u - x) rate_u (n - u)
+        K[i, j] = rate_i h(j) + slope_i e(j) + sum_{J_q>i} k_q(j - i)
+        k_q(d) = jump_q h(J_q + d) + bend_q e(J_q + d)
+
+    so that K f takes running sums and, for each piece after the first, one convolution.
+
+    Args:
+        pieces: how many straight pieces stand for the schedule at most.
+
+    **Exactness.** To rounding, for schedules that have no more pieces. Others are cut where a chord misses them most,
+    until there are so many: the root of the mean square is off by 6e-5 for a cosine in 64 pieces, 1e-3 in 16.
+    """
+
+    def __init__(self, workload: Workload, *, pieces: int = _PIECES):
+        n, self.momentum = workload.steps, workload.momentum
+        first, self.rates, self.slopes = _straight(rates_of(workload), pieces)
+        bends = np.diff(self.slopes[first], prepend=0.0)
+        ended = self.rates[first[1:] - 1] + self.slopes[first[1:] - 1]
+        jumps = self.rates[first] - np.append(0.0, ended)
+        self.h = _from_the_end(self.rates * np.arange(n, 0, -1.0))
+        self.e = _from_the_end(self.h) - self.h
+        shifted = np.minimum(first[1:, None] + np.arange(n), n)
+        kernels = jumps[1:, None] * np.append(self.h, 0.0)[shifted] + bends[1:, None] * np.append(self.e, 0.0)[shifted]
+        self.before = np.arange(n) < first[1:, None]
+        self.length = next_fast_len(2 * n, real=True)
+        self.spectra = rfft(kernels, self.length) if len(kernels) else None
+        self.diagonal = self.rates * self.h + self.slopes * self.e + (self.before * kernels[:, :1]).sum(0)
+
+    def __call__(self, inverse: Array) -> tuple[float, Array]:
+        """The mean square and its gradient in the n coefficients of C^-1."""
+        n = len(inverse)
+        response = with_momentum(inverse, self.momentum)
+        product = self._upper(response) + self._lower(response) - self.diagonal * response
+        gradient = with_momentum(product[::-1], self.momentum)[::-1]
+        return float(response @ product) / n, 2 * gradient / n
+
+    def _upper(self, f: Array) -> Array:
+        """sum_{j>=i} K[i, j] f_j for every i."""
+        found = self.rates * _from_the_end(self.h * f) + self.slopes * _from_the_end(self.e * f)
+        if self.spectra is not None:
+            correlated = irfft(self.spectra.conj() * rfft(f, self.length), self.length)
+            found += (self.before * correlated[:, : len(f)]).sum(0)
+        return found
+
+    def _lower(self, f: Array) -> Array:
+        """sum_{i<=j} K[i, j] f_i for every j."""
+        found = self.h * np.cumsum(self.rates * f) + self.e * np.cumsum(self.slopes * f)
+        if self.spectra is not None:
+            convolved = (self.spectra * rfft(self.before * f, self.length)).sum(0)
+            found += irfft(convolved, self.length)[: len(f)]
+        return found
+
+
+def _from_the_end(values: Array) -> Array:
+    return np.cumsum(values[::-1])[::-1]
+
+
+def _straight(rates: Array, pieces: int) -> tuple[NDArray[np.int64], Array, Array]:
+    """Where the pieces begin, and the polygon's rate and slope at every step; pieces are split where they miss most."""
+    first = [0]
+    line, slopes = _lines(rates, first)
+    while len(first) < pieces and (missed := np.abs(rates - line)).max() > 1e-12 * rates.max():
+        first = sorted({*first, int(missed.argmax())})
+        line, slopes = _lines(rates, first)
+    return np.array(first), line, slopes
+
+
+def _lines(rates: Array, first: list[int]) -> tuple[Array, Array]:
+    """In every piece the straight line from its first rate to its last one."""
+    lengths = np.diff([*first, len(rates)])
+    begin = rates[first]
+    slopes = (rates[np.array(first) + lengths - 1] - begin) / np.maximum(lengths - 1, 1)
+    along = np.arange(len(rates)) - np.repeat(first, lengths)
+    return np.repeat(begin, lengths) + np.repeat(slopes, lengths) * along, np.repeat(slopes, lengths)

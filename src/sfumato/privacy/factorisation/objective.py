@@ -1,0 +1,65 @@
+"""What an optimal factorisation minimises, with its gradient, and the search for the least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import NoConvergence, minimize, newton_krylov
+
+from sfumato.privacy.factorisation.mean_square import MeanSquare
+from sfumato.privacy.factorisation.toeplitz import squared_sensitivity
+from sfumato.privacy.factorisation.weights import Array
+from sfumato.privacy.factorisation.workload import Workload
+
+Loss = Callable[[Array], tuple[float, Array]]
+
+_PIECES = 16
+"""How many straight pieces stand for a schedule: an error in the loss moves the least loss by its square only."""
+
+
+class Objective:
+    """ln(||A C^-1||_F / sqrt(n) * S): the noise in the weights over all steps, at equal privacy.
+
+    For prefix sums what Choquette-Choo et al. 2023 (arXiv 2306.08153) and McMahan et al. 2024 (arXiv 2408.08868)
+    minimise. It does not change when C is multiplied by a number.
+    """
+
+    def __init__(self, workload: Workload):
+        self.workload = workload
+        self.mean_square = MeanSquare(workload, pieces=_PIECES)
+
+    def __call__(self, coefficients: Array, inverse: Array) -> tuple[float, Array, Array]:
+        """The loss and its gradients in the coefficients of C and, as if independent, in those of C^-1."""
+        square, by_inverse = self.mean_square(inverse)
+        sensitivity, by_coefficients = squared_sensitivity(coefficients, self.workload)
+        value = 0.5 * (np.log(square) + np.log(sensitivity))
+        return float(value), 0.5 * by_coefficients / sensitivity, 0.5 * by_inverse / square
+
+
+def least(loss: Loss, start: Array, *, tolerance: float, reach: float | None = None) -> tuple[float, Array]:
+    """The least loss that L-BFGS finds from the start, and where.
+
+    Args:
+        tolerance: it ends where a step lowers the loss by less.
+        reach: no parameter leaves [-reach, reach].
+    """
+    options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-10}
+    bounds = None if reach is None else [(-reach, reach)] * len(start)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return float(found.fun), found.x
+
+
+def polished(loss: Loss, point: Array) -> Array:
+    """The zero of the gradient beside a point near the least, to rounding: there the last digits come to rest."""
+    with np.errstate(all="ignore"):
+        try:
+            closer = newton_krylov(lambda where: loss(where)[1], point, f_tol=1e-12, maxiter=8)
+        except (NoConvergence, ValueError, ArithmeticError):
+            return point
+        return closer if np.abs(loss(closer)[1]).max() <= np.abs(loss(point)[1]).max() else point
+
+
+def rounded(values: Array) -> tuple[float, ...]:
+    """Nine significant digits, which the same search reaches on any machine."""
+    return tuple(float(f"{value:.9g}") for value in values)

@@ -1,0 +1,197 @@
+"""Errors and sensitivities of Toeplitz factorisations against dense matrices, and the table of known figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.privacy.factorisation import (
+    Workload,
+    blt_coefficients,
+    blt_inverse,
+    inverse,
+    optimal_banded,
+    optimal_blt,
+    sensitivity,
+    square_root,
+    toeplitz_covariance,
+    toeplitz_noise,
+)
+from sfumato.privacy.factorisation.mean_square import MeanSquare
+from sfumato.privacy.factorisation.toeplitz import squared_sensitivity
+from sfumato.privacy.factorisation.weights import rows
+
+ONCE = Workload(steps=1024, separation=1024)
+EIGHT_TIMES = Workload(steps=1024, separation=128)
+
+
+# -- the slow truth ----------------------------------------------------------------------------------------------------
+
+
+def by_running(workload: Workload) -> np.ndarray:
+    """A, from running heavy-ball SGD on one gradient at a time."""
+    n = workload.steps
+    found = np.zeros((n, n))
+    for s in range(n):
+        velocity = weight = 0.0
+        for t in range(n):
+            velocity = workload.momentum * velocity + (t == s)
+            weight += (1.0 if workload.rates is None else workload.rates[t]) * velocity
+            found[t, s] = weight
+    return found
+
+
+def dense(coefficients, n: int) -> np.ndarray:
+    """The lower triangular Toeplitz matrix C."""
+    return sum((value * np.eye(n, k=-k) for k, value in enumerate(coefficients[:n])), np.zeros((n, n)))
+
+
+def over_all_choices(strategy: np.ndarray, separation: int) -> float:
+    """The largest norm of a sum of columns that are at least `separation` apart."""
+    worst, chosen = 0.0, [(0, np.zeros(len(strategy)))]
+    while chosen:
+        first, moved = chosen.pop()
+        worst = max(worst, float(np.linalg.norm(moved)))
+        chosen += [(step + separation, moved + strategy[:, step]) for step in range(first, len(strategy))]
+    return worst
+
+
+@st.composite
+def workloads(draw) -> Workload:
+    """Any momentum, any schedule, any separation, of few steps."""
+    n = draw(st.integers(1, 24))
+    rates = draw(st.none() | st.lists(st.floats(0.01, 1.0), min_size=n, max_size=n).map(tuple))
+    momentum = draw(st.sampled_from([0.0, 0.9]) | st.floats(0.0, 0.99))
+    return Workload(steps=n, separation=draw(st.integers(1, n + 2)), momentum=momentum, rates=rates)
+
+
+def falling(values: list[float]) -> np.ndarray:
+    """Coefficients from 1 down."""
+    return np.append(1.0, np.cumprod(values))
+
+
+# -- exactness ---------------------------------------------------------------------------------------------------------
+
+
+@given(workload=workloads(), ratios=st.lists(st.floats(0.0, 1.0), max_size=30))
+@settings(max_examples=60)
+def test_noise_in_weights_is_that_of_the_dense_matrices(workload, ratios):
+    n = workload.steps
+    matrix = by_running(workload)
+    np.testing.assert_allclose(rows(workload, range(n)), matrix, rtol=1e-10, atol=1e-12)
+    inverted = np.linalg.inv(dense(falling(ratios), n))
+    found = inverse(falling(ratios), n)
+    np.testing.assert_allclose(found, inverted[:, 0], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(toeplitz_covariance(found), inverted @ inverted.T, rtol=1e-9, atol=1e-9)
+    noise = toeplitz_noise(workload, found)
+    assert noise.all_steps == pytest.approx(np.linalg.norm(matrix @ inverted) / np.sqrt(n), rel=1e-9)
+    assert noise.final == pytest.approx(np.linalg.norm((matrix @ inverted)[-1]), rel=1e-9)
+
+
+@given(n=st.integers(1, 9), separation=st.integers(1, 10), ratios=st.lists(st.floats(0.0, 1.0), max_size=12))
+@settings(max_examples=40)
+def test_sensitivity_is_the_worst_of_all_choices(n, separation, ratios):
+    found = sensitivity(falling(ratios), Workload(steps=n, separation=separation))
+    assert found == pytest.approx(over_all_choices(dense(falling(ratios), n), separation))
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 64])
+def test_gradients_are_those_of_differences(pieces):
+    generator = np.random.default_rng(0)
+    rates = tuple(np.r_[np.linspace(0.2, 1, 5), np.linspace(1, 0.5, 10), np.full(10, 0.1)].tolist())
+    workload = Workload(steps=25, separation=7, momentum=0.8, rates=rates)
+    mean_square = MeanSquare(workload, pieces=pieces)
+    point = generator.standard_normal(25)
+    for function in (mean_square, lambda values: squared_sensitivity(values, workload)):
+        moved = [(function(point + step)[0] - function(point - step)[0]) / 2e-4 for step in 1e-4 * np.eye(25)]
+        np.testing.assert_allclose(function(point)[1], moved, rtol=1e-6, atol=1e-6)
+
+
+def test_a_curved_schedule_in_pieces_is_close():
+    n = 1500
+    rates = tuple((0.5 + 0.5 * np.cos(np.pi * np.arange(n) / n)).tolist())
+    workload = Workload(steps=n, separation=100, momentum=0.9, rates=rates)
+    scales, decays = (0.47, 0.505), (0.995, 0.957)
+    inverted = inverse(blt_coefficients(scales, decays, n), n)
+    truth = np.linalg.norm(rows(workload, range(n)) @ dense_from(inverted)) / np.sqrt(n)
+    assert toeplitz_noise(workload, inverted).all_steps == pytest.approx(truth, rel=1e-4)
+
+
+def dense_from(coefficients: np.ndarray) -> np.ndarray:
+    """The same as `dense`, for many coefficients."""
+    index = np.subtract.outer(np.arange(len(coefficients)), np.arange(len(coefficients)))
+    return np.tril(coefficients[index])
+
+
+@given(bands=st.integers(1, 12), momentum=st.floats(0.0, 0.99))
+@settings(max_examples=20)
+def test_the_square_root_is_one(bands, momentum):
+    root = dense(square_root(bands, momentum=momentum), bands)
+    np.testing.assert_allclose(root @ root, by_running(Workload(steps=bands, separation=1, momentum=momentum)))
+
+
+def test_blt_coefficients_are_the_definition():
+    found = blt_coefficients((0.25, 0.5), (0.9, 0.3), 6)
+    assert found.tolist() == pytest.approx([1, *(0.25 * 0.9**k + 0.5 * 0.3**k for k in range(5))])
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 0.3), st.floats(0.0, 0.999)), min_size=1, max_size=4))
+@settings(max_examples=30)
+def test_the_inverse_of_a_blt(buffers):
+    scales, decays = zip(*buffers, strict=True)
+    found = blt_inverse(scales, decays, 300)
+    np.testing.assert_allclose(found, inverse(blt_coefficients(scales, decays, 300), 300), atol=1e-10)
+
+
+# -- known figures: root mean square error of prefix sums times sensitivity, n = 1024 ----------------------------------
+
+TWO = ((0.22230337, 0.27881407), (0.98480681, 0.63617939))
+THREE = ((0.07033022, 0.14188401, 0.27854668), (0.99711365, 0.95975023, 0.66361713))
+
+
+def error(workload: Workload, coefficients) -> float:
+    noise = toeplitz_noise(workload, inverse(coefficients, workload.steps))
+    return noise.all_steps * sensitivity(coefficients, workload)
+
+
+@pytest.mark.parametrize(
+    ("workload", "coefficients", "figure"),
+    [
+        (ONCE, lambda: [1.0], 22.638),
+        (EIGHT_TIMES, lambda: [1.0], 64.031),
+        (ONCE, lambda: square_root(1024), 3.110),
+        (EIGHT_TIMES, lambda: square_root(128), 10.294),
+        (EIGHT_TIMES, lambda: optimal_banded(EIGHT_TIMES, 128), 9.965),
+        (EIGHT_TIMES, lambda: blt_coefficients(*TWO, 1024), 10.463),
+        (EIGHT_TIMES, lambda: blt_coefficients(*optimal_blt(EIGHT_TIMES, 2), 1024), 10.463),
+        (ONCE, lambda: blt_coefficients(*THREE, 1024), 3.0587),
+        (ONCE, lambda: blt_coefficients(*optimal_blt(ONCE, 3), 1024), 3.0587),
+    ],
+)
+def test_rows_of_the_table(workload, coefficients, figure):
+    assert error(workload, coefficients()) == pytest.approx(figure, rel=1e-4)
+
+
+def test_sensitivity_of_the_two_buffers():
+    assert sensitivity(blt_coefficients(*TWO, 1024), EIGHT_TIMES) ** 2 == pytest.approx(29.318, abs=5e-4)
+
+
+def test_the_error_of_the_last_sum_is_least_at_the_published_two_buffers():
+    """Those of jax_privacy for the largest error, which is that of the last sum: no change of one number is better."""
+    workload = Workload(steps=100_000, separation=100_000)
+    published = np.array([0.0122853238, 0.1878393665, 1 - 0.9999528892, 1 - 0.9857068667])
+
+    def last(changed: np.ndarray) -> float:
+        scales, decays = changed[:2], 1 - changed[2:]
+        coefficients = blt_coefficients(scales, decays, 100_000)
+        noise = toeplitz_noise(workload, blt_inverse(scales, decays, 100_000))
+        return noise.final * sensitivity(coefficients, workload)
+
+    least = last(published)
+    for index in range(4):
+        for factor in (0.97, 1.03):
+            changed = published.copy()
+            changed[index] *= factor
+            assert least < last(changed) < 1.001 * least
