@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID
 
 MOST_NOISE = 1e7
 MAX_STEPS = 10_000_000
+MOST_ROUNDS = 5
+
+
+class _Plan(Protocol):
+    def epsilon(self) -> float: ...
+
+
+Planned = TypeVar("Planned", bound=_Plan)
 
 
 def least(
@@ -57,6 +66,27 @@ def _on_fine_grid(spent: Callable[[float, float], float], target: float, high: f
         return high
     power = math.log(coarse / wider) / math.log(1.02)
     return high * (max(spent(high, FINE_GRID), 0.5 * target) / target) ** (1 / power)
+
+
+def settled(following: Callable[[int], int], start: int, build: Callable[[int], Planned], target: float) -> Planned:
+    """The plan of the largest number that a budget allows, where the noise itself is to follow from that number.
+
+    Args:
+        following: the largest number that the target allows, with the noise that is best for about so many.
+        start: about so many.
+        build: the plan of a number, with its own noise.
+
+    **Guarantee.** `epsilon() <= target` was computed for the plan that is returned.
+    """
+    value, before = following(start), start
+    for _ in range(MOST_ROUNDS):
+        if value == before:
+            break
+        value, before = following(value), value
+    value = min(value, before) if value != before else value
+    while (plan := build(value)).epsilon() > target and value > 1:
+        value = min(value - 1, math.floor(value * (1 - 1e-4)))
+    return plan
 
 
 def largest(spent: Callable[[int], float], target: float, limit: int, guess: float) -> int:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
 from sfumato.privacy import calibration, theorems
@@ -18,6 +18,10 @@ from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, participation_for, refuse_unproven
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit
+
+if TYPE_CHECKING:
+    from sfumato.privacy.factorisation.weights import NoiseInWeights
+    from sfumato.privacy.requested import Optimal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,7 @@ class PrivacyPlan:
         epsilon: float | None = None,
         max_norm: float = 1.0,
         participation: Participation | None = None,
-        mechanism: Mechanism | None = None,
+        mechanism: Mechanism | Optimal | None = None,
         adjacency: Adjacency = "add-or-remove",
     ) -> PrivacyPlan:
         """The plan in which exactly one of batch size, steps, noise multiplier and epsilon follows from the others.
@@ -93,7 +97,8 @@ class PrivacyPlan:
         Args:
             participation: the rule; its batch size gives way to the one given or found. By default Poisson sampling,
                 and full batches where the batch is everything. Of `FullBatch` the batch size is known.
-            mechanism: the noise; its noise multiplier gives way to the one given or found. By default `Gaussian`.
+            mechanism: the noise; its noise multiplier gives way to the one given or found, and what is to follow from
+                steps and participations does (`Mechanism.adapted`). By default `Gaussian`.
 
         **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given.
 
@@ -120,9 +125,19 @@ class PrivacyPlan:
         if epsilon is not None:
             positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
 
-        noise = Gaussian(noise_multiplier=1.0) if mechanism is None else mechanism
+        asked = Gaussian(noise_multiplier=1.0) if mechanism is None else mechanism
 
-        def build(batch: Any = batch_size, count: Any = steps, sigma: Any = noise_multiplier) -> PrivacyPlan:
+        def best(batch: Any, count: Any) -> Mechanism:
+            who = participation_for(population=examples, batch_size=batch, rule=participation)
+            return asked.adapted(who, examples, positive_integer("steps", count))
+
+        def build(
+            batch: Any = batch_size,
+            count: Any = steps,
+            sigma: Any = noise_multiplier,
+            noise: Mechanism | None = None,
+        ) -> PrivacyPlan:
+            noise = best(batch, count) if noise is None else noise
             return cls(
                 population=examples,
                 participation=participation_for(population=examples, batch_size=batch, rule=participation),
@@ -145,15 +160,24 @@ class PrivacyPlan:
             )
             return plan.with_noise(least)
         if steps is None:
-            one = build(count=1)
-            return replace(one, steps=_at_least_one(one.most_steps(epsilon), one.epsilon(), epsilon, "step"))
 
-        def spent(batch: int) -> float:
-            return build(batch).epsilon()
+            def most_steps(about: int) -> int:
+                one = build(count=1, noise=best(batch_size, about))
+                return _at_least_one(one.most_steps(epsilon), one.epsilon(), epsilon, "step")
 
+            return calibration.settled(most_steps, 1000, lambda count: build(count=count), epsilon)
         limit = examples if participation is None else participation.largest_batch(examples, steps)
-        most = calibration.largest(spent, epsilon, limit, guess=math.sqrt(examples))
-        return build(_at_least_one(most, spent(1), epsilon, "example in a batch"))
+
+        def largest_batch(about: int) -> int:
+            noise = best(about, steps)
+
+            def spent(batch: int) -> float:
+                return build(batch, noise=noise).epsilon()
+
+            most = calibration.largest(spent, epsilon, limit, guess=math.sqrt(examples))
+            return _at_least_one(most, spent(1), epsilon, "example in a batch")
+
+        return calibration.settled(largest_batch, min(limit, math.isqrt(examples)), build, epsilon)
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """The same plan with this noise multiplier."""
@@ -216,6 +240,18 @@ class PrivacyPlan:
     def expected_epochs(self) -> float:
         """How often an example takes part in all, on average."""
         return self.sampling_probability * self.steps
+
+    def noise_in_weights(self, momentum: float = 0.0, rates: tuple[float, ...] | None = None) -> NoiseInWeights:
+        """What the noise of all steps leaves in one weight, over learning rate and B, in clipping norms over sigma.
+
+        Args:
+            momentum, rates: of heavy-ball SGD and its schedule, as for `factorisation.Workload`.
+        """
+        from sfumato.privacy.factorisation import Workload
+
+        gap = self.participation.gap(self.population) or self.steps
+        work = Workload(steps=self.steps, separation=min(gap, self.steps), momentum=momentum, rates=rates)
+        return self.mechanism.noise_in_weights(work)
 
     # -- its identity ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.models.scattering import FEATURE_NORM
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import Participation, PrivacyPlan
+from sfumato.privacy.requested import Request
 
 EPSILON = 3.0
 FULL_BATCH_UP_TO = 20_000
@@ -34,8 +35,11 @@ class Rule:
     reason: str
 
 
-def plan_rules(examples: int) -> dict[str, Rule]:
-    """Batch size and steps from N."""
+def plan_rules(examples: int, request: Request | None = None) -> dict[str, Rule]:
+    """Batch size and steps from N, and from the participation that was asked for."""
+    asked = None if request is None else request.participation
+    if asked is not None and asked.expected_batch_size(examples) != examples:
+        return _rules_of_turns(examples, asked)
     if examples <= FULL_BATCH_UP_TO:
         return {
             "batch_size": Rule(
@@ -49,6 +53,18 @@ def plan_rules(examples: int) -> dict[str, Rule]:
             value=LARGE_BATCH, reason=f"large batches, Poisson-sampled, since N is above {FULL_BATCH_UP_TO}"
         ),
         "steps": Rule(value=STEPS_SAMPLED, reason="enough for a linear head on sampled batches, few for a network"),
+    }
+
+
+def _rules_of_turns(examples: int, asked: Participation) -> dict[str, Rule]:
+    small = examples <= FULL_BATCH_UP_TO
+    steps = STEPS_FULL_BATCH if small else STEPS_SAMPLED
+    part = -(-examples // 4) if small else LARGE_BATCH
+    size = max(1, min(part, asked.largest_batch(examples, steps)))
+    why = "a quarter of the examples" if small and size == part else "large batches"
+    return {
+        "batch_size": Rule(value=size, reason=f"{why}: of batches the larger have less noise"),
+        "steps": Rule(value=steps, reason="enough for a linear head on large batches, few for a network"),
     }
 
 
@@ -139,10 +155,14 @@ def _linear_rate(plan: PrivacyPlan, momentum: float) -> float:
     """The rate eta for which the noise of T steps moves a logit by kappa.
 
     One step moves a weight by eta sigma / B / (1 - momentum) in the end; T steps by sqrt(T) times that; a logit is the
-    product with features of norm R. So kappa = eta R sigma sqrt(T) / (B (1 - momentum)). Two digits are kept.
+    product with features of norm R. So kappa = eta R sigma sqrt(T) / (B (1 - momentum)). Of noise that hangs together
+    over the steps, what is left in the last weights stands in place of sqrt(T) / (1 - momentum). Two digits are kept.
     """
-    scale = plan.noise_multiplier * math.sqrt(plan.steps) * FEATURE_NORM
-    rate = NOISE_ON_A_LOGIT * (1 - momentum) * plan.expected_batch_size / scale
+    if plan.mechanism.independent:
+        in_a_weight = math.sqrt(plan.steps) / (1 - momentum)
+    else:
+        in_a_weight = plan.noise_in_weights(momentum).final
+    rate = NOISE_ON_A_LOGIT * plan.expected_batch_size / (plan.noise_multiplier * in_a_weight * FEATURE_NORM)
     return float(f"{rate:.2g}")
 
 

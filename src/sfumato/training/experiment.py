@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sfumato.averaging import EMA
     from sfumato.data import Source
     from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy.requested import Request
     from sfumato.training.settings import Settings
 
 
@@ -48,6 +49,26 @@ class Budget:
     """Number of training steps."""
     max_norm: float | None = left_out(by_default="1")
     """C, the norm to which each example's gradient is clipped."""
+    mechanism: str | None = left_out("gaussian|tree|banded|blt")
+    """How the noise of the steps hangs together: not at all (gaussian), or by a tree, bands, or buffers (blt)."""
+    participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
+    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, or drawn from groups in turn."""
+    adjacency: str | None = left_out("add-or-remove|zero-out", "add-or-remove, where the participation allows it")
+    """What the promise compares: with and without a record, or with its contribution and with none in its place."""
+    order: str | None = left_out("random|position|time", "random")
+    """Of a fixed order: bins by secret draws, by the place in the file, or by each record's own time stamp."""
+    groups: int | None = left_out(by_default="8")
+    """Of cyclic participation: how many groups take turns."""
+    largest_batch: int | None = left_out(by_default="five standard deviations above the batch size")
+    """Of truncated participation: at how many examples a step is cut."""
+    bands: int | None = left_out(by_default="64, or the groups")
+    """Of banded noise: over how many steps it is correlated; so many copies of the model are kept, less one."""
+    buffers: int | None = left_out(by_default="2")
+    """Of buffered noise (blt): how many copies of the model are kept, from 1 to 4."""
+    steps_per_tree: int | None = left_out(by_default="one tree")
+    """Of tree noise: after how many steps another tree begins."""
+    complete_trees: bool | None = left_out("True|False", "False")
+    """Of tree noise: whether a tree is completed by virtual steps before another begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +162,8 @@ class Experiment(Choices, Budget):
             "steps": None not in (epsilon, noise) and steps is None,
             "batch_size": None not in (epsilon, noise, steps),
         }
-        sizes = defaults.plan_rules(source.examples)
+        request = self._request(source.examples)
+        sizes = defaults.plan_rules(source.examples, request)
         plan = PrivacyPlan.calibrate(
             examples=source.examples,
             delta=default_delta(source.examples) if self.delta is None else self.delta,
@@ -150,6 +172,7 @@ class Experiment(Choices, Budget):
             noise_multiplier=noise,
             epsilon=None if bounded else epsilon,
             max_norm=1.0 if self.max_norm is None else self.max_norm,
+            **request._asdict(),
         )
         reasons = defaults.reasons(sizes, {name: solved[name] or getattr(self, name) or None for name in sizes})
         if bounded:
@@ -163,6 +186,33 @@ class Experiment(Choices, Budget):
                 f"note: noise multiplier {noise:g} comes to epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
             )
         return plan, reasons
+
+    def _request(self, examples: int) -> Request:
+        """Participation and mechanism by their names, the noise to be the best for this optimizer and schedule."""
+        from sfumato import optim
+        from sfumato.privacy.requested import requested
+
+        schedule, warmup = self.schedule or "constant", self.warmup or 0
+
+        def rates(steps: int) -> tuple[float, ...]:
+            return tuple(map(optim.schedule(schedule, steps=steps, warmup=min(warmup, steps - 1)), range(steps)))
+
+        heavy_ball = self.optimizer in (None, "momentum")
+        return requested(
+            examples=examples,
+            mechanism=self.mechanism,
+            participation=self.participation,
+            adjacency=self.adjacency,
+            bands=self.bands,
+            buffers=self.buffers,
+            steps_per_tree=self.steps_per_tree,
+            complete_trees=self.complete_trees,
+            groups=self.groups,
+            largest_batch=self.largest_batch,
+            order=self.order,
+            momentum=(0.9 if self.momentum is None else self.momentum) if heavy_ball else 0.0,
+            rates=None if (schedule, warmup) == ("constant", 0) else rates,
+        )
 
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""

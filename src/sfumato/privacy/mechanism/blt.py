@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.mechanism.mechanism import Mechanism, numbers
+
+if TYPE_CHECKING:
+    from sfumato.privacy.factorisation.weights import NoiseInWeights
+    from sfumato.privacy.factorisation.workload import Workload
 
 MOST_BUFFERS = 4
 
@@ -54,6 +58,14 @@ class BufferedToeplitz(Mechanism):
             scale * np.exp(np.log(decay) * powers) for scale, decay in zip(self.scales, self.decays, strict=True)
         )
         return column
+
+    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+        """That of C^-1."""
+        from sfumato.privacy import factorisation
+
+        return factorisation.toeplitz_noise(
+            workload, factorisation.inverse(self.column(workload.steps), workload.steps)
+        )
 
     @property
     def words(self) -> str:

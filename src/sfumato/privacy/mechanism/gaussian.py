@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sfumato.privacy.mechanism.mechanism import Mechanism
+
+if TYPE_CHECKING:
+    from sfumato.privacy.factorisation.weights import NoiseInWeights
+    from sfumato.privacy.factorisation.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +22,17 @@ class Gaussian(Mechanism):
     **Guarantee.** The noise that is added has standard deviation `noise_multiplier * C` (De 2022, equation 2). By how
     many C one unit can move the sum is the theorem's to say (`Theorem.sensitivity`).
     """
+
+    @property
+    def independent(self) -> bool:
+        """Each step has noise of its own."""
+        return True
+
+    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+        """That of the steps as they are."""
+        from sfumato.privacy import factorisation
+
+        return factorisation.toeplitz_noise(workload, factorisation.inverse([1.0], workload.steps))
 
     @property
     def words(self) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._checks import SfumatoError, number, positive
+
+if TYPE_CHECKING:
+    from sfumato.privacy.factorisation.weights import NoiseInWeights
+    from sfumato.privacy.factorisation.workload import Workload
+    from sfumato.privacy.participation.participation import Participation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,19 @@ class Mechanism(ABC):
     def remark(self) -> str:
         """The same to a reader who has never heard of differential privacy; nothing where steps are independent."""
         return ""
+
+    @property
+    def independent(self) -> bool:
+        """Whether each step has noise of its own."""
+        return False
+
+    def adapted(self, participation: Participation, population: int, steps: int) -> Mechanism:
+        """The mechanism of a plan with these: itself, unless something of it is to follow from them."""
+        return self
+
+    @abstractmethod
+    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+        """What it leaves in the weights, for independent numbers of standard deviation 1."""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.mechanism.mechanism import Mechanism
+
+if TYPE_CHECKING:
+    from sfumato.privacy.factorisation.weights import NoiseInWeights
+    from sfumato.privacy.factorisation.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,12 @@ class Tree(Mechanism):
             raise SfumatoError(f"completed must be true or false, got {self.completed!r}", "give one of the two")
         if self.completed and self.steps_per_tree is None:
             raise SfumatoError("completed must be false where there is one tree, which nothing follows", remedy)
+
+    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+        """That of the nodes which each step's prefix sum is made of."""
+        from sfumato.privacy import factorisation
+
+        return factorisation.tree_noise(workload, steps_per_tree=self.steps_per_tree, completed=self.completed)
 
     @property
     def words(self) -> str:

@@ -43,6 +43,11 @@ class CyclicPoisson(Batches):
         """b B / N: the chance of an example to take part in a step that is its group's turn."""
         return self.groups * self.batch_size / population
 
+    @property
+    def longest_band(self) -> int:
+        """As many as there are groups, so that it ends before a group's next turn."""
+        return self.groups
+
     def largest_batch(self, population: int, steps: int) -> int:
         """The one that takes a whole group."""
         return population // self.groups

@@ -36,6 +36,15 @@ class Participation(ABC):
     def with_batch_size(self, batch_size: int) -> Self:
         """The same rule with this batch size."""
 
+    def gap(self, population: int) -> int | None:
+        """The steps from one participation of a unit to its next; None where coins decide."""
+        return None
+
+    @property
+    def longest_band(self) -> int:
+        """How many steps' noise may hang together where coins decide."""
+        return 1
+
     def largest_batch(self, population: int, steps: int) -> int:
         """The largest batch size with which this rule can draw from the population for so many steps."""
         return population
