@@ -1,18 +1,28 @@
-"""sfumato plan: one unknown from the others."""
+"""sfumato plan: one unknown from the others, or all pairs of participation and mechanism compared."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import Delta, Number, UnclearError, Whole
+from sfumato.cli.options import Delta, Number, OfMomentum, OfSchedule, Path, UnclearError, Whole, shown
+from sfumato.training.experiment import Pair, rates_of
+
+if TYPE_CHECKING:
+    from sfumato.privacy import PrivacyPlan
+
+FOUR = ("batch_size", "steps", "noise_multiplier", "epsilon")
 
 
+@shown
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Pair):
     """Find one of noise multiplier, steps, batch size and epsilon from the others. Looks at no data.
 
-    Give three of the four, with --examples. For instance:
+    Give three of the four, with --examples; with --compare all of them but the noise multiplier. For instance:
     sfumato plan --examples 50000 --batch-size 4096 --steps 2500 --epsilon 8
     """
 
@@ -30,43 +40,79 @@ class Plan:
     """The chance at which the bound may fail."""
     max_norm: float = 1.0
     """The clipping norm; it does not change epsilon."""
+    momentum: OfMomentum = None
+    """Of the optimizer: banded and buffered noise is the best for it."""
+    schedule: OfSchedule = None
+    """Of the learning rate: likewise."""
+    compare: bool = False
+    """Compare all pairs of participation and mechanism: the noise in the final weights, epsilon, memory."""
+    plot: Path = None
+    """With --compare, draw it to this SVG file."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> int:
         """Solve and print."""
         from sfumato._checks import positive_integer
-        from sfumato.privacy import PrivacyPlan
-        from sfumato.privacy.plan import default_delta
-        from sfumato.privacy.remarks import above_one_record, weak_signal
 
         if self.examples is None:
             raise UnclearError(
                 "--examples is missing", "give the number of training examples, such as --examples 50000"
             )
         positive_integer("examples", self.examples)
-        four = ("batch_size", "steps", "noise_multiplier", "epsilon")
-        given = [f"--{name.replace('_', '-')}" for name in four if getattr(self, name) is not None]
-        if len(given) != 3:
+        given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
+        if self.compare:
+            return self._compare(given)
+        if self.plot is not None:
+            raise UnclearError("--plot is given without --compare", "give --compare, which it draws")
+        if len(given) + (self.participation == "full-batch" and self.batch_size is None) != 3:
             raise UnclearError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
                 f"{', '.join(given) or 'none'}",
                 "leave out only the one that should follow from the others",
             )
-        plan = PrivacyPlan.calibrate(
+        with _bar("calibrating"):
+            plan = self._plan()
+        self._show(plan)
+        return 0
+
+    @property
+    def _delta(self) -> float:
+        from sfumato.privacy.plan import default_delta
+
+        return default_delta(self.examples or 0) if self.delta is None else self.delta
+
+    @property
+    def _momentum(self) -> float:
+        return 0.9 if self.momentum is None else self.momentum
+
+    def _plan(self) -> PrivacyPlan:
+        from sfumato.privacy import PrivacyPlan
+
+        assert self.examples is not None
+        return PrivacyPlan.calibrate(
             examples=self.examples,
-            delta=default_delta(self.examples) if self.delta is None else self.delta,
+            delta=self._delta,
             batch_size=self.batch_size,
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
             epsilon=self.epsilon,
             max_norm=self.max_norm,
+            **self.request(self.examples, momentum=self._momentum, schedule=self.schedule)._asdict(),
         )
-        figures = {
+
+    def _show(self, plan: PrivacyPlan) -> None:
+        from sfumato.privacy.remarks import above_one_record, weak_signal
+
+        correlated = not plan.mechanism.independent
+        figures: dict[str, Any] = {
             "epsilon": plan.epsilon(),
-            "epsilon_rdp": plan.epsilon(accountant="rdp"),
+            "epsilon_rdp": plan.epsilon_rdp,
             "delta": plan.delta,
+            "adjacency": plan.adjacency,
             "noise_multiplier": plan.noise_multiplier,
+            "mechanism": type(plan.mechanism).__name__,
+            "buffers": plan.mechanism.buffers(plan.steps),
             "steps": plan.steps,
             "batch_size": plan.expected_batch_size,
             "examples": plan.population,
@@ -85,23 +131,78 @@ class Plan:
             console.note(f"note: even {weak}")
         if self.json:
             console.as_json(figures)
-            return 0
-        console.columns(
-            [
-                ("epsilon", f"{figures['epsilon']:.4f}  by {plan.theorem.tight}"),
-                ("", f"{figures['epsilon_rdp']:.4f}  by Renyi DP, for comparison with papers"),
-                ("delta", f"{plan.delta:g}"),
-                ("noise multiplier", f"{plan.noise_multiplier:g}"),
-                ("steps", f"{plan.steps}"),
-                ("expected batch size", f"{plan.expected_batch_size} of {plan.population} examples"),
-                ("sampling", f"{figures['sampling']}, probability {plan.sampling_probability:.6g}"),
-                ("expected epochs", f"{plan.expected_epochs:.4g}"),
-                ("theorem", plan.theorem.name),
-                ("plan", plan.fingerprint[:16]),
-            ]
-        )
+            return
+        by_rdp = figures["epsilon_rdp"]
+        rows = [
+            ("epsilon", f"{figures['epsilon']:.4f}  by {plan.theorem.tight}"),
+            *([("", f"{by_rdp:.4f}  by Renyi DP, for comparison with papers")] if by_rdp is not None else []),
+            ("delta", f"{plan.delta:g}"),
+            *([("adjacency", plan.adjacency)] if plan.adjacency != "add-or-remove" else []),
+            ("noise multiplier", f"{plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()),
+            *([("memory of the noise", f"{figures['buffers']} copies of the model")] if correlated else []),
+            ("steps", f"{plan.steps}"),
+            ("expected batch size", f"{plan.expected_batch_size} of {plan.population} examples"),
+            ("sampling", f"{figures['sampling']}, probability {plan.sampling_probability:.6g}"),
+            ("expected epochs", f"{plan.expected_epochs:.4g}"),
+            ("theorem", plan.theorem.name),
+            ("plan", plan.fingerprint[:16]),
+        ]
+        console.columns(rows)
         console.note(
             f"next: sfumato train SOURCE --batch-size {plan.expected_batch_size} --steps {plan.steps} "
-            f"--noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}"
+            f"--noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{self._asked_for()}"
         )
+
+    def _numbers(self) -> str:
+        return f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.epsilon:g} --delta {self._delta!r}"
+
+    def _asked_for(self) -> str:
+        """The options that name the pair, as they were given."""
+        from dataclasses import fields
+
+        names = [*(one.name for one in fields(Pair)), "momentum", "schedule"]
+        given = [(name.replace("_", "-"), getattr(self, name)) for name in names if getattr(self, name) is not None]
+        return "".join(f" --{name} {value}" for name, value in given)
+
+    def _compare(self, given: list[str]) -> int:
+        from sfumato.cli import compared
+        from sfumato.privacy.comparison import compare
+
+        if given != ["--batch-size", "--steps", "--epsilon"]:
+            raise UnclearError(
+                f"--compare needs --batch-size, --steps and --epsilon, got {', '.join(given) or 'none'}",
+                "give these three; the noise multiplier follows for each pair",
+            )
+        if self.mechanism or self.participation:
+            raise UnclearError(
+                "--compare and a single --mechanism or --participation are both given", "leave these out"
+            )
+        options = {name: getattr(self, name) for name in ("bands", "buffers", "groups", "largest_batch", "order")}
+        options |= {"steps_per_tree": self.steps_per_tree, "complete_trees": self.complete_trees}
+        with _bar("comparing") as progress:
+            pairs = compare(
+                examples=self.examples or 0,
+                batch_size=self.batch_size or 0,
+                steps=self.steps or 0,
+                epsilon=self.epsilon or 0.0,
+                delta=self._delta,
+                momentum=self._momentum,
+                rates=rates_of(self.schedule, None),
+                options=options,
+                on_progress=progress,
+            )
+        figures = {"examples": self.examples, "delta": self._delta, "momentum": self._momentum}
+        compared.show(pairs, figures, plot=self.plot, json=self.json, after=self._numbers())
         return 0
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Any]:
+    """A progress bar on standard error, on a terminal and while the work lasts."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    shown = Console(stderr=True)
+    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -205,6 +205,11 @@ class PrivacyPlan:
         return loss.epsilon(self.delta if delta is None else delta, accountant=accountant, grid=grid)
 
     @property
+    def epsilon_rdp(self) -> float | None:
+        """Epsilon by Renyi DP, for comparison with papers; None where no Renyi divergence is known."""
+        return self.epsilon(accountant="rdp") if "rdp" in self.loss.accountants else None
+
+    @property
     def loss(self) -> Loss:
         """What the whole run costs."""
         return self.theorem.loss(self, self.steps)

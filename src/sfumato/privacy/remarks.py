@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.plan import PrivacyPlan
 
 ENOUGH_SIGNAL = 10.0
@@ -20,21 +19,19 @@ def above_one_record(plan: PrivacyPlan) -> str | None:
 
 
 def signal_per_class(plan: PrivacyPlan, classes: int) -> float:
-    """B sqrt(T) / (sigma K): what the examples of one of K classes add up to, over the noise in one direction.
+    """B T / (sigma K F): what the examples of one of K classes add up to, over the noise F in the sum of all steps.
 
     An example's clipped gradient has norm C at most and for the greater part speaks of its own class. What that leaves
-    to tell classes apart by depends on the features; this compares plans whose steps have independent noise.
+    to tell classes apart by depends on the features; this compares plans. F is sqrt(T) where steps are independent.
     """
-    return plan.expected_batch_size * math.sqrt(plan.steps) / (plan.noise_multiplier * classes)
+    in_the_sum = math.sqrt(plan.steps) if plan.mechanism.independent else plan.noise_in_weights().final
+    return plan.expected_batch_size * plan.steps / (plan.noise_multiplier * classes * in_the_sum)
 
 
 def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:
-    """What to say of a plan by which little can be learnt, and what would help; None for others.
-
-    None for correlated noise too: how much of it a sum of steps holds is not what was measured here.
-    """
+    """What to say of a plan by which little can be learnt, and what would help; None for others."""
     signal = signal_per_class(plan, classes)
-    if signal >= ENOUGH_SIGNAL or not isinstance(plan.mechanism, Gaussian):
+    if signal >= ENOUGH_SIGNAL:
         return None
     short = ENOUGH_SIGNAL / signal
     helps = [*(["fewer classes"] if classes > 2 else []), "features of a public network (sfumato features)"]

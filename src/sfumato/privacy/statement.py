@@ -256,7 +256,7 @@ class Statement:
         plan, facts, selection = self.plan, self.circumstances, self.selection
         by_rdp: float | None = self.epsilon
         if selection is None:
-            by_rdp = plan.epsilon(accountant="rdp") if "rdp" in plan.loss.accountants else None
+            by_rdp = plan.epsilon_rdp
         data = {
             "sentence": self.sentence,
             "plain": self.plain,

@@ -1,4 +1,5 @@
 from .budgets import curve_of_budgets as curve_of_budgets
+from .comparison import compared as compared
 from .document import page as page
 from .drawing import png as png
 from .facts import Evaluation as Evaluation

@@ -126,8 +126,9 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
 
     **Guarantee.** Composition of the plans' releases for one example that is in the data of every run, provided that
     the plans were fixed before the first of them (`Loss`). Private selections are added by basic
-    composition, each at an equal share of delta. Data that were changed and moved are not known to be the same, so the
-    count of runs is a lower bound.
+    composition, each at an equal share of delta. Plans of different adjacencies are composed for zero-out, which each
+    of them holds for. Data that were changed and moved are not known to be the same, so the count of runs is a lower
+    bound.
     """
     selections = [use for use in many if isinstance(use, PrivateSelection)]
     runs = [use for use in many if isinstance(use, PrivacyPlan)]
@@ -145,20 +146,26 @@ def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     Of many different sampled plans, whose convolution would be long, the smaller of two bounds: Renyi DP, and the sum
     of what each costs at a share of delta.
     """
+    if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out, at the same figure
+        many = [replace(plan, adjacency="zero-out") for plan in many]
     first, *others = (plan.loss for plan in many)
     loss = first.with_(*others)
     if len(loss.parts) <= CONVOLVED:
         return loss.epsilon(delta)
     share = delta / len(loss.parts)
     apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
-    return min(apart, loss.epsilon(delta, accountant="rdp"))
+    return min(apart, loss.epsilon(delta, accountant="rdp")) if "rdp" in loss.accountants else apart
 
 
 def summary(earlier: Sequence[Use], coming: Use) -> str:
     """What the owner should know before another run on the same data is paid for."""
     epsilon, delta = together([*earlier, coming])
+    plans = [use.plan if isinstance(use, PrivateSelection) else use for use in (*earlier, coming)]
+    mixed = len({plan.adjacency for plan in plans}) > 1
+    under = ", for zero-out adjacency, which each of them holds for" if mixed else ""
     return (
         f"note: {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''} of yours used these data; together with "
-        f"this one, if all were planned in advance, they come to epsilon {rounded_up(epsilon)} at delta {delta!r}; "
+        f"this one, if all were planned in advance, they come to epsilon {rounded_up(epsilon)} at delta "
+        f"{delta!r}{under}; "
         "a set that was changed and lies elsewhere counts apart"
     )

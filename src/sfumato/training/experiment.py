@@ -49,6 +49,12 @@ class Budget:
     """Number of training steps."""
     max_norm: float | None = left_out(by_default="1")
     """C, the norm to which each example's gradient is clipped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Participation and mechanism, as far as they are asked for."""
+
     mechanism: str | None = left_out("gaussian|tree|banded|blt")
     """How the noise of the steps hangs together: not at all (gaussian), or by a tree, bands, or buffers (blt)."""
     participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
@@ -69,6 +75,15 @@ class Budget:
     """Of tree noise: after how many steps another tree begins."""
     complete_trees: bool | None = left_out("True|False", "False")
     """Of tree noise: whether a tree is completed by virtual steps before another begins."""
+
+    def request(
+        self, examples: int, *, momentum: float = 0.0, schedule: str | None = None, warmup: int | None = None
+    ) -> Request:
+        """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with this schedule."""
+        from sfumato.privacy.requested import requested
+
+        named = {one.name: getattr(self, one.name) for one in fields(Pair)}
+        return requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **named)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +135,7 @@ class Choices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Choices, Budget):
+class Experiment(Choices, Pair, Budget):
     """A private training as it is asked for. What is None follows a written rule, from public facts alone.
 
     With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see
@@ -162,7 +177,11 @@ class Experiment(Choices, Budget):
             "steps": None not in (epsilon, noise) and steps is None,
             "batch_size": None not in (epsilon, noise, steps),
         }
-        request = self._request(source.examples)
+        heavy_ball = self.optimizer in (None, "momentum")
+        momentum = 0.9 if self.momentum is None else self.momentum
+        request = self.request(
+            source.examples, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
+        )
         sizes = defaults.plan_rules(source.examples, request)
         plan = PrivacyPlan.calibrate(
             examples=source.examples,
@@ -186,33 +205,6 @@ class Experiment(Choices, Budget):
                 f"note: noise multiplier {noise:g} comes to epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
             )
         return plan, reasons
-
-    def _request(self, examples: int) -> Request:
-        """Participation and mechanism by their names, the noise to be the best for this optimizer and schedule."""
-        from sfumato import optim
-        from sfumato.privacy.requested import requested
-
-        schedule, warmup = self.schedule or "constant", self.warmup or 0
-
-        def rates(steps: int) -> tuple[float, ...]:
-            return tuple(map(optim.schedule(schedule, steps=steps, warmup=min(warmup, steps - 1)), range(steps)))
-
-        heavy_ball = self.optimizer in (None, "momentum")
-        return requested(
-            examples=examples,
-            mechanism=self.mechanism,
-            participation=self.participation,
-            adjacency=self.adjacency,
-            bands=self.bands,
-            buffers=self.buffers,
-            steps_per_tree=self.steps_per_tree,
-            complete_trees=self.complete_trees,
-            groups=self.groups,
-            largest_batch=self.largest_batch,
-            order=self.order,
-            momentum=(0.9 if self.momentum is None else self.momentum) if heavy_ball else 0.0,
-            rates=None if (schedule, warmup) == ("constant", 0) else rates,
-        )
 
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""
@@ -238,11 +230,24 @@ class Experiment(Choices, Budget):
         return lines
 
 
+def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:
+    """Of a number of steps, the factor of the learning rate in each; None for a constant one."""
+    if schedule in (None, "constant") and not warmup:
+        return None
+    from sfumato import optim
+
+    def rates(steps: int) -> tuple[float, ...]:
+        factor = optim.schedule(schedule or "constant", steps=steps, warmup=min(warmup or 0, steps - 1))
+        return tuple(map(factor, range(steps)))
+
+    return rates
+
+
 def experiment_of(
     settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
 ) -> Experiment:
     """What a call without a plan asks for: the budget among the choices, and settings as such or as their fields."""
-    of_plan = {one.name for one in fields(Budget)}
+    of_plan = {one.name for one in (*fields(Budget), *fields(Pair))}
     budget = {name: value for name, value in choices.items() if name in of_plan}
     others = {name: value for name, value in choices.items() if name not in of_plan}
     if settings is not None:

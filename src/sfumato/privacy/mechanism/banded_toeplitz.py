@@ -47,6 +47,10 @@ class BandedToeplitz(Mechanism):
         column[: self.bands] = self.coefficients[:steps]
         return column
 
+    def buffers(self, steps: int) -> int:
+        """One less than there are bands."""
+        return self.bands - 1 if steps else 0
+
     def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
         """That of C^-1."""
         from sfumato.privacy import factorisation

@@ -59,6 +59,10 @@ class BufferedToeplitz(Mechanism):
         )
         return column
 
+    def buffers(self, steps: int) -> int:
+        """As many as there are decays."""
+        return len(self.decays) if steps else 0
+
     def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
         """That of C^-1."""
         from sfumato.privacy import factorisation

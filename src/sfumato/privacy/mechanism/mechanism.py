@@ -52,6 +52,10 @@ class Mechanism(ABC):
         """The mechanism of a plan with these: itself, unless something of it is to follow from them."""
         return self
 
+    def buffers(self, steps: int) -> int:
+        """How many numbers for each coordinate its noise remembers after so many steps: copies of the model."""
+        return 0
+
     @abstractmethod
     def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
         """What it leaves in the weights, for independent numbers of standard deviation 1."""

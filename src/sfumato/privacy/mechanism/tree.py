@@ -44,6 +44,10 @@ class Tree(Mechanism):
         if self.completed and self.steps_per_tree is None:
             raise SfumatoError("completed must be false where there is one tree, which nothing follows", remedy)
 
+    def buffers(self, steps: int) -> int:
+        """One for each height that there has been."""
+        return min(steps, self.steps_per_tree or steps).bit_length()
+
     def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
         """That of the nodes which each step's prefix sum is made of."""
         from sfumato.privacy import factorisation
