@@ -96,6 +96,20 @@ def test_no_blt_is_better(workload):
             assert least < 1.001 * error(workload, blt_coefficients(changed, 1 - gaps, N))
 
 
+def test_gradients_of_both_searches():
+    from sfumato.privacy.factorisation import banded, blt
+    from sfumato.privacy.factorisation.objective import Objective
+
+    objective = Objective(Workload(steps=40, separation=9, momentum=0.8, rates=schedule("linear", 40)))
+    for loss, point in [
+        (banded._loss, square_root(12, momentum=0.8)),
+        (blt._loss, np.array([-2.0, -0.5, 0.3, 1.0])),
+    ]:
+        steps = 1e-5 * np.eye(len(point))
+        moved = [(loss(objective, point + step)[0] - loss(objective, point - step)[0]) / 2e-5 for step in steps]
+        np.testing.assert_allclose(loss(objective, point)[1], moved, rtol=1e-6, atol=1e-8)
+
+
 def test_where_the_last_turn_is_cut_short_neighbours_are_held_equal():
     """A unit's last participation has 100 steps left: later coefficients are cheaper, and alone would jump up."""
     workload = Workload(steps=500, separation=400)
@@ -120,6 +134,8 @@ def test_more_buffers_are_better_until_they_are_not_worth_it():
     often = Workload(steps=1024, separation=128)
     assert len(optimal_blt(often, 4)[0]) == 2
     assert optimal_blt(often, 4) == optimal_blt(often, 2)
+    # A second buffer would lower the error by 4 in 100,000.
+    assert len(optimal_blt(Workload(steps=600, separation=40, momentum=0.8), 2)[0]) == 1
 
 
 def test_the_workload_matters():

@@ -75,7 +75,7 @@ def toeplitz_noise(workload: Workload, inverse: Array) -> NoiseInWeights:
     if len(inverse) != workload.steps:
         raise SfumatoError(
             f"inverse must hold {workload.steps} coefficients, one for each step, got {len(inverse)}",
-            "compute it with `inverse(coefficients, steps)`",
+            "compute them for all steps of the workload",
         )
     mean_square, _ = MeanSquare(workload)(inverse)
     (last,) = rows(workload, [workload.steps - 1])
