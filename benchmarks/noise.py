@@ -1,8 +1,9 @@
 """What a step's noise takes, and what is kept for it: python benchmarks/noise.py [THREADS ...]
 
-For the parameters of a WRN-16-4 (2.75 million) and of a ResNet-50 (25.6 million) each mechanism's steps and those of
-independent noise are taken in turn, from the ninth to the fortieth; the ratio is that of their means, since some steps
-of a tree or of bands do more than others. 64 bands of the larger one keep 13 GB. Writes results/noise-MACHINE.json.
+For the parameters of a WRN-16-4 (2.75 million) and of a ResNet-50 (25.6 million) steps of each mechanism and of
+independent noise are taken in turn, from the ninth to the last of 24; the ratio is that of their means, since some
+steps of a tree or of bands do more than others. What would fill the memory that is left (64 bands of the larger one
+keep 13 GB) is left out. Writes results/noise-MACHINE.json.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import sys
 import time
 
+import psutil
 import torch
 from torch import Tensor
 from torchvision.models import resnet50
@@ -20,7 +22,7 @@ from measuring import RESULTS, machine, machine_name
 from sfumato import DiceKey, Noise, models
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 
-WARM, STEPS = 8, 40
+WARM, STEPS = 8, 24
 KEY = DiceKey.from_seed(0)
 
 
@@ -33,7 +35,6 @@ def square_root(bands: int) -> tuple[float, ...]:
 
 
 MECHANISMS: dict[str, Mechanism] = {
-    "independent": Gaussian(noise_multiplier=1.0),
     "BLT, 2 buffers": BufferedToeplitz(
         noise_multiplier=1.0, scales=(0.22230337, 0.27881407), decays=(0.98480681, 0.63617939)
     ),
@@ -46,15 +47,24 @@ MECHANISMS: dict[str, Mechanism] = {
 
 def main(threads: list[int]) -> None:
     rows, found = [], machine("cpu")
-    for count in threads:
-        torch.set_num_threads(count)
-        for model, total in (("wrn-16-4", wide_resnet()), ("resnet50", large_resnet())):
+    found["threads"] = found["cores"]
+    path = RESULTS / f"noise-{machine_name(found)}.json"
+    del found["threads"]
+    for model, total in (("wrn-16-4", wide_resnet()), ("resnet50", large_resnet())):
+        for count in threads:
+            torch.set_num_threads(count)
             for name, mechanism in MECHANISMS.items():
+                if not fits(mechanism, total):
+                    continue
                 rows.append({"threads": count, "model": model, "mechanism": name, **measured(mechanism, total)})
                 print(line(rows[-1]), flush=True)
-    del found["threads"]
-    path = RESULTS / f"noise-{machine_name(found | {'threads': found['cores']})}.json"
-    path.write_text(json.dumps({"machine": found, "rows": rows}, indent=1) + "\n")
+                path.write_text(json.dumps({"machine": found, "rows": rows}, indent=1) + "\n")
+
+
+def fits(mechanism: Mechanism, total: dict[str, Tensor]) -> bool:
+    """Whether what is kept takes at most two thirds of the memory that is left."""
+    buffers = Noise(mechanism, sensitivity=1.0, key=KEY).buffers(STEPS)
+    return 8 * buffers * sum(value.numel() for value in total.values()) < psutil.virtual_memory().available * 2 / 3
 
 
 def wide_resnet() -> dict[str, Tensor]:
@@ -73,8 +83,8 @@ def large_resnet() -> dict[str, Tensor]:
 def measured(mechanism: Mechanism, total: dict[str, Tensor]) -> dict[str, float]:
     """Milliseconds of a step and of an independent one, their ratio, and what is kept in copies of the model."""
     seconds: dict[str, list[float]] = {"plain": [], "own": []}
-    noises = {"plain": Noise(MECHANISMS["independent"], sensitivity=1.0, key=KEY)}
-    noises["own"] = Noise(mechanism, sensitivity=1.0, key=KEY)
+    mechanisms = {"plain": Gaussian(noise_multiplier=1.0), "own": mechanism}
+    noises = {name: Noise(each, sensitivity=1.0, key=KEY) for name, each in mechanisms.items()}
     states = {name: noise.begin() for name, noise in noises.items()}
     for step in range(STEPS):
         for name, noise in noises.items():
