@@ -48,7 +48,7 @@ def inverse(mechanism: Mechanism, steps: int) -> np.ndarray:
 def made_of(mechanism: Mechanism, numbers: np.ndarray) -> np.ndarray:
     """The noise of all steps in standard deviations, (steps, n), of these fresh numbers."""
     rule, found = NOISES[type(mechanism)](mechanism), np.empty_like(numbers)
-    kept = np.zeros((rule.buffers(len(numbers)), numbers.shape[1]), numbers.dtype)
+    kept = np.zeros((mechanism.buffers(len(numbers)), numbers.shape[1]), numbers.dtype)
     for step in range(len(numbers)):
         found[step] = rule.noise(step, lambda stream, step=step: numbers[step].copy(), kept)
     return found

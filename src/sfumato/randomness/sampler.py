@@ -28,6 +28,11 @@ def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: DiceKey, records: int, 
 
 
 def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+    if records != plan.population:
+        raise SfumatoError(
+            f"truncated sampling takes N as public, and of {plan.population} declared examples there are {records}",
+            f"declare {records} examples, or take Poisson sampling without a cut",
+        )
     whole = _poisson(rule, plan, key, records, times)
 
     def draw(step: int) -> np.ndarray:

@@ -116,10 +116,11 @@ class PrivateStep:
         total = GridSum(self.gradient.zeros(), max_norm=self.plan.max_norm)
         for micro_batch in micro_batches:
             total.add(self.gradient(*micro_batch).gradients)
-        noisy, following = self.noise.add(total.value(), step, NoiseState(step=step) if state is None else state)
         divisor = self.plan.expected_batch_size * self.plan.max_norm
-        gradient = {name: value / divisor for name, value in noisy.items()}
-        return gradient if state is None else (gradient, following)
+        if state is None:
+            return {name: value / divisor for name, value in self.noise.add(total.value(), step).items()}
+        noisy, following = self.noise.add(total.value(), step, state)
+        return {name: value / divisor for name, value in noisy.items()}, following
 
 
 def descend(

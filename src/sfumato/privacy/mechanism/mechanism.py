@@ -53,7 +53,7 @@ class Mechanism(ABC):
         return self
 
     def buffers(self, steps: int) -> int:
-        """How many numbers for each coordinate its noise remembers after so many steps: copies of the model."""
+        """How many numbers for each coordinate its noise remembers after so many steps, never fewer than before."""
         return 0
 
     @abstractmethod

@@ -80,7 +80,7 @@ class Noise:
         >>> Noise(Tree(noise_multiplier=2.0), sensitivity=1.0, key=DiceKey.from_seed(0)).buffers(1000)
         10
         """
-        return self._rule.buffers(steps)
+        return self.mechanism.buffers(steps)
 
     def begin(self) -> NoiseState:
         """The state before the first step."""
@@ -103,7 +103,7 @@ class Noise:
                 it out where steps have independent noise.
         """
         if state is None:
-            if self._rule.buffers(step + 1):
+            if self.mechanism.buffers(step + 1):
                 raise SfumatoError(
                     f"the noise of {type(self.mechanism).__name__} remembers earlier steps, and no state is given",
                     "begin with `noise.begin()`, and give each step the state that the step before has returned",
@@ -120,7 +120,7 @@ class Noise:
 
     def _kept(self, total: Mapping[str, Tensor], state: NoiseState) -> dict[str, Tensor]:
         """The state's memory, taken out of it, with room for what this step adds."""
-        had, needed = self._rule.buffers(state.step), self._rule.buffers(state.step + 1)
+        had, needed = self.mechanism.buffers(state.step), self.mechanism.buffers(state.step + 1)
         expected = {name: (torch.float64, had, *value.shape) for name, value in total.items() if had}
         if {name: (value.dtype, *value.shape) for name, value in state.tensors.items()} != expected:
             raise SfumatoError(

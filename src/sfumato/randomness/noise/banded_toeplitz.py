@@ -28,10 +28,6 @@ class BandedToeplitzNoise:
         self._count = len(mechanism.coefficients) - 1
         self._ahead = min(AHEAD, self._count)
 
-    def buffers(self, steps: int) -> int:
-        """One less than there are bands."""
-        return self._count if steps else 0
-
     def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
         """zhat of the step."""
         noise = fresh("noise")

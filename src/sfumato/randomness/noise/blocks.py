@@ -27,12 +27,8 @@ class StepNoise(Protocol):
     What it does with one coordinate it does with all, so a parameter may be worked on in pieces.
     """
 
-    def buffers(self, steps: int) -> int:
-        """How many numbers for each coordinate it remembers after so many steps; never fewer than before."""
-        ...
-
     def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
-        """The step's noise: float64 (n,). `kept`, float64 (buffers(step + 1), n), is brought up to date in place."""
+        """The step's noise: float64 (n,). `kept`, float64 (buffers, n), is brought up to date in place."""
         ...
 
 

@@ -20,10 +20,6 @@ class BufferedToeplitzNoise:
     def __init__(self, mechanism: BufferedToeplitz):
         self._scales, self._decays = mechanism.scales, mechanism.decays
 
-    def buffers(self, steps: int) -> int:
-        """As many as there are decays."""
-        return len(self._decays) if steps else 0
-
     def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
         """zhat of the step."""
         noise = fresh("noise")

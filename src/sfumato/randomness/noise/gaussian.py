@@ -14,10 +14,6 @@ class GaussianNoise:
     def __init__(self, mechanism: Gaussian):
         pass
 
-    def buffers(self, steps: int) -> int:
-        """None."""
-        return 0
-
     def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
         """N(0, 1) in every coordinate."""
         return fresh("noise")

@@ -29,10 +29,6 @@ class TreeNoise:
     def __init__(self, mechanism: Tree):
         self._leaves, self._completed = mechanism.steps_per_tree, mechanism.completed
 
-    def buffers(self, steps: int) -> int:
-        """One for each height that there has been."""
-        return min(steps, self._leaves or steps).bit_length()
-
     def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
         """N_t - N_{t-1}, in standard deviations of a node."""
         position = step % self._leaves if self._leaves else step
