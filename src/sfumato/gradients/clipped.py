@@ -159,9 +159,8 @@ class ClippedGradient:
                 target may be anything that the model runs on; by default there is none.
 
         **Guarantee.** Padding contributes exactly zero to `ClippedSum.gradients`, whatever it holds (nan too), so the
-        sum is that of the other examples, and its sensitivity theirs. Padding of finite numbers is computed like all
-        else and changes no bit, so the time that a call takes tells of its shape alone, if the model does not branch
-        on its example.
+        sum is that of the other examples, and its sensitivity theirs. Finite padding goes through the same operations
+        as all else, however much of it there is, if the model does not branch on its example.
         """
         examples = batch_size(inputs, targets, self._views)
         if keys is not None and (
