@@ -416,6 +416,27 @@ BUGS = (
         ("training/test_run.py", "training/test_step.py", "training/test_loop.py"),
     ),
     Bug(
+        "steps of one shape are as long as what was drawn",
+        "training/inputs.py",
+        "-(-padded // size) * size - present",
+        "0",
+        ("training/test_padding.py",),
+    ),
+    Bug(
+        "padding is made of records, and counts",
+        "training/inputs.py",
+        "yield torch.where(kept, inputs, 0), torch.where(weights, targets, 0), keys, weights",
+        "yield inputs, targets, keys, torch.ones_like(weights)",
+        ("training/test_padding.py",),
+    ),
+    Bug(
+        "padding holds records",
+        "training/inputs.py",
+        "torch.where(kept, inputs, 0)",
+        "inputs",
+        ("training/test_padding.py",),
+    ),
+    Bug(
         "a release is recorded after it was computed",
         "training/loop.py",
         "            if ledger is not None and step >= paid:\n",
@@ -545,8 +566,8 @@ BUGS = (
     Bug(
         "an example that is not finite takes part",
         "gradients/clipping.py",
-        "return torch.where(torch.isfinite(squares) & torch.isfinite(losses), factors, 0.0)",
-        "return torch.nan_to_num(factors)",
+        "    taking_part = torch.isfinite(squares) & torch.isfinite(losses)\n",
+        "    factors, taking_part = torch.nan_to_num(factors), torch.ones_like(squares, dtype=torch.bool)\n",
         ("gradients/test_clipping.py", "gradients/test_adversaries.py", "gradients/test_clipped.py"),
     ),
     Bug(
@@ -573,9 +594,30 @@ BUGS = (
     Bug(
         "an example whose loss is not finite takes part on the slow path",
         "gradients/sequential.py",
-        "value.detach().reshape(1), max_norm",
-        "value.detach().reshape(1).nan_to_num(0, 0, 0), max_norm",
+        "            value.detach().reshape(1),\n",
+        "            value.detach().reshape(1).nan_to_num(0, 0, 0),\n",
         ("gradients/test_sequential.py",),
+    ),
+    Bug(
+        "padding takes part where it has a gradient",
+        "gradients/clipping.py",
+        "        taking_part &= weights | (squares == 0)\n",
+        "        pass\n",
+        ("gradients/test_padding.py",),
+    ),
+    Bug(
+        "padding on the slow path takes part where it has a gradient",
+        "gradients/sequential.py",
+        "            weights=own_weight,\n",
+        "",
+        ("gradients/test_padding.py",),
+    ),
+    Bug(
+        "padding is left out, which takes a time that tells of it",
+        "gradients/vectorised.py",
+        "torch.where(weights, losses, 0)",
+        "losses",
+        ("gradients/test_padding.py",),
     ),
     Bug(
         "a third use of one weight is left out",

@@ -33,12 +33,12 @@ class Recorder:
         def outer(private_step, step, micro_batches, state):
             pieces = list(micro_batches)
             total = private_step.gradient.zeros()
-            for inputs, targets, _ in pieces:
+            for inputs, targets, *_ in pieces:
                 for name, part in private_step.gradient(inputs, targets).gradients.items():
                     total[name] += part
             result, following = inner(private_step, step, pieces, state)
             self.steps.append(step)
-            self.targets.append(np.concatenate([t.numpy() for _, t, _ in pieces]) if pieces else np.zeros(0, np.int64))
+            self.targets.append(np.concatenate([t.numpy() for _, t, *_ in pieces]) if pieces else np.zeros(0, np.int64))
             self.sums.append(total)
             self.released.append(result)
             return result, following

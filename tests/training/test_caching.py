@@ -14,7 +14,7 @@ from sfumato import ClippedGradient, SfumatoError, models
 from sfumato.data import AsStored, Cache, Records, Transform, hold_out, open_source
 from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES
-from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan
+from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness import DiceKey, NoiseState
 from sfumato.runs import checkpoint
 from sfumato.training import Settings, caching, evaluate, inputs, public, train
@@ -279,11 +279,39 @@ def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, images,
             monkeypatch.setattr(inputs, "CPU_KEPT", most)
             made = inputs.Inputs(job)
             assert (made._features is None) == (most == 0)
-            found.append([(one.clone(), labels) for one, labels, _ in made.micro_batches(key, 0, rows)])
+            found.append([(one.clone(), labels) for one, labels, *_ in made.micro_batches(key, 0, rows)])
         assert [len(one) for one, _ in found[0]] == [len(rows[start : start + 5]) for start in range(0, len(rows), 5)]
         for kept, read in zip(*found, strict=True):
             assert torch.equal(kept[0], read[0])
             assert torch.equal(kept[1], read[1])
+
+
+@pytest.mark.parametrize("most", [1 << 30, 0])
+@pytest.mark.parametrize("name", SHOWINGS)
+def test_features_are_padded_in_memory_and_from_disk(tmp_path, images, name, most, monkeypatch):
+    source = open_source(f"features:{computed(tmp_path / 'a', images, SHOWINGS[name]).path}", owner_key=KEY)
+    plan = PrivacyPlan(
+        population=24,
+        participation=TruncatedPoisson(batch_size=8, largest=12),
+        mechanism=Gaussian(noise_multiplier=8.0),
+        steps=2,
+        delta=1e-3,
+        adjacency="zero-out",
+    )
+    settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=SHOWINGS[name].views)
+    monkeypatch.setattr(inputs, "CPU_KEPT", most)
+    made = inputs.Inputs(prepare(None, source, plan, settings, micro_batch=5))
+    assert (made._features is None) == (most == 0)
+    stored = source.train.take(slice(None))[:, -settings.views :].reshape(24, -1)
+    several = (np.arange(0), np.arange(4, 9), np.array([1, 2, 3, 7, 8, 11, 20]), np.arange(12))
+    for rows in several * 2:  # twice, since what is kept must stay as it is
+        pieces = [(x.clone(), y, weights) for x, y, _, weights in made.micro_batches(DiceKey.from_seed(0), 1, rows)]
+        assert [len(x) for x, *_ in pieces] == [5, 5, 5]
+        x, y, weights = map(torch.cat, zip(*pieces, strict=True))
+        assert np.array_equal(x[weights].flatten(1), stored[rows])
+        assert np.array_equal(y[weights], source.train.labels[rows])
+        assert not x[~weights].any()
+        assert not y[~weights].any()
 
 
 @pytest.mark.parametrize(

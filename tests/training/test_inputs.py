@@ -35,7 +35,7 @@ def test_the_trunk_is_used_and_its_features_are_the_model_s(job, spots):
 def test_the_clipped_gradient_is_that_of_the_whole_model(job, spots):
     torch.nn.init.normal_(job.module.head.weight)
     participants = np.array([3, 5, 8, 150])
-    ((inputs, targets, _),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, participants)
+    ((inputs, targets, *_),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, participants)
     found = job.gradient(inputs, targets)
     images = job.transform(spots.train.images[participants])
     whole = ClippedGradient(job.module, functional.cross_entropy, max_norm=job.plan.max_norm)(images, targets)
@@ -115,8 +115,9 @@ def test_dropout_follows_the_record_and_the_step_however_the_batch_is_cut(spots,
 
 def test_keys_are_made_for_models_that_draw_alone(spots, plan):
     job = prepare(None, spots, plan, Settings(model="linear", optimizer="sgd", learning_rate=1.0))
-    ((*_, keys),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(4))
+    ((*_, keys, weights),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(4))
     assert keys is None
+    assert weights is None
 
 
 def test_a_run_keeps_its_ways(spots, plan):

@@ -38,6 +38,14 @@ class ViewDraws:
     def __getitem__(self, chosen: slice) -> ViewDraws:
         return ViewDraws(down=self.down[chosen], right=self.right[chosen], mirrored=self.mirrored[chosen])
 
+    def followed_by(self, other: ViewDraws) -> ViewDraws:
+        """Those of these examples and of others after them."""
+        return ViewDraws(
+            down=np.concatenate([self.down, other.down]),
+            right=np.concatenate([self.right, other.right]),
+            mirrored=np.concatenate([self.mirrored, other.mirrored]),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Views:

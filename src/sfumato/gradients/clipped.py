@@ -17,7 +17,7 @@ from sfumato.gradients import isolation, memory, selfcheck, sequential, unseen
 from sfumato.gradients.conditions import Asked, Disagreement, agreeing
 from sfumato.gradients.derived import Forms
 from sfumato.gradients.discovery import discover, run_expanding
-from sfumato.gradients.examples import Tree, batch_size, each, signature, tensors
+from sfumato.gradients.examples import Tree, batch_size, each, signature, taking_part, tensors
 from sfumato.gradients.expanded import trainable_parameters, zero_gradients
 from sfumato.gradients.explain import Explanation, explain
 from sfumato.gradients.made_up import Examples, checked, fits, repeated
@@ -144,7 +144,9 @@ class ClippedGradient:
         """Whether the model has dropout that follows `keys`; known after the first call, or after `self_check`."""
         return any(path.draws for path in self._paths.values())
 
-    def __call__(self, inputs: Tree, targets: Tree, keys: Tensor | None = None) -> ClippedSum:
+    def __call__(
+        self, inputs: Tree, targets: Tree, keys: Tensor | None = None, weights: Tensor | None = None
+    ) -> ClippedSum:
         """The clipped sum of a batch.
 
         Args:
@@ -153,6 +155,12 @@ class ClippedGradient:
             targets: (B, ...), or a tuple or dict of such.
             keys: (B, 4) int64, 256 bits for each example from which its dropout masks are made, apart from all other
                 examples; by default they are drawn from torch's global generator.
+            weights: (B,) of booleans, or of the real numbers 1 and 0: with 0 an example is padding, whose inputs and
+                target may be anything that the model runs on; by default there is none.
+
+        **Guarantee.** Padding contributes exactly zero to `ClippedSum.gradients`, whatever it holds (nan too), so the
+        sum is that of the other examples, and its sensitivity theirs. Finite padding goes through the same operations
+        as all else, however much of it there is, if the model does not branch on its example.
         """
         examples = batch_size(inputs, targets, self._views)
         if keys is not None and (
@@ -167,10 +175,14 @@ class ClippedGradient:
             device = tensors(inputs)[0].device
             nothing = torch.zeros(0, dtype=torch.float64, device=device)
             return ClippedSum(gradients=zero_gradients(self._model), norms=nothing, losses=nothing.float())
+        if weights is not None:
+            weights = taking_part(weights, examples).to(tensors(inputs)[0].device)
         with torch.enable_grad():
             batch = each(_plain, (inputs, targets))
             key, path = self._path(batch)
-            return self._in_pieces(batch, key, keys) if path.fast else self._one_at_a_time(batch)
+            fast = path.fast
+            total = self._in_pieces(batch, key, keys, weights) if fast else self._one_at_a_time(batch, weights)
+        return total if weights is None else total.of_weights(weights)
 
     def _path(self, batch: Examples) -> tuple[tuple, RunPath]:
         isolation.refuse_mixing_layers(self._model)
@@ -186,7 +198,7 @@ class ClippedGradient:
         self._latest = self._paths[key]
         return key, self._latest
 
-    def _in_pieces(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
+    def _in_pieces(self, batch: Examples, key: tuple, *own: Tensor | None) -> ClippedSum:
         """The batch in pieces that stay near the processor, as large as makes no difference to the time."""
         examples = len(tensors(batch)[0])
         size = self._piece(batch, key)
@@ -195,7 +207,7 @@ class ClippedGradient:
         return reduce(
             ClippedSum.followed_by,
             (
-                self._fast(each(itemgetter(piece), batch), key, None if keys is None else keys[piece])
+                self._fast(each(itemgetter(piece), batch), key, *_at(piece, own))
                 for piece in starmap(slice, pairwise(bounds))
             ),
         )
@@ -209,14 +221,14 @@ class ClippedGradient:
             self._pieces[key] = max(least, memory.NEAR // self._bytes_each(self._paths[key]))
         return self._pieces[key]
 
-    def _fast(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
+    def _fast(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
         """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
         examples, path = len(tensors(batch)[0]), self._paths[key]
         if keys is None and path.conditional and path.draws:
             keys = fresh_keys(examples)  # a run that was given up is to be repeated with the same masks
 
         def part(rows: Any) -> ClippedSum:
-            return self._at_once(each(itemgetter(rows), batch), key, None if keys is None else keys[rows])
+            return self._at_once(each(itemgetter(rows), batch), key, *_at(rows, (keys, weights)))
 
         parts = agreeing(part, examples)
         places, total = next(parts)
@@ -224,30 +236,32 @@ class ClippedGradient:
             places, total = torch.cat([places, rows]), total.followed_by(found)
         return total.in_order(places)
 
-    def _at_once(self, batch: Examples, key: tuple, keys: Tensor | None) -> ClippedSum:
+    def _at_once(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
         known = self._paths[key]
         # Which branches private examples take is not to be remembered, and the ways of the sites in there would tell.
         kept = replace(self._memory, tuner=Tuner(self.ways)) if known.conditional else self._memory
         try:
             found, path = run_expanding(
-                self._model, self._loss, *batch, views=self._views, path=known, memory=kept, keys=keys
+                self._model, self._loss, *batch, views=self._views, path=known, memory=kept, keys=keys, weights=weights
             )
         except Asked:
             self._paths[key] = replace(known, conditional=True)
-            return self._at_once(batch, key, keys)
+            return self._at_once(batch, key, keys, weights)
         except (SfumatoError, Disagreement, torch.OutOfMemoryError):
             raise
         except Exception:
             if not known.conditional:
                 raise
-            return self._one_at_a_time(batch)  # a branch that no made-up example took may not be for vmap
+            return self._one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
         if not known.conditional:
             path = replace(path, used=path.used | found.used, draws=path.draws or found.draws)
             self._paths[key] = self._latest = path
-        return clipped_sum(found, trainable_parameters(self._model), self._max_norm)
+        return clipped_sum(found, trainable_parameters(self._model), self._max_norm, weights)
 
-    def _one_at_a_time(self, batch: Examples) -> ClippedSum:
-        return sequential.clipped_sum(self._model, self._loss, *batch, max_norm=self._max_norm, views=self._views)
+    def _one_at_a_time(self, batch: Examples, weights: Tensor | None) -> ClippedSum:
+        return sequential.clipped_sum(
+            self._model, self._loss, *batch, max_norm=self._max_norm, views=self._views, weights=weights
+        )
 
     def explain(self, inputs: Tree, targets: Tree | None = None) -> Explanation:
         """Where the time and the memory of a call go, site by site; print it to see a table.
@@ -318,6 +332,11 @@ class ClippedGradient:
 
     def _bytes_each(self, path: RunPath) -> int:
         return memory.bytes_per_example(self._model, self._loss, views=self._views, path=path, memory=self._memory)
+
+
+def _at(rows: Any, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    """These rows of each tensor that is there."""
+    return [None if tensor is None else tensor[rows] for tensor in tensors]
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -93,7 +93,15 @@ def _squared_lengths_in_float64(rows: Tensor) -> Tensor:
     return sum(torch.linalg.vector_norm(block.double(), dim=1).square() for block in rows.split(width, dim=1))  # type: ignore
 
 
-def clip_factors(squares: Tensor, losses: Tensor, *, max_norm: float, dtype: torch.dtype, elements: int) -> Tensor:
+def clip_factors(
+    squares: Tensor,
+    losses: Tensor,
+    *,
+    max_norm: float,
+    dtype: torch.dtype,
+    elements: int,
+    weights: Tensor | None = None,
+) -> Tensor:
     """``min(1, C / norm)`` for each example, rounded down; zero for an example that is not finite.
 
     Args:
@@ -102,6 +110,9 @@ def clip_factors(squares: Tensor, losses: Tensor, *, max_norm: float, dtype: tor
         max_norm: the bound ``C``.
         dtype: the coarsest type in which the weighted sums are computed.
         elements: of all gradients of an example together, for the rounding of sums on the grid (`grid`).
+        weights: (B,) of booleans, false for padding, whose factor is zero. Where its gradients are zero already, as
+            those of padding are but for a backward hook or something not finite, its factor is one as anybody's: to
+            leave examples out takes time, which would tell that there are such.
 
     Returns:
         (B,) float64. A factor of exactly zero means: leave this example out.
@@ -113,7 +124,10 @@ def clip_factors(squares: Tensor, losses: Tensor, *, max_norm: float, dtype: tor
     bound = max_norm * (1 - 4 * torch.finfo(dtype).eps - grid.allowance(elements))
     norms = squares.sqrt()
     factors = torch.where(norms > bound, bound / norms, 1.0)
-    return torch.where(torch.isfinite(squares) & torch.isfinite(losses), factors, 0.0)
+    taking_part = torch.isfinite(squares) & torch.isfinite(losses)
+    if weights is not None:
+        taking_part &= weights | (squares == 0)
+    return torch.where(taking_part, factors, 0.0)
 
 
 def without_excluded(values: Tensor, factors: Tensor) -> Tensor:

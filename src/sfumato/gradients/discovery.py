@@ -44,13 +44,13 @@ def run_expanding(
     path: RunPath,
     memory: Memory,
     keys: Tensor | None = None,
+    weights: Tensor | None = None,
     own_copies: bool = False,
 ) -> tuple[Run, RunPath]:
     """A run in which no gradient path was missed, and the path with what had to be known for it."""
+    extra = {"keys": keys, "weights": weights, "own_copies": own_copies}
     for _ in range(sum(1 for _ in model.parameters()) + 1):
-        found = run(
-            model, loss, inputs, targets, views=views, path=path, memory=memory, keys=keys, own_copies=own_copies
-        )
+        found = run(model, loss, inputs, targets, views=views, path=path, memory=memory, **extra)
         if not found.missed:
             return found, path
         path = replace(path, expanded=path.expanded | found.missed)

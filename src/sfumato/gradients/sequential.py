@@ -24,6 +24,7 @@ def clipped_sum(
     *,
     max_norm: float,
     views: int,
+    weights: Tensor | None = None,
     used: set[str] | None = None,
 ) -> ClippedSum:
     """Sum over examples of the clipped gradient, adding one example at a time.
@@ -32,6 +33,7 @@ def clipped_sum(
     reaches the next one, and is a copy itself, so that nothing written to it reaches the caller.
 
     Args:
+        weights: (B,) of booleans, false for padding.
         used: if given, names of the parameters that have a gradient are added to it.
     """
     total = zero_gradients(model)
@@ -44,12 +46,19 @@ def clipped_sum(
         with nothing_kept(model, loss, own.items(), strict=True), FrozenNorms():
             example, target = (each(lambda tensor, row=index: tensor[row].clone(), tree) for tree in (inputs, targets))
             value = loss_of_one(model, loss, own, example, target, views)
-            found = _gradients(value, leaves)
+            own_weight = None if weights is None else weights[index : index + 1]
+            counted = value if own_weight is None else torch.where(own_weight[0], value, 0)
+            found = _gradients(counted, leaves)
         squares = value.detach().new_zeros(1).double()
         for gradient in found.values():
             squares += clipping.squared_norms(gradient.unsqueeze(0))
         factor = clipping.clip_factors(
-            squares, value.detach().reshape(1), max_norm=max_norm, dtype=coarsest, elements=elements
+            squares,
+            value.detach().reshape(1),
+            max_norm=max_norm,
+            dtype=coarsest,
+            elements=elements,
+            weights=own_weight,
         )
         for name, gradient in found.items():
             total[name] += clipping.weighted_sum(gradient.unsqueeze(0).to(total[name].dtype), factor)

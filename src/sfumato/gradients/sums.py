@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ class ClippedSum:
     Attributes:
         gradients: by parameter name, of the parameter's shape, float32 at least: the sum over examples (not the mean).
         norms: (B,) float64, the norm of each example's gradient before clipping; nan or inf where it was not finite,
-            and that example contributed zero.
-        losses: (B,), each example's mean loss over its views.
+            and that example contributed zero; nan for padding.
+        losses: (B,), each example's mean loss over its views; nan for padding.
     """
 
     gradients: dict[str, Tensor]
@@ -41,14 +41,20 @@ class ClippedSum:
         order = rows.argsort().to(self.norms.device)
         return ClippedSum(gradients=self.gradients, norms=self.norms[order], losses=self.losses[order])
 
+    def of_weights(self, weights: Tensor) -> ClippedSum:
+        """The same where nothing is said of padding: the examples whose weights (B,) are false."""
+        norms, losses = (torch.where(weights, values, torch.nan) for values in (self.norms, self.losses))
+        return replace(self, norms=norms, losses=losses)
 
-def clipped_sum(found: Run, trainable: dict[str, Tensor], max_norm: float) -> ClippedSum:
+
+def clipped_sum(found: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None = None) -> ClippedSum:
     """The clipped sum of the examples of a run, whose parts are taken from it; never in half precision, whatever the
     model ran in.
 
     Args:
         trainable: the parameters, by name.
         max_norm: the bound ``C``.
+        weights: (B,) of booleans, false for padding.
     """
     dtypes = {name: clipping.accumulation_dtype(parameter.dtype) for name, parameter in trainable.items()}
     coarsest = max(dtypes.values(), key=lambda dtype: torch.finfo(dtype).eps)
@@ -56,7 +62,9 @@ def clipped_sum(found: Run, trainable: dict[str, Tensor], max_norm: float) -> Cl
     with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
         squares = found.squared_norms()
         elements = sum(parameter.numel() for parameter in trainable.values())
-        factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, dtype=coarsest, elements=elements)
+        factors = clipping.clip_factors(
+            squares, found.losses, max_norm=max_norm, dtype=coarsest, elements=elements, weights=weights
+        )
         while found.parts:  # one at a time, so that what a part holds is freed with it
             sums |= found.parts.pop().weighted_sums(factors)
         gradients = {

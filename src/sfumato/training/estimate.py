@@ -27,7 +27,8 @@ class Estimate:
 
 def estimate(job: PrivateJob) -> Estimate:
     """Time one micro-batch and one draw of noise on synthetic inputs; nothing private is touched, nothing is spent."""
-    count = min(job.performance.micro_batch, job.plan.expected_batch_size)
+    rows = job.plan.participation.padded_size or job.plan.expected_batch_size
+    count = min(job.performance.micro_batch, rows)
     views = (job.settings.views,) if job.settings.views > 1 else ()
     inputs = torch.randn(count, *views, *job.input_shape, device=job.device)
     targets = torch.arange(count, device=job.device) % len(job.source.classes)
@@ -36,11 +37,11 @@ def estimate(job: PrivateJob) -> Estimate:
     noise = Noise(job.plan.mechanism, sensitivity=1.0, key=DiceKey.fresh())
     drawing = _seconds(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return Estimate(
-        seconds=job.plan.steps * (each * job.plan.expected_batch_size + drawing) + _trunk_seconds(job),
+        seconds=job.plan.steps * (each * rows + drawing) + _trunk_seconds(job),
         activation_bytes=job.gradient.bytes_per_example(job.input_shape) * count,
         data_bytes=_data_bytes(job),
         parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
-        micro_batches=-(-job.plan.expected_batch_size // job.performance.micro_batch),
+        micro_batches=-(-rows // job.performance.micro_batch),
     )
 
 

@@ -52,8 +52,8 @@ class OnFeatures(nn.Module):
         return self.get_submodule(self._head)(features)
 
 
-# The arguments of `ClippedGradient`: inputs, targets, keys.
-MicroBatch = tuple[Tensor, Tensor, Tensor | None]
+# The arguments of `ClippedGradient`: inputs, targets, keys, weights.
+MicroBatch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 class Inputs:
@@ -64,6 +64,9 @@ class Inputs:
     are wanted, one micro-batch ahead.
 
     **Guarantee.** Each record's input is a function of that record, of public constants and of draws that know no data.
+    Where the plan's participation has a `padded_size`, each step has the same number of micro-batches of the same
+    shape, whoever takes part: padding of weight 0, of zeros, fills them up. It costs what records cost: as many are
+    read, drawn for and prepared, and then zeros are put in their place.
     """
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
@@ -78,18 +81,25 @@ class Inputs:
             self._features = torch.stack(variants, dim=1) if len(variants) > 1 else variants[0].unsqueeze(1)
 
     def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[MicroBatch]:
-        """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys.
+        """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys,
+        weights (b,) of booleans if the plan pads its steps.
 
         The views are drawn for the whole logical batch, and dropout for each record by itself, so how the
         batch is cut does not matter to them. A piece lasts until the next one is asked for: features that are read from
         disk come in memory that is used again.
         """
-        job, size = self._job, self._job.performance.micro_batch
-        records = job.source.shown(job.views)
+        job, size, padded = self._job, self._job.performance.micro_batch, self._job.plan.participation.padded_size
+        records, present = job.source.shown(job.views), len(participants)
+        draws = job.views.draw(key.generator("views", step), present, size=job.source.size)
+        if padded is not None:
+            size = min(size, padded)
+            generator, missing = key.generator("padding", step), -(-padded // size) * size - present
+            # Any records, so that reading them takes the time that it takes for others.
+            participants = np.concatenate([participants, generator.integers(len(records), size=missing)])
+            draws = draws.followed_by(job.views.draw(generator, missing, size=job.source.size))
         starts = range(0, len(participants), size)
         pieces = [participants[start : start + size] for start in starts]
         stored = ahead(records, pieces) if self._features is None else repeat(None)
-        draws = job.views.draw(key.generator("views", step), len(participants), size=job.source.size)
         for start, rows, taken in zip(starts, pieces, stored, strict=False):
             own = draws[start : start + size]
             if taken is None:
@@ -105,7 +115,13 @@ class Inputs:
             if job.gradient.draws:
                 words = [key.words("dropout", step, str(row)) for row in rows]
                 keys = torch.from_numpy(np.stack(words).view(np.int64))
-            yield inputs, torch.from_numpy(records.labels[rows]).to(job.device), keys
+            targets = torch.from_numpy(records.labels[rows]).to(job.device)
+            if padded is None:
+                yield inputs, targets, keys, None
+            else:
+                weights = torch.arange(start, start + size, device=job.device) < present
+                kept = weights.reshape(-1, *[1] * (inputs.dim() - 1))
+                yield torch.where(kept, inputs, 0), torch.where(weights, targets, 0), keys, weights
 
     def _kept(self, rows: np.ndarray, draws: ViewDraws) -> Tensor:
         """Views (b, K, D) of the records in these rows, out of the features in memory."""

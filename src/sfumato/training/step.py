@@ -105,8 +105,8 @@ class PrivateStep:
         Args:
             step: 0 for the first.
             micro_batches: pieces of the participants, each the arguments of `gradient`: inputs (b, ...) or (b, K, ...),
-                targets (b, ...) and, if wanted, keys (b, 4); none for an empty batch, which is a release like any
-                other: noise alone.
+                targets (b, ...) and, if wanted, keys (b, 4) and weights (b,), 0 for padding; none for an empty batch,
+                which is a release like any other: noise alone.
             state: of the noise, as `Noise.add` takes it.
         """
         if not 0 <= step < self.plan.steps:

@@ -53,6 +53,12 @@ class Participation(ABC):
         """The most steps that it knows participants for; None where there is no limit."""
         return None
 
+    @property
+    def padded_size(self) -> int | None:
+        """The size to which every step is filled up, so that its shape tells nothing of how many take part; None for
+        steps of the size that they have."""
+        return None
+
     @abstractmethod
     def words(self, population: int) -> str:
         """What a statement says of it."""

@@ -48,6 +48,11 @@ class TruncatedPoisson(Batches):
         """As many as remain after a cut."""
         return min(self.largest, population - 1)
 
+    @property
+    def padded_size(self) -> int:
+        """As many as remain after a cut."""
+        return self.largest
+
     def words(self, population: int) -> str:
         """What a statement says of it."""
         return (

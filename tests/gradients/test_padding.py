@@ -1,0 +1,218 @@
+"""Padding: examples of weight 0 that fill a batch up add nothing to its sum, whatever they hold."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from sfumato import SfumatoError
+from sfumato.gradients import ClippedGradient, clipping
+from sfumato.gradients.examples import each
+from sfumato.gradients.sites.dropout import fresh_keys
+
+quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class Convolutions(nn.Module):
+    """A standardised weight and a plain one, a group norm, dropout."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, width, 3), nn.GroupNorm(1, width)
+        self.weight, self.last = nn.Parameter(torch.randn(width, 9 * width)), nn.Linear(width, 3)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)))
+        weight = (self.weight - self.weight.mean(1, keepdim=True)) / self.weight.std(1, keepdim=True)
+        x = F.conv2d(x, weight.unflatten(1, (-1, 3, 3)), padding=1)
+        return self.last(F.dropout(x.amax((2, 3)), 0.3))
+
+
+class Sentences(nn.Module):
+    """Attention over words, with a mask that is dropped where it hides nothing."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.words, self.mix, self.norm = nn.Embedding(9, width), nn.Linear(width, 3 * width), nn.LayerNorm(width)
+        self.last = nn.Linear(width, 3)
+
+    def forward(self, words):
+        hidden = words == 0
+        x = self.words(words)
+        q, k, v = self.mix(self.norm(x)).unflatten(-1, (3, -1)).unbind(-2)
+        mask = (~hidden).unsqueeze(1) if hidden.any() else None
+        return self.last((x + F.scaled_dot_product_attention(q, k, v, attn_mask=mask)).mean(1))
+
+
+class Reading(nn.Module):
+    """Reads a number out of its example, which makes it run one at a time."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x).tanh() * float(x.detach().abs().amax()))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.cell, self.last, self.token = nn.LSTM(4, width), nn.Linear(width, 3), nn.Parameter(torch.randn(width))
+
+    def forward(self, x):
+        return self.last(self.cell(x.unsqueeze(0))[0][0] + self.token)
+
+
+class Hooked(nn.Module):
+    """Adds to the gradient on its way back, also to one that is zero."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        x.register_hook(lambda gradient: gradient + 1)
+        return self.last(x)
+
+
+class HookedReading(Hooked):
+    """The same, one at a time."""
+
+    def forward(self, x):
+        return super().forward(x * float(x.detach().abs().amax()))
+
+
+SHAPES = {
+    Convolutions: (1, 6, 6), Sentences: (5,), Reading: (4,), Recurrent: (4,), Hooked: (4,), HookedReading: (4,),
+}  # fmt: skip
+
+
+def drawn(kind, lead):
+    if kind is Sentences:
+        return torch.randint(1, 9, (*lead, 5)) * (torch.arange(5) <= torch.randint(2, 9, (*lead, 1)))
+    return torch.randn(*lead, *SHAPES[kind], dtype=torch.float64)
+
+
+def quietly(gradient, *arguments, **options):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="this model cannot be vectorised")
+        return gradient(*arguments, **options)
+
+
+def close(one, other):
+    for name, value in one.gradients.items():
+        torch.testing.assert_close(value, other.gradients[name], rtol=1e-9, atol=1e-12)
+
+
+@quick
+@given(
+    kind=st.sampled_from(sorted(SHAPES, key=str)),
+    taking_part=st.lists(st.booleans(), min_size=1, max_size=9),
+    views=st.integers(1, 3),
+    width=st.integers(1, 6),
+    max_norm=st.sampled_from([0.05, 1.0, 50.0]),
+    real=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_padded_batch_has_the_sum_of_its_examples(kind, taking_part, views, width, max_norm, real, seed):
+    torch.manual_seed(seed)
+    count, weights = len(taking_part), torch.tensor(taking_part)
+    x, y = drawn(kind, (count,) if views == 1 else (count, views)), torch.arange(count) % 3
+    keys = fresh_keys(count)
+    gradient = ClippedGradient(kind(width).double(), F.cross_entropy, max_norm=max_norm, views=views)
+    rest = quietly(gradient, x[weights], y[weights], keys[weights])
+    whole = quietly(gradient, x, y, keys, weights.double() if real else weights)
+    close(whole, rest)
+    torch.testing.assert_close(whole.norms[weights], rest.norms)
+    torch.testing.assert_close(whole.losses[weights], rest.losses, check_dtype=False)
+    assert whole.norms[~weights].isnan().all()
+    assert whole.losses[~weights].isnan().all()
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading, Hooked, HookedReading])
+def test_what_padding_holds_does_not_matter(kind, views):
+    """Finite numbers change no bit; what is not finite is left out, and may change how the rest rounds."""
+    x, y, weights = drawn(kind, (7, views) if views > 1 else (7,)), torch.arange(7) % 3, torch.arange(7) % 3 != 1
+    gradient, keys = ClippedGradient(kind(4).double(), F.cross_entropy, max_norm=0.3, views=views), fresh_keys(7)
+    sums = {}
+    for held in (0.0, 1.0, 1e8, float("nan"), float("inf")):
+        x[~weights], y[~weights] = held, int(held == 1.0)
+        sums[held] = quietly(gradient, x, y, keys, weights)
+    first = sums.pop(0.0)
+    assert any(value.any() for value in first.gradients.values())
+    for held, found in sums.items():
+        close(found, first)
+        if held in (1.0, 1e8) and not issubclass(kind, Hooked):
+            assert all(torch.equal(value, first.gradients[name]) for name, value in found.gradients.items())
+
+
+def test_padding_among_several_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pixels, self.words = nn.Linear(9, 4), nn.Embedding(5, 4)
+
+        def forward(self, image, word):
+            return self.pixels(image.flatten(1)) * self.words(word)
+
+    gradient, weights = ClippedGradient(Two().double(), F.cross_entropy), torch.tensor([1.0, 0.0, 0.0, 1.0])
+    inputs, y = (torch.randn(4, 3, 3).double(), torch.randint(0, 5, (4,))), torch.arange(4)
+    rest = each(lambda tensor: tensor[weights == 1], (inputs, y))
+    close(gradient(inputs, y, weights=weights), gradient(*rest))
+
+
+@pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading])
+@pytest.mark.parametrize("held", [0.0, 3.0])
+def test_padding_leaves_no_trace_in_the_path_that_a_batch_takes(kind, held, monkeypatch):
+    """Whatever is left out of a sum costs time: with 0 to 6 of them padding, no factor says that one is."""
+    seen, right = [], clipping.clip_factors
+    monkeypatch.setattr(clipping, "clip_factors", lambda *a, **o: seen.append(right(*a, **o)) or seen[-1])
+    gradient, x, y = ClippedGradient(kind(4).double(), F.cross_entropy), drawn(kind, (6,)), torch.arange(6) % 3
+    for present in range(7):
+        weights = torch.arange(6) < present
+        x[~weights] = held
+        quietly(gradient, x, y, weights=weights)
+    assert len(seen) >= 7
+    assert all(map(clipping.are_plain, seen))
+
+
+@pytest.mark.parametrize("kind", [Convolutions, Sentences, Reading])
+def test_weights_of_one_change_no_bit(kind):
+    gradient, x, y, keys = ClippedGradient(kind(4), F.cross_entropy), drawn(kind, (6,)), torch.arange(6), fresh_keys(6)
+    x, y = x.float() if x.is_floating_point() else x, y % 3
+    plain, weighted = (quietly(gradient, x, y, keys, weights) for weights in (None, torch.ones(6)))
+    assert all(torch.equal(value, weighted.gradients[name]) for name, value in plain.gradients.items())
+    assert torch.equal(plain.norms, weighted.norms)
+    assert torch.equal(plain.losses, weighted.losses)
+
+
+def test_all_may_be_padding_and_none_may_be_there():
+    gradient = ClippedGradient(nn.Linear(4, 3), F.cross_entropy)
+    for count in (3, 0):
+        found = gradient(torch.randn(count, 4), torch.zeros(count).long(), weights=torch.zeros(count))
+        assert not any(value.any() for value in found.gradients.values())
+        assert found.norms.shape == (count,)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (torch.tensor([1.0, 0.5, 0.0]), "weights must be 1 or 0, got other numbers"),
+        (torch.tensor([1.0, -1.0, 0.0]), "weights must be 1 or 0, got other numbers"),
+        (torch.tensor([1.0, float("nan"), 0.0]), "weights must be 1 or 0, got other numbers"),
+        (torch.tensor([1, 0, 1]), r"weights must be booleans or real numbers, got torch\.int64"),
+        (torch.ones(2), r"weights must be a tensor of shape \(3,\), got shape \(2,\)"),
+        (torch.ones(3, 1), r"weights must be a tensor of shape \(3,\), got shape \(3, 1\)"),
+        ([True, False, True], r"weights must be a tensor of shape \(3,\), got list"),
+    ],
+)
+def test_weights_that_are_none_are_refused(weights, message):
+    with pytest.raises(SfumatoError, match=message):
+        ClippedGradient(nn.Linear(4, 3), F.cross_entropy)(torch.randn(3, 4), torch.arange(3), weights=weights)
