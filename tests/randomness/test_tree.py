@@ -20,7 +20,7 @@ LIMIT = 5.5
 def weights(tree: Tree, steps: int) -> np.ndarray:
     """N of each step as sums of the fresh numbers, (steps, 2 steps): of the steps themselves, then of completions."""
     rule, units = TreeNoise(tree), np.eye(2 * steps)
-    kept, increments = np.zeros((mechanism.buffers(steps), 2 * steps)), []
+    kept, increments = np.zeros((tree.buffers(steps), 2 * steps)), []
     for step in range(steps):
         rows = {"noise": units[step], "completion": units[steps + step]}
         increments.append(rule.noise(step, lambda stream, rows=rows: rows[stream].copy(), kept))
