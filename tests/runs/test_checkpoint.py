@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sfumato import SfumatoError, optim
+from sfumato.randomness import NoiseState
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors, to_bytes
 
 
@@ -45,6 +46,16 @@ def test_every_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, name):
     fresh.step()
     for one, two in zip(module.state_dict().values(), other.state_dict().values(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_what_the_noise_remembers_is_kept(tmp_path):
+    module, optimizer = trained("sgd")
+    noise = NoiseState(step=7, tensors={"carried": torch.arange(3.0), "a.b": torch.ones(2, dtype=torch.float64)})
+    Checkpoint.of(3, module, {}, optimizer, run="a", noise=noise).save(tmp_path / "checkpoint.safetensors")
+    found = Checkpoint.load(tmp_path / "checkpoint.safetensors").noise
+    assert found.step == 7, "its own, by which it is refused elsewhere"
+    assert found.tensors.keys() == noise.tensors.keys()
+    assert all(torch.equal(found.tensors[name], value) for name, value in noise.tensors.items())
 
 
 def test_the_bytes_are_a_function_of_the_content(tmp_path):
