@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -99,6 +100,19 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     assert read_safetensors(path)[1] == {"format": "pt"}
     with pytest.raises(SfumatoError, match="is no checkpoint"):
         Checkpoint.load(path)
+
+
+def test_a_step_that_is_no_whole_number_is_refused(tmp_path):
+    module, optimizer = trained("sgd")
+    path = tmp_path / "checkpoint.safetensors"
+    Checkpoint.of(2, module, {}, optimizer, run="r", noise=NoiseState(step=2), ledger="").save(path)
+    assert Checkpoint.load(path).step == 2
+    tensors, metadata = read_safetensors(path)
+    for name in ("step", "noise"):
+        about = json.loads(metadata["sfumato"]) | {name: 2.0}
+        path.write_bytes(to_bytes(tensors, {"sfumato": json.dumps(about)}))
+        with pytest.raises(SfumatoError, match="is no checkpoint"):
+            Checkpoint.load(path)
 
 
 def test_what_json_cannot_hold_is_refused(tmp_path):
