@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient
+from sfumato.gradients import ClippedGradient, grid
 
 
 class StandardisedConv(nn.Conv2d):
@@ -138,6 +138,18 @@ def test_removing_one_example_moves_the_sum_by_at_most_the_sensitivity(adjacency
     one, other = gradient(x, y).gradients, gradient(x[1:], y[1:]).gradients
     moved = torch.stack([(one[name] - other[name]).double().norm() for name in one]).norm()
     assert 0.69 < moved <= gradient.sensitivity(adjacency) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_longest_term_leaves_room_for_rounding_all_parameters_to_the_grid(alone):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 3)).double()
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=1.0)
+    example = 100 * torch.randn(1, 30, dtype=torch.float64), torch.tensor([1])
+    total = gradient._one_at_a_time(example) if alone else gradient(*example)
+    length = float(torch.cat([value.flatten() for value in total.gradients.values()]).norm())
+    room = grid.allowance(sum(parameter.numel() for parameter in model.parameters()))
+    assert 1 - 1.001 * room < length < 1 - 0.999 * room
 
 
 def test_replacing_one_example_has_twice_the_sensitivity():

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfumato import SfumatoError
 from sfumato.gradients import GridSum, clipping
 from sfumato.gradients.grid import MOST_EXAMPLES, STEP
 
@@ -71,3 +72,11 @@ def test_many_small_parts_lose_nothing(max_norm):
     for _ in range(2000):
         total.add({"w": part})
     assert total.value()["w"].item() == pytest.approx(2000 * part.item(), abs=2000 * max_norm * 4e-12)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 4), (4,), (4, 1)])
+def test_a_part_of_another_shape_is_refused(shape):
+    """Torch would repeat it along an axis, and an example of length C would be as long as there are copies."""
+    total = GridSum({"w": torch.zeros(4, 4)}, max_norm=1.0)
+    with pytest.raises(SfumatoError, match=r"the sum of w has shape \(4, 4\), and a part of it \("):
+        total.add({"w": torch.ones(shape)})

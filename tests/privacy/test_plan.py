@@ -300,3 +300,13 @@ def test_hardly_any_noise_is_no_warning():
     """The search for the least noise tries such plans too."""
     plan = PrivacyPlan.calibrate(examples=200, batch_size=140, steps=2174, epsilon=1.0, delta=1e-5)
     assert plan.epsilon() <= 1
+
+
+@pytest.mark.parametrize("sigma", [300.0, 777.0, 2000.0])
+def test_many_steps_are_those_whose_epsilon_was_computed(sigma):
+    """Of so many the search knows one in ten thousand, and must not round up within it."""
+    known = {"examples": 1000, "batch_size": 1000, "noise_multiplier": sigma, "delta": 1e-5}
+    plan = PrivacyPlan.calibrate(**known, epsilon=5.0)
+    assert plan.steps > 60_000
+    assert plan.epsilon() <= 5.0
+    assert plan.epsilon(steps=plan.steps + plan.steps // 5000) > 5.0

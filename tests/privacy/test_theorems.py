@@ -224,3 +224,22 @@ def test_accountants_of_dp_accounting_differ_under_replace_one():
 def test_extreme_noise_is_answered(sigma):
     found = epsilon(poisson(1437, 10, sigma, 1000), 1e-4)
     assert 0 <= found < math.inf
+
+
+@pytest.mark.parametrize("other", [poisson(1000, 200, 2.0, 50), poisson(1000, 100, 3.0, 50)])
+def test_plans_of_another_probability_or_noise_stay_apart(other):
+    one = poisson(1000, 100, 2.0, 50)
+    both = one.loss.with_(other.loss)
+    assert len(both.parts) == 2
+    turned = other.loss.with_(one.loss)
+    assert both.epsilon(1e-5, grid=COARSE_GRID) == pytest.approx(turned.epsilon(1e-5, grid=COARSE_GRID), rel=1e-6)
+
+
+@pytest.mark.parametrize("plan", [full_batch(4.0, 9), poisson(1000, 100, 4.0, 100)])
+def test_a_theorem_of_twice_the_sensitivity_needs_twice_the_noise(plan):
+    class Twice(type(plan.theorem)):
+        sensitivity = 2.0
+
+    halved = plan.with_noise(2.0)
+    assert Twice().loss(plan, plan.steps).epsilon(1e-5) == halved.epsilon(1e-5) > plan.epsilon(1e-5)
+    assert Twice().steps_like(plan, 0.3) == plan.theorem.steps_like(halved, 0.3)

@@ -104,6 +104,13 @@ def test_full_batch_is_everyone():
     assert sampler.draw(0).tolist() == sampler.draw(9).tolist() == list(range(7))
 
 
+@pytest.mark.parametrize("records", [3, 12])
+def test_full_batch_is_everyone_there_is_whatever_was_declared(records):
+    """If it ended at the declared N, a record that leaves would let another one in: two would change."""
+    sampler = Sampler(poisson(7, 7), DiceKey.from_seed(0), records=records)
+    assert sampler.draw(0).tolist() == list(range(records))
+
+
 def test_a_rule_of_another_kind_is_refused():
     with pytest.raises(SfumatoError, match="plan must be a PrivacyPlan"):
         Sampler("shuffled", DiceKey.from_seed(0), records=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from sfumato import SfumatoError, optim
+from sfumato.randomness import NoiseState
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors, to_bytes
 
 
@@ -45,6 +47,16 @@ def test_every_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, name):
     fresh.step()
     for one, two in zip(module.state_dict().values(), other.state_dict().values(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_what_the_noise_remembers_is_kept(tmp_path):
+    module, optimizer = trained("sgd")
+    noise = NoiseState(step=7, tensors={"carried": torch.arange(3.0), "a.b": torch.ones(2, dtype=torch.float64)})
+    Checkpoint.of(3, module, {}, optimizer, run="a", noise=noise).save(tmp_path / "checkpoint.safetensors")
+    found = Checkpoint.load(tmp_path / "checkpoint.safetensors").noise
+    assert found.step == 7, "its own, by which it is refused elsewhere"
+    assert found.tensors.keys() == noise.tensors.keys()
+    assert all(torch.equal(found.tensors[name], value) for name, value in noise.tensors.items())
 
 
 def test_the_bytes_are_a_function_of_the_content(tmp_path):
@@ -88,6 +100,19 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     assert read_safetensors(path)[1] == {"format": "pt"}
     with pytest.raises(SfumatoError, match="is no checkpoint"):
         Checkpoint.load(path)
+
+
+def test_a_step_that_is_no_whole_number_is_refused(tmp_path):
+    module, optimizer = trained("sgd")
+    path = tmp_path / "checkpoint.safetensors"
+    Checkpoint.of(2, module, {}, optimizer, run="r", noise=NoiseState(step=2), ledger="").save(path)
+    assert Checkpoint.load(path).step == 2
+    tensors, metadata = read_safetensors(path)
+    for name in ("step", "noise"):
+        about = json.loads(metadata["sfumato"]) | {name: 2.0}
+        path.write_bytes(to_bytes(tensors, {"sfumato": json.dumps(about)}))
+        with pytest.raises(SfumatoError, match="is no checkpoint"):
+            Checkpoint.load(path)
 
 
 def test_what_json_cannot_hold_is_refused(tmp_path):

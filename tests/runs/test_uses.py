@@ -192,3 +192,22 @@ def test_a_list_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "absent").write_text("a file where the owner's directory should be")
     with pytest.raises(SfumatoError, match="cannot be extended"):
         uses.record(["a"], "run", plan(), tmp_path / "absent")
+
+
+def test_many_plans_that_are_each_free_at_delta_are_not_free_together():
+    """Each may fail with a chance of delta, so all of them with that of many."""
+    parts = [plan(1, sigma=9000.0 + place, batch_size=999) for place in range(9)]
+    assert {part.epsilon(1e-4) for part in parts} == {0.0}
+    assert min(part.loss.delta(0) for part in parts) > 2e-5
+    epsilon, _ = uses.together([replace(part, delta=1e-4) for part in parts])
+    assert epsilon > 0
+
+
+def test_data_are_known_again_by_their_place(tmp_path):
+    uses.record(["a"], "run1", plan(50), tmp_path, place="folder:/pictures")
+    uses.record(["b"], "run2", plan(60), tmp_path)
+    steps = {
+        place: [found.steps for found in uses.plans(["c"], tmp_path, place=place)]
+        for place in ("folder:/pictures", "folder:/others", None)
+    }
+    assert list(steps.values()) == [[50], [], []]

@@ -167,6 +167,7 @@ def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
     [
         (lambda place: search.open(PUBLIC, {"zoom": RATES["learning_rate"]}, directory=place), "cannot vary zoom"),
         (lambda place: search.open(PUBLIC, {}, directory=place), "nothing is varied"),
+        (lambda place: search.private(PUBLIC, {"views": 3}, directory=place), "the space of views is 3"),
         (lambda place: search.open(PUBLIC, RATES, directory=place, search="secret"), "search must be one of"),
         (lambda place: search.open(PUBLIC, RATES, directory=place, processes=0), "processes must be"),
         (

@@ -15,7 +15,9 @@ from sfumato import DiceKey, Noise, PrivacyPlan, SfumatoError, open_source, trai
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import Sampler
 from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop, resume
+from sfumato.training.run import finish_early
 from sfumato.training.step import PrivateStep
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}
@@ -185,3 +187,70 @@ def test_records_take_part_with_the_declared_probability(spots, tmp_path, monkey
     trials = len(spots.train) * plan.steps
     assert abs(drawn.sum() - 0.25 * trials) < 5.5 * (trials * 0.25 * 0.75) ** 0.5
     assert len(drawn) == plan.steps
+
+
+def test_what_the_noise_remembers_goes_from_step_to_step_and_through_a_checkpoint(spots, plan, tmp_path, monkeypatch):
+    add, told = Noise.add, []
+
+    def adding(self, total, step, state):
+        told.append((step, {name: value.tolist() for name, value in state.tensors.items()}))
+        noisy, following = add(self, total, step, state)
+        return noisy, replace(following, tensors={"carried": torch.tensor([float(step)])})
+
+    monkeypatch.setattr(Noise, "add", adding)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    descend, taken = loop.descend, []
+
+    def stop_at_the_third(*given):
+        taken.append(given)
+        if len(taken) == 3:
+            raise StopError
+        descend(*given)
+
+    monkeypatch.setattr(loop, "descend", stop_at_the_third)
+    with pytest.raises(StopError):
+        train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)
+    train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)
+    carried = [(0, {}), *[(step, {"carried": [step - 1]}) for step in range(1, plan.steps)]]
+    assert told == carried[:3] + carried[2:]
+
+
+def test_a_checkpoint_with_the_noise_of_another_step_is_refused(stopped, spots, plan):
+    run, _ = stopped()
+    path = run / "checkpoint.safetensors"
+    kept = Checkpoint.load(path)
+    replace(kept, noise=replace(kept.noise, step=1)).save(path)
+    with pytest.raises(SfumatoError, match="the noise's state is that of step 1, and step 0 is asked for"):
+        train("linear", spots, plan, directory=run, **PLAIN)
+
+
+@pytest.mark.parametrize("wrong", [{"step": 1}, {"plan": "0" * 64}, {"more": 1}])
+def test_a_ledger_of_other_releases_is_refused_though_its_chain_holds(stopped, spots, plan, wrong):
+    run, _ = stopped()
+    entries = ledger.read(run / "ledger.jsonl")
+    (run / "ledger.jsonl").unlink()
+    with Ledger(run / "ledger.jsonl") as written:
+        for entry in entries:
+            written.append(entry.kind, {**entry.body, **(wrong if entry.kind == "release" else {})})
+    with pytest.raises(SfumatoError, match=r"release 0 in the ledger .*, not step 0 of the plan"):
+        train("linear", spots, plan, directory=run, **PLAIN)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("release", 5), ("note", 1)])
+def test_a_ledger_with_more_than_the_plan_s_steps_is_refused(stopped, spots, plan, kind, number):
+    """Verify would refuse the run when all of it is spent."""
+    run, _ = stopped()
+    with Ledger(run / "ledger.jsonl") as written:
+        for step in range(1, number + 1):
+            written.append(kind, {"step": step, "plan": plan.fingerprint})
+    with pytest.raises(SfumatoError, match=f"release {number} in the ledger .*, not step {number} of the plan"):
+        train("linear", spots, plan, directory=run, **PLAIN)
+
+
+def test_a_run_is_not_ended_under_other_circumstances(stopped):
+    """The statement would leave out what it must say, and the ledger knows nothing of it."""
+    run, job = stopped()
+    said = replace(job, circumstances=replace(job.circumstances, test_public=True))
+    with pytest.raises(SfumatoError, match="differs in its circumstances: test_public was False and is True"):
+        finish_early(said, RunDirectory(run))
+    assert (run / "dice.key").exists()

@@ -333,3 +333,16 @@ def test_global_random_states_are_left_alone(spots, plan, options, tmp_path):
 
 def test_ema_is_positional():
     assert EMA(0.5).decay == 0.5
+
+
+def test_data_that_changed_where_they_lie_are_known_again_from_python(arrays, tmp_path):
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=200, steps=1, noise_multiplier=8.0, delta=1e-3)
+    content, path = dict(np.load(arrays.removeprefix("npz:"))), tmp_path / "spots.npz"
+    np.savez(path, **content)
+    for place, changed in ((0, 0), (1, 1)):
+        content["x_train"][0] += changed
+        np.savez(path, **content)
+        run = train("linear", f"npz:{path}", plan, directory=tmp_path / f"{place}", learning_rate=0.5, threads=1)
+    assert run.uses == 2
+    assert run.together is not None
+    assert run.together[0] > run.statement.epsilon

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, DiceKey, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, Sampler, SfumatoError
+from sfumato.gradients.grid import MOST_EXAMPLES, STEP
 from sfumato.privacy import Fixed
+from sfumato.randomness import NoiseState
 from sfumato.training.step import descend
 
 PLAN = PrivacyPlan(
@@ -131,6 +134,34 @@ def test_a_gradient_of_another_sensitivity_than_the_theorem_s_is_refused():
     noise = Noise(PLAN.mechanism, sensitivity=0.6, key=DiceKey.from_seed(0))
     with pytest.raises(SfumatoError, match=r"one example moves the gradient's sum by up to 0\.6"):
         PrivateStep(plan=PLAN, gradient=twice, noise=noise)
+
+
+def test_larger_batches_than_a_sum_holds_are_refused():
+    large = replace(PLAN, population=4 * MOST_EXAMPLES, participation=Poisson(batch_size=MOST_EXAMPLES + 1))
+    with pytest.raises(SfumatoError, match="and a sum holds at most 16777216; plan smaller batches"):
+        step_of(large)
+    step_of(replace(large, participation=Poisson(batch_size=MOST_EXAMPLES)))
+
+
+@pytest.mark.parametrize("max_norm", [1e-9, 0.3, 1e6])
+def test_sums_lie_on_the_grid_of_the_plan_s_clipping_norm(max_norm, monkeypatch):
+    """On that of another norm they would be rounded by more than the clip factors leave room for, or overflow."""
+    add, heard = Noise.add, []
+    monkeypatch.setattr(Noise, "add", lambda self, total, *given: (heard.append(total), add(self, total, *given))[1])
+    step_of(replace(PLAN, clipping=Fixed(max_norm)))(0, [data()])
+    places = np.abs(flat(heard[0])) / (max_norm * STEP)
+    assert places.max() > 1e6
+    assert np.abs(places - places.round()).max() < 1e-3
+
+
+def test_the_noise_gets_the_state_that_the_step_is_given():
+    step = step_of()
+    first, state = step(0, [], NoiseState(step=0))
+    assert state.step == 1
+    assert (flat(first) == flat(step(0, []))).all()
+    for wrong in (0, 2):
+        with pytest.raises(SfumatoError, match=f"the noise's state is that of step {wrong}, and step 1 is asked for"):
+            step(1, [], NoiseState(step=wrong))
 
 
 def test_descend_uses_the_private_gradient_and_leaves_nothing_behind():

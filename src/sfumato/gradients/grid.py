@@ -2,7 +2,9 @@
 
 A grid step is C 2^-38 for the clipping norm C. Rounding a part to the grid moves it by at most half a step in each
 coordinate, in norm by sqrt(d) C 2^-39 for d parameters. Where an example joins or leaves a part, that happens twice;
-clip factors are smaller by as much (`clipping.clip_factors`), so the bound C holds for sums on the grid as well.
+clip factors are smaller by as much (`clipping.clip_factors`), so the bound C holds where the other parts stay as they
+are. Where those who come after it move on to other parts, each of these is rounded anew: like the rounding of the sums
+within the parts, to which it adds little in float32, that is not covered.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+
+from sfumato._checks import SfumatoError
 
 STEP = 2.0**-38
 """In units of C."""
@@ -46,8 +50,16 @@ class GridSum:
         self._total = {name: torch.zeros_like(value, dtype=torch.int64) for name, value in like.items()}
 
     def add(self, part: Mapping[str, Tensor]) -> None:
-        """Add a part of the step's participants."""
+        """Add a part of the step's participants.
+
+        Errors: `SfumatoError` for another shape: what torch would repeat along an axis is longer than it was.
+        """
         for name, total in self._total.items():
+            if part[name].shape != total.shape:
+                raise SfumatoError(
+                    f"the sum of {name} has shape {tuple(total.shape)}, and a part of it {tuple(part[name].shape)}",
+                    "give every part in the shapes of the sum over no examples (`zeros`)",
+                )
             total += (part[name].double() / self._step).round_().to(torch.int64)
 
     def value(self) -> dict[str, Tensor]:

@@ -101,6 +101,8 @@ class Checkpoint:
         tensors, metadata = read_safetensors(path)
         try:
             about = parse_json(metadata[METADATA])
+            if not all(type(about[name]) is int for name in ("step", "noise")):
+                raise ValueError
             return cls(
                 step=about["step"],
                 model=_under("model.", tensors),

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
+from sfumato.randomness.space import Choice, LogUniform, Uniform
 from sfumato.training.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ def check(space: Space, varied: Iterable[str]) -> None:
     if odd or not space:
         problem = f"a search cannot vary {', '.join(odd)}" if odd else "nothing is varied"
         raise SfumatoError(problem, f"vary {', '.join(sorted(varied))}")
+    for name, rule in space.items():
+        if not isinstance(rule, (Choice, Uniform, LogUniform)):
+            raise SfumatoError(f"the space of {name} is {rule!r}", "give a Choice, Uniform or LogUniform")
 
 
 def grid(space: Space) -> list[dict[str, Any]]:
@@ -43,8 +47,6 @@ def single_changes(space: Space) -> list[dict[str, Any]]:
 
 def listed(name: str, rule: Dimension, without: str, instead: str) -> Any:
     """The rule where it lists its values; a range is refused."""
-    from sfumato.randomness import Choice
-
     if not isinstance(rule, Choice):
         problem = ", ".join(filter(None, (f"{name} varies over a range", without)))
         raise SfumatoError(problem, f"list its values, {instead}")

@@ -78,11 +78,11 @@ def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
-    releases = [entry.body for entry in ledger.entries if entry.kind == "release"]
-    for step, body in enumerate(releases):
-        if body != {"step": step, "plan": job.plan.fingerprint}:
+    releases = [entry for entry in ledger.entries[1:] if entry.kind != "end"]
+    for step, entry in enumerate(releases):
+        if (entry.kind, entry.body) != ("release", {"step": step, "plan": job.plan.fingerprint}) or step >= job.steps:
             raise SfumatoError(
-                f"release {step} in the ledger {ledger.path} is {dict(body)}, not step {step} of the plan", remedy
+                f"release {step} in the ledger {ledger.path} is {dict(entry.body)}, not step {step} of the plan", remedy
             )
     return len(releases)
 

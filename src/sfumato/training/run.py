@@ -10,7 +10,7 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
-from sfumato.data import Source, open_source
+from sfumato.data import Source, SourceSpec
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.runs import directory as names
@@ -67,11 +67,12 @@ def train(
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
-    name = "module" if isinstance(model, nn.Module) else model
+    name, request = "module" if isinstance(model, nn.Module) else model, {}
     if isinstance(source, str):
         zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
         examples = None if plan is None else plan.population
-        source = open_source(source, owner_key=owner_key(), examples=examples, zoom=zoom)
+        spec = SourceSpec(spec=source, examples=examples, zoom=zoom)
+        source, request = spec.open(owner_key()), {"source": spec.record()}
     if plan is None:
         plan, settings, reasons = experiment_of(settings, name, averaging, choices).decide(source)
         for line in reasons:
@@ -89,6 +90,7 @@ def train(
         micro_batch=micro_batch,
         recorded=recorded_performance(run),
         key=recorded_key(run),
+        request=request,
     )
     return execute(job, run, progress=progress, observers=observers)
 

@@ -126,6 +126,8 @@ class Performance:
     ways: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ways, Mapping):
+            raise SfumatoError(f"ways must be a mapping, got {self.ways!r}", "give those of a ClippedGradient")
         positive_integer("threads", self.threads)
         positive_integer("micro_batch", self.micro_batch)
         one_of("device", self.device.split(":")[0], ("cpu", "cuda"), remedy="give cpu, cuda or cuda:0")

@@ -24,7 +24,8 @@ class Query(Protocol):
     """A vector for each unit, none longer than `max_norm`, summed: what a step asks of the private data.
 
     `ClippedGradient` is one. A call gets whole units, never a part of one, and its `gradients` are their sum by
-    parameter name; norms and losses stay inside.
+    parameter name; norms and losses stay inside. No number of them may be other than finite, and vectors stay below
+    `max_norm` by `grid.allowance`, the rounding of sums on the grid: a step does not look at private values to check.
     """
 
     @property
