@@ -831,6 +831,86 @@ def line_without_a_label(path):
     return listing(path, "path,label\n0.png,cat\n1.png\n"), {}
 
 
+@refused("line 3 of 'PATH/t.csv' has no time; fill in its time, or take the line out")
+def line_without_a_time(path):
+    return listing(path, "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,\n"), {}
+
+
+@refused(
+    "line 3 of 'PATH/t.csv' has a time that is neither a date by ISO 8601 nor a finite number; write one such as "
+    "2026-01-31, 2026-01-31T23:59:59+01:00, or a number"
+)
+def time_that_is_no_date(path):
+    return listing(path, "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,31.1.2026\n"), {}
+
+
+@refused(
+    "line 2 of 'PATH/t.csv' has a time that is neither a date by ISO 8601 nor a finite number; write one such as "
+    "2026-01-31, 2026-01-31T23:59:59+01:00, or a number"
+)
+def time_that_is_not_a_number(path):
+    return listing(path, "path,label,time\n0.png,cat,nan\n1.png,dog,1\n"), {}
+
+
+@refused("line 3 of 'PATH/t.csv' has a time of another kind than the lines before it; give dates or numbers")
+def times_of_two_kinds(path):
+    return listing(path, "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,20260201\n"), {}
+
+
+@refused("table 'PATH/t.csv' has two columns 'time'; take one of them out")
+def two_columns_of_times(path):
+    return listing(path, "path,label,time,time\n0.png,cat,1,1\n"), {}
+
+
+@refused(
+    "time_train of archive 'PATH/a.npz' must be 4 numbers or datetime64, one for each image, got int64 (3,); save "
+    "numpy.array([...], 'datetime64[s]'), or numbers"
+)
+def fewer_times_than_images(path):
+    return archive(path, **four(time_train=np.arange(3))), {}
+
+
+@refused(
+    "time_train of archive 'PATH/a.npz' must be 4 numbers or datetime64, one for each image, got <U10 (4,); save "
+    "numpy.array([...], 'datetime64[s]'), or numbers"
+)
+def times_as_text(path):
+    return archive(path, **four(time_train=np.array(["2026-01-31"] * 4))), {}
+
+
+@refused(
+    "time_train of archive 'PATH/a.npz' has no date of the years 1 to 9999 or finite number for image 2; give its "
+    "time, or take the image out"
+)
+def array_with_a_time_that_is_not_a_number(path):
+    return archive(path, **four(time_train=np.array([0, 1, np.nan, 3]))), {}
+
+
+@refused(
+    "time_train of archive 'PATH/a.npz' has no date of the years 1 to 9999 or finite number for image 1; give its "
+    "time, or take the image out"
+)
+def array_without_a_date(path):
+    return archive(path, **four(time_train=np.array(["2026-01-31", "NaT", "2026", "2027"], "datetime64[D]"))), {}
+
+
+@refused(
+    "time_train of archive 'PATH/a.npz' has no date of the years 1 to 9999 or finite number for image 3; give its "
+    "time, or take the image out"
+)
+def array_with_a_date_beyond_all_calendars(path):
+    return archive(path, **four(time_train=np.array([0, 1, 2, 10**6], "datetime64[Y]"))), {}
+
+
+@refused(
+    "time of archive 'PATH/a.npz' has no date of the years 1 to 9999 or finite number for image 0; give its time, or "
+    "take the image out"
+)
+def pair_with_an_infinite_time(path):
+    images = np.zeros((4, 8, 8), np.uint8)
+    return archive(path, x=images, y=np.array([0, 1, 0, 1]), time=np.array([np.inf, 0, 0, 0])), {}
+
+
 @refused(
     "line 3 of 'PATH/t.csv' lists the image 'PATH/sub/9.png', which does not exist; correct the path "
     "(relative ones start at the table's folder), or take the line out"

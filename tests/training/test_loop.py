@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from sfumato import DiceKey, Noise, PrivacyPlan, SfumatoError, open_source, train
+from sfumato.data import Clock
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import Sampler
 from sfumato.runs.checkpoint import Checkpoint
@@ -127,6 +128,7 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
         ("settings_commitment", {"functions": {**job.functions, "function": "0" * 64}}),
         ("settings_commitment", {"functions": {**job.functions, "in training": "0" * 64}}),
         ("settings_commitment", {"candidate": True}),
+        ("settings_commitment", {"clock": Clock(start="0", period="1")}),
     ]:
         assert differs_in(resume._opening(replace(job, **change), identity)) == [part], change
     assert differs_in(resume._opening(replace(job, plan=replace(job.plan, steps=6)), identity)) == [

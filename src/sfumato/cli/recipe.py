@@ -23,7 +23,20 @@ SCHEME, FOLDER = "recipe:", Path(__file__).resolve().parents[1] / "recipes"
 ABOUT, ROW = "about", "row"
 SEARCH, MATERIALS = "search", ("material", "pixels")
 NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
-TEXTS = ("source", "model", "pretrained", "head", "loss", "optimizer", "schedule", "root", "output", "device")
+TEXTS = (
+    "source",
+    "model",
+    "pretrained",
+    "head",
+    "loss",
+    "optimizer",
+    "schedule",
+    "root",
+    "output",
+    "device",
+    "start",
+    "period",
+)
 SWITCHES = ("flip", "public", "private", "download")
 LISTS = ("classes", "trainable")
 SINGLE = re.compile(

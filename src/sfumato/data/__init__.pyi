@@ -1,4 +1,5 @@
 from .classes import UnknownClassError as UnknownClassError
+from .clock import Clock as Clock
 from .codes import known_again as known_again
 from .crops import InceptionCrops as InceptionCrops
 from .crops import randomness_of as randomness_of

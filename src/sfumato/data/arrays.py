@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import zipfile
 from pathlib import Path
@@ -32,7 +33,8 @@ def load(path: str, declared: Declared) -> Parts:
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
     refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
     named as `filtered.MARK` says that the set was filtered by looking at private data. A pair x, y is split by a keyed
-    hash of each image's pixels. Images that are not square lose the ends of their longer side.
+    hash of each image's pixels. Images that are not square lose the ends of their longer side. An array `time_train`,
+    or `time` beside x and y, of numbers or datetime64 says when each training image is from.
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
@@ -46,23 +48,25 @@ def load(path: str, declared: Declared) -> Parts:
     channels = declared.channels or depth
     classes, listed = _classes(arrays, names, declared, where)
 
-    def part(images: np.ndarray, labels: np.ndarray, rows: np.ndarray | None) -> Records:
+    def part(
+        images: np.ndarray, labels: np.ndarray, rows: np.ndarray | None, times: np.ndarray | None = None
+    ) -> Records:
         labels = class_lists.renumbered(labels, names or classes, declared.classes, where)
         shown = _in_eight_bits(images, declared.levels)
         codes = codes_of(declared.owner_key, images, shown)  # the first of what is stored: the same under all levels
         pixels = prepare_array(shown, size=size, channels=channels)
-        return Records(images=pixels, labels=labels, codes=codes, rows=rows)
+        return Records(images=pixels, labels=labels, codes=codes, rows=rows, times=times)
 
-    parted, rows = "x" not in arrays, (None, None)
+    parted, rows, times = "x" not in arrays, (None, None), arrays.get("time_train")
     if not parted:
-        images, labels = arrays["x"], arrays["y"]
+        images, labels, times = arrays["x"], arrays["y"], arrays.get("time")
         test = np.array(
             [in_test(declared.owner_key, b"image" + image.tobytes(), declared.test_fraction) for image in images],
             dtype=bool,
         )
         arrays = dict(zip(_FOUR, (images[~test], labels[~test], images[test], labels[test]), strict=True))
-        rows = np.flatnonzero(~test), np.flatnonzero(test)
-    train = part(arrays["x_train"], arrays["y_train"], rows[0])
+        rows, times = (np.flatnonzero(~test), np.flatnonzero(test)), None if times is None else times[~test]
+    train = part(arrays["x_train"], arrays["y_train"], rows[0], times)
     originals = _in_eight_bits(arrays["x_train"], declared.levels) if declared.zoom > 1 else arrays["x_train"]
     rule = "declared" if declared.size else "the shorter side of the arrays"
     return Parts(
@@ -93,7 +97,8 @@ def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.n
                             f"{where} has no array {name!r}; it holds {found}",
                             "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
                         )
-                chosen = [name for name in (*wanted, "classes") if name in members]
+                stamps = "time" if wanted is _PAIR else "time_train"
+                chosen = [name for name in (*wanted, stamps, "classes") if name in members]
                 _check_sizes(archive, {name: members[name] for name in chosen}, where)
                 arrays = {name: _array(archive, members[name]) for name in chosen}
                 filtered = MARK in members
@@ -121,6 +126,8 @@ def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.n
             )
         if not counts[0]:
             raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
+    if stamps in arrays:
+        arrays[stamps] = _times(arrays[stamps], f"{stamps} of {where}", len(arrays[wanted[0]]))
     return arrays, _names(listed, where), filtered
 
 
@@ -211,6 +218,28 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
         if not 0 <= label <= np.iinfo(np.int64).max:
             raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")
     return labels.astype(np.int64)
+
+
+def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
+    """Time stamps (N,): numbers as float64, dates as datetime64[us]."""
+    if times.shape != (images,) or times.dtype.kind not in "iufM":
+        raise SfumatoError(
+            f"{what} must be {images} numbers or datetime64, one for each image, got {times.dtype} {times.shape}",
+            "save numpy.array([...], 'datetime64[s]'), or numbers",
+        )
+    if times.dtype.kind == "M":
+        years = times.astype("datetime64[Y]").astype(np.int64) + 1970
+        odd = np.isnat(times) | (years < datetime.MINYEAR) | (years > datetime.MAXYEAR)
+    else:
+        with np.errstate(over="ignore"):
+            times = times.astype(np.float64)
+        odd = ~np.isfinite(times)
+    if odd.any():
+        raise SfumatoError(
+            f"{what} has no date of the years 1 to 9999 or finite number for image {np.flatnonzero(odd)[0]}",
+            "give its time, or take the image out",
+        )
+    return times.astype("datetime64[us]") if times.dtype.kind == "M" else times
 
 
 def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:

@@ -31,6 +31,7 @@ class FileRecords:
         labels: int64 array (N,), positions in the source's class list.
         codes: uint8 array (N, 32), each record's own two (`codes`).
         users: array (N,) of text that says whose image each one is, where the source knows.
+        times: array (N,) of each record's own time stamp (`TimeStamp`), likewise.
         size, channels: what every image is brought to.
         levels: what was declared of pixels of 16 bits.
     """
@@ -39,6 +40,7 @@ class FileRecords:
     labels: np.ndarray = field(repr=False)
     codes: np.ndarray = field(repr=False)
     users: np.ndarray | None = field(repr=False, default=None)
+    times: np.ndarray | None = field(repr=False, default=None)
     size: int
     channels: int
     levels: Levels | None = None
@@ -72,6 +74,7 @@ class FileRecords:
             labels=self.labels[which],
             codes=self.codes[which],
             users=None if self.users is None else self.users[which],
+            times=None if self.times is None else self.times[which],
         )
 
     def _image(self, path: Path) -> np.ndarray:

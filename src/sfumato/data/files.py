@@ -15,6 +15,7 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import images as image_files
+from sfumato.data.clock import TimeStamp
 from sfumato.data.codes import as_array, pixel_code, stored_code
 from sfumato.data.file_records import FileRecords, in_threads
 from sfumato.data.parts import Parts
@@ -34,6 +35,7 @@ class Entry:
         label: its class's name.
         part: "train", "test", or None to let the keyed hash decide.
         user: whose image it is, where that is known.
+        time: its own time stamp, likewise.
         filtered: whether it stands in a list that was filtered by looking at private data.
     """
 
@@ -41,6 +43,7 @@ class Entry:
     label: str
     part: str | None = None
     user: str | None = None
+    time: TimeStamp | None = None
     filtered: bool = False
 
 
@@ -48,7 +51,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> P
     """Put each record in its part, in the order of `entries`, and decode it where memory can hold them all.
 
     Args:
-        entries: at least one file; if any names its part or user, all do.
+        entries: at least one file; if any names its part, user or time, all do, and all times are of one kind.
         declared: what the owner declared. Size and channels that were not are read from the files' headers: the median
             of the shorter sides (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
@@ -166,11 +169,13 @@ class _Members:
         """Everything about them but their images."""
         numbers = {name: number for number, name in enumerate(classes)}
         whose = bool(self.entries) and self.entries[0].user is not None
+        when = bool(self.entries) and self.entries[0].time is not None
         return {
             "labels": np.array([numbers[entry.label] for entry in self.entries], dtype=np.int64),
             "users": np.array([entry.user for entry in self.entries], dtype=np.str_) if whose else None,
             "files": np.array([str(entry.path) for entry in self.entries], dtype=np.str_),
             "codes": as_array(self.codes),
+            "times": np.array([entry.time for entry in self.entries]) if when else None,
         }
 
 

@@ -47,6 +47,8 @@ def write_without(
         for name, part in parts.items()
         for letter, array in (("x", part.take(slice(None))), ("y", part.labels))
     }
+    if parts["train"].times is not None:
+        arrays["time_train"] = parts["train"].times[kept["train"]]
     arrays["classes"] = np.array(classes)
     if marked:
         arrays[MARK] = np.array(True)
@@ -58,13 +60,15 @@ def write_without(
 
 
 def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
-    """Lines of path, label and split, with absolute paths."""
+    """Lines of path, label and split, with absolute paths, and of time where it is known."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["path", "label", "split", *([MARK] if marked else [])])
+    timed = all(part.times is not None for part in parts.values())
+    lines.writerow(["path", "label", "split", *(["time"] if timed else []), *([MARK] if marked else [])])
     for name, part in parts.items():
         assert part.files is not None
         for place in np.flatnonzero(kept[name]):
             label = classes[int(part.labels[place])]
-            lines.writerow([Path(part.files[place]).resolve(), label, name, *(["yes"] if marked else [])])
+            when = [] if part.times is None or not timed else [part.times[place]]
+            lines.writerow([Path(part.files[place]).resolve(), label, name, *when, *(["yes"] if marked else [])])
     return text.getvalue()

@@ -24,7 +24,7 @@ def load(path: str, declared: Declared) -> Parts:
 
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
     Windows and macOS are passed over; any other file in a class folder must be an image, and none may be there twice by
-    a link.
+    a link. Records come class after class, by name, and by file name within each.
     """
     root = _existing_folder(path)
     folders = _subfolders(root)

@@ -54,10 +54,10 @@ class CachedRecords:
     Attributes:
         labels: int64 (N,), positions in the source's class list.
         codes: uint8 (N, 32), each record's own two (`codes`).
-        users, files: None: a cache knows neither whose record each one is nor where it came from.
+        users, files, times: None: a cache knows neither whose record each one is nor where it came from, nor when.
     """
 
-    users = files = None
+    users = files = times = None
 
     def __init__(self, pieces: list[Piece], rows: int, which: np.ndarray | None = None):
         self._pieces, self._rows, self._which = pieces, rows, which

@@ -43,6 +43,7 @@ class Records:
         codes: uint8 array (N, 32), each record's own two (`codes`); None to make them of the images as they are.
         rows: int64 array (N,) of where the records stand in the array that they come from; None where they are all of
             it, in its order.
+        times: array (N,) of each record's own time stamp (`TimeStamp`), where the source knows.
 
     >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
     >>> len(part), part.images.shape
@@ -55,15 +56,17 @@ class Records:
     files: np.ndarray | None = field(repr=False, default=None)
     codes: np.ndarray | None = field(repr=False, default=None)
     rows: np.ndarray | None = field(repr=False, default=None)
+    times: np.ndarray | None = field(repr=False, default=None)
 
     def __post_init__(self):
-        images, labels, users = self.images, self.labels, self.users
+        images, labels = self.images, self.labels
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
             raise TypeError(f"images must be uint8 (N, H, W, 1 or 3), got {images.dtype} {images.shape}")
         if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
             raise TypeError(f"labels must be int64 ({len(images)},), got {labels.dtype} {labels.shape}")
-        if users is not None and users.shape != labels.shape:
-            raise TypeError(f"users must have the shape ({len(images)},), got {users.shape}")
+        for name, known in (("users", self.users), ("times", self.times)):
+            if known is not None and known.shape != labels.shape:
+                raise TypeError(f"{name} must have the shape ({len(images)},), got {known.shape}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -84,8 +87,8 @@ class Records:
 
     def chosen(self, which: np.ndarray) -> Records:
         """The records where the mask (N,) is true."""
-        users, files, codes = (
-            None if known is None else known[which] for known in (self.users, self.files, self.codes)
+        users, files, codes, times = (
+            None if known is None else known[which] for known in (self.users, self.files, self.codes, self.times)
         )
         return Records(
             images=self.images[which],
@@ -94,6 +97,7 @@ class Records:
             files=files,
             codes=codes,
             rows=np.flatnonzero(which) if self.rows is None else self.rows[which],
+            times=times,
         )
 
 

@@ -1,4 +1,4 @@
-"""csv:PATH - a table of image files with the columns path and label, and optionally user and split."""
+"""csv:PATH - a table of image files with the columns path and label, and optionally user, time and split."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import UnknownClassError
+from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.files import Entry, load_files
 from sfumato.data.filtered import MARK
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared
 
+COLUMNS = ("path", "label", "user", "time", "split")
 LONGEST_LINE = 1 << 24
 """Characters: a longer line is refused before it is read to its end."""
 
@@ -24,9 +26,10 @@ def load(path: str, declared: Declared) -> Parts:
     """Read a UTF-8 table with a header line.
 
     Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose image it
-    is), `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so
-    that one person's images stay together, else of the file's bytes. A column named as `filtered.MARK` says that the
-    list was filtered by looking at private data. Other columns are not looked at.
+    is), `time` (when it is from: dates by ISO 8601, or numbers), `split` (train or test). Without `split` a keyed hash
+    decides: of the user where that column is present, so that one person's images stay together, else of the file's
+    bytes. A column named as `filtered.MARK` says that the list was filtered by looking at private data. Other columns
+    are not looked at.
     """
     table = paths.expanded(path)
     entries = []
@@ -46,6 +49,8 @@ def load(path: str, declared: Declared) -> Parts:
                 "which is not among the declared classes",
                 "add it to the declared classes, or take the line out",
             )
+        if entries and isinstance(entry.time, float) != isinstance(entries[0].time, float):
+            raise SfumatoError(f"{where} has a time of another kind than the lines before it", "give dates or numbers")
         entries.append(entry)
     if not entries:
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
@@ -99,7 +104,7 @@ def _check_columns(columns: list[str], where: str) -> None:
                 f"{where} has no column {column!r} in its first line, which holds {found}",
                 "begin the table with a line such as path,label or path,label,user,split",
             )
-    for column in ("path", "label", "user", "split"):
+    for column in COLUMNS:
         if columns.count(column) > 1:
             raise SfumatoError(f"{where} has two columns {column!r}", "take one of them out")
 
@@ -123,7 +128,7 @@ def _identity(file: Path, where: str) -> Hashable:
 
 
 def _entry(row: dict[str, str], table: Path, line: int) -> Entry:
-    for column in ("path", "label", "user", "split"):
+    for column in COLUMNS:
         if column in row and not (row[column] or "").strip():
             raise SfumatoError(
                 f"line {line} of {str(table)!r} has no {column}", f"fill in its {column}, or take the line out"
@@ -132,5 +137,16 @@ def _entry(row: dict[str, str], table: Path, line: int) -> Entry:
     if part not in ("train", "test", None):
         raise SfumatoError(f"line {line} of {str(table)!r} has the split {part!r}", "write train or test")
     user = row["user"].strip() if "user" in row else None
+    time = _time(row["time"].strip(), table, line) if "time" in row else None
     file = table.parent / paths.expanded(row["path"].strip())
-    return Entry(path=file, label=row["label"].strip(), part=part, user=user, filtered=MARK in row)
+    return Entry(path=file, label=row["label"].strip(), part=part, user=user, time=time, filtered=MARK in row)
+
+
+def _time(text: str, table: Path, line: int) -> TimeStamp:
+    try:
+        return time_stamp(text)
+    except ValueError:
+        raise SfumatoError(
+            f"line {line} of {str(table)!r} has a time that is neither a date by ISO 8601 nor a finite number",
+            f"write one {WRITTEN}",
+        ) from None

@@ -3,6 +3,7 @@ from .keys import owner_key as owner_key
 from .noise import Noise as Noise
 from .noise import NoiseState as NoiseState
 from .sampler import Sampler as Sampler
+from .sampler import goes_by_time as goes_by_time
 from .search import noisy_score as noisy_score
 from .search import number_of_candidates as number_of_candidates
 from .search import settings_of as settings_of

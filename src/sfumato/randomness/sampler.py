@@ -77,6 +77,11 @@ DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, DiceKey, int, objec
 }
 
 
+def goes_by_time(plan: PrivacyPlan) -> bool:
+    """Whether each record's own time stamp decides its step."""
+    return isinstance(plan.participation, FixedOrder) and plan.participation.assignment == "time"
+
+
 class Sampler:
     """Index sets by a plan's participation.
 
@@ -84,8 +89,9 @@ class Sampler:
         plan: who takes part, and of how many.
         key: the run key.
         records: how many records there really are; each of them has the plan's probability, whatever N was declared.
-        times: the step of each record by its own time stamp, whole numbers from 0, (records,); needed by a fixed order
-            by time and not read by any other rule. A record whose step is none of the plan's takes no part.
+        times: the step of each record by its own time stamp, whole numbers, (records,); needed by a fixed order by time
+            (`goes_by_time`) and not read by any other rule. A record whose step is none of the plan's, negative or too
+            large, takes no part.
 
     **Guarantee.** The draw is a function of (key, step), so a replayed step has the same participants; what a record's
     own participation depends on is the key, its number and, by time, its own time stamp, never another record, but for
@@ -134,12 +140,10 @@ def _members(places: np.ndarray) -> Draw:
 
 
 def _checked(times: object, records: int) -> np.ndarray:
-    remedy = "give `times`, the step of each record by its own time stamp, as whole numbers from 0"
+    remedy = "give `times`, the step of each record by its own time stamp, as whole numbers"
     if times is None:
         raise SfumatoError("the plan's fixed order goes by time, and the records have no `times`", remedy)
     steps = np.asarray(times)
     if steps.shape != (records,) or steps.dtype.kind not in "iu":
         raise SfumatoError(f"`times` must be {records} whole numbers, got {steps.dtype} of shape {steps.shape}", remedy)
-    if records and steps.min() < 0:
-        raise SfumatoError(f"`times` must not be negative, got {steps.min()}", remedy)
     return steps.astype(np.int64)

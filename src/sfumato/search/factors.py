@@ -86,7 +86,7 @@ def one_at_a_time(
     for change in changes:  # refuses what could not be trained before anything is spent
         own = worker.data_for(change)
         plan, settings = decided(shared, own, change)
-        check_trainable(own.source, plan, settings)
+        check_trainable(own.source, plan, settings, shared.changed(change).clock)
         plans.append(plan)
     told = together(plans, held.source, behind) if search == "uncovered" else None
     comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=told, scored_on=len(held.validation))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.data import Part, Source, SourceSpec, hold_out, known_again, own_codes
+from sfumato.data import Clock, Part, Source, SourceSpec, hold_out, known_again, own_codes
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, DiceKey, Space, owner_key
@@ -24,6 +24,7 @@ from sfumato.training.origins import origins, trained_on
 from sfumato.training.prepare import choose_device, default_threads, prepare
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.settings import Settings
+from sfumato.training.times import steps_by_time
 
 EXPERIMENT = {one.name for one in fields(Experiment)}
 
@@ -192,6 +193,7 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
         search=shared.search,
         candidate=number if selected else None,
         behind=shared.behind,
+        clock=shared.changed(change).clock,
     )
 
 
@@ -206,15 +208,17 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
     behind: set[str] = set()
     for name, rule in space.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
-            plan, settings = decided(shared, held, {**first, name: value})
-            check_trainable(held.source, plan, settings)
+            change = {**first, name: value}
+            plan, settings = decided(shared, held, change)
+            check_trainable(held.source, plan, settings, shared.changed(change).clock)
             behind.update(origins(held.source, settings))
     return tuple(sorted(behind))
 
 
-def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings) -> None:
+def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock: Clock | None) -> None:
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
     source.shown(settings.view_rule)
+    steps_by_time(source, plan, clock)
     refuse_trained_on(source, trained_on(source, settings))
     check_choices(build(None, source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
 

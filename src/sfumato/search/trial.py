@@ -72,6 +72,7 @@ class Trial:
             key=recorded_key(run),
             request={"source": self.spec.record()},
             search=earlier and earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta),
+            clock=self.experiment.clock,
         )
         if not run.exists:
             for line in (*self.notes, *reasons):

@@ -11,7 +11,7 @@ from sfumato._checks import SfumatoError, positive
 
 if TYPE_CHECKING:
     from sfumato.averaging import EMA
-    from sfumato.data import Source
+    from sfumato.data import Clock, Source
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.requested import Request
     from sfumato.training.settings import Settings
@@ -35,7 +35,7 @@ def left_out(metavar: str = "NUMBER", by_default: str = "by rule") -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a plan is made of, as far as it is asked for."""
+    """What a plan is made of, and by what clock it goes, as far as they are asked for."""
 
     epsilon: float | None = left_out("EPSILON", "3")
     """The privacy budget."""
@@ -49,6 +49,10 @@ class Budget:
     """Number of training steps."""
     max_norm: float | None = left_out(by_default="1")
     """C, the norm to which each example's gradient is clipped."""
+    start: str | None = left_out("TIME", "")
+    """When step 0 begins, where each record's own time stamp decides its step: 2026-01-31, or a number."""
+    period: str | None = left_out("DURATION", "")
+    """How much time each step then covers: a number of weeks, days, hours, minutes or seconds, such as 1d, 12h, 30m."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +147,13 @@ class Experiment(Choices, Pair, Budget):
     """
 
     seed: int | None = None
+
+    @property
+    def clock(self) -> Clock | None:
+        """Which step each record's own time stamp belongs to; None where nothing was declared of it."""
+        from sfumato.data import Clock
+
+        return Clock.declared(self.start, self.period)
 
     def decide(self, source: Source) -> Decided:
         """Plan and settings for this source.

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from sfumato._checks import positive_integer
-from sfumato.data import AsStored, Source, Transform, Views
+from sfumato.data import AsStored, Clock, Source, Transform, Views
 from sfumato.gradients import ClippedGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan
@@ -88,6 +89,8 @@ class PrivateJob(Job):
         input_shape: of one view of one example, as `gradient` takes it.
         candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
             owner's list of uses counts the search instead of it.
+        clock: the declaration by which each record's own time stamp decides its step, where the plan goes by time.
+        times: the step int64 (N,) of each training record by it (`steps_by_time`).
     """
 
     gradient: ClippedGradient
@@ -95,6 +98,8 @@ class PrivateJob(Job):
     circumstances: Circumstances
     input_shape: tuple[int, ...]
     candidate: bool = False
+    clock: Clock | None = None
+    times: np.ndarray | None = None
 
     @property
     def place(self) -> str | None:
@@ -110,6 +115,7 @@ class PrivateJob(Job):
         """What settings.json holds."""
         return super().record(run) | {
             "candidate": self.candidate,
+            "clock": {} if self.clock is None else self.clock.to_dict(),
             "circumstances": self.circumstances.to_dict(),
             "data": {
                 "kind": self.source.kind,

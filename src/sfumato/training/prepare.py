@@ -14,7 +14,7 @@ from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.data import Source
+from sfumato.data import Clock, Source
 from sfumato.gradients import ClippedGradient
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Circumstances, PrivacyPlan, Search
@@ -27,6 +27,7 @@ from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PrivateJob
 from sfumato.training.origins import origins, trained_on
 from sfumato.training.settings import Performance, Settings
+from sfumato.training.times import steps_by_time
 
 CPU_MEMORY = 512 << 20
 CPU_COMFORT = 64 << 20
@@ -51,6 +52,7 @@ def prepare(
     search: Search | None = None,
     candidate: int | None = None,
     behind: Collection[str] = (),
+    clock: Clock | None = None,
 ) -> PrivateJob:
     """Everything up to the first step.
 
@@ -64,6 +66,7 @@ def prepare(
         search: the search that the run is part of, where no promise covers it.
         candidate: the run's number among the candidates of a private selection; None for all other runs.
         behind: what stands behind the initial weights of any candidate: the choice among them depends on all.
+        clock: which step each record's own time stamp belongs to, where the plan goes by time.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
@@ -72,6 +75,7 @@ def prepare(
             f"the plan is for {plan.population} examples, the source has {source.examples} declared or counted",
             "calibrate the plan with examples=source.examples, or declare the same number",
         )
+    times = steps_by_time(source, plan, clock)
     refuse_trained_on(source, trained_on(source, settings))
     device = choose_device(device or (recorded.device if recorded else None))
     if threads is None:
@@ -88,7 +92,7 @@ def prepare(
         "in training": pins.model_digest(module, source.shape, training=True),
     }
     if seeded:
-        key = _seeded(module, functions, source, plan, settings, candidate)
+        key = _seeded(module, functions, source, plan, settings, candidate, clock)
     module.to(device)
     shape = source.shape
     trunk = _trunk(module, source, settings)
@@ -128,6 +132,8 @@ def prepare(
         functions=functions,
         request=request or {},
         candidate=candidate is not None,
+        clock=clock,
+        times=times,
     )
     check(job)
     return job
@@ -156,6 +162,7 @@ def _seeded(
     plan: PrivacyPlan,
     settings: Settings,
     candidate: int | None,
+    clock: Clock | None,
 ) -> DiceKey:
     """The run key of a run with a seed.
 
@@ -167,6 +174,7 @@ def _seeded(
     parts = (
         *(plan.fingerprint, source.fingerprint, source.features, functions["function"], weights),
         *(settings.to_dict(), candidate, functions["in training"]),
+        *([] if clock is None else [clock.to_dict()]),
     )
     return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source
+from sfumato.data import Clock, open_source
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
@@ -77,6 +77,7 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
         key=recorded_key(run),
         request=request,
         search=Circumstances.from_dict(record["circumstances"]).search,
+        clock=Clock(**record["clock"]) if record.get("clock") else None,
     )
     return job, run
 

@@ -49,6 +49,8 @@ def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> Non
             f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
             "give the command of the search again, or another `directory`",
         )
+    clock = recorded.get("clock", {})  # runs that were begun before there were clocks have none
+    pins.compare("clock", clock, present["clock"], remedy=again)
     pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again)
     for part, remedy in (
         ("data", "give the data that the run began with, unchanged, or another `directory`"),
@@ -147,6 +149,7 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
         return hmac.new(bytes.fromhex(identity), to.encode(), hashlib.sha256).hexdigest()
 
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
+    decided += () if job.clock is None else (job.clock.to_dict(),)
     return {
         "plan": job.plan.to_dict(),
         "plan_fingerprint": job.plan.fingerprint,

@@ -10,7 +10,7 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
-from sfumato.data import Source, SourceSpec
+from sfumato.data import Clock, Source, SourceSpec
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.runs import directory as names
@@ -38,6 +38,8 @@ def train(
     *,
     directory: str | os.PathLike[str],
     settings: Settings | None = None,
+    start: str | float | None = None,
+    period: str | float | None = None,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
     device: str | None = None,
     threads: int | None = None,
@@ -56,6 +58,8 @@ def train(
             follows from `choices`, and whatever is left out follows the rules of the command line: see `Experiment`.
         directory: the run directory.
         settings: the choices that shape the model.
+        start, period: where the plan goes by the records' time stamps, when step 0 begins and how much time a step
+            covers, such as "2026-01-01" and "1d", or two numbers: see `Clock`.
         averaging: the weights' moving average, or None for the last weights.
         device, threads, micro_batch: performance; they don't change the promise.
         progress: where to report to.
@@ -91,6 +95,7 @@ def train(
         recorded=recorded_performance(run),
         key=recorded_key(run),
         request=request,
+        clock=Clock.declared(start, period),
     )
     return execute(job, run, progress=progress, observers=observers)
 

@@ -25,7 +25,7 @@ class PrivateSteps:
         noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
         self._plan, self._key = plan, key
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
-        self._sampler = Sampler(plan, key, records=len(job.source.train))
+        self._sampler = Sampler(plan, key, records=len(job.source.train), times=job.times)
         self._inputs = Inputs(job, progress)
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:

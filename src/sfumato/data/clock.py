@@ -1,0 +1,137 @@
+"""Time stamps of records, and which step each of them belongs to."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+
+TimeStamp = float | np.datetime64
+"""A number, or a date with its time in UTC, to the microsecond."""
+
+WRITTEN = "such as 2026-01-31, 2026-01-31T23:59:59+01:00, or a number"
+_SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+_DURATION = re.compile(r"([0-9]{1,7})([wdhms])")  # more weeks would be more microseconds than 64 bits count
+_FARTHEST = 2.0**53
+
+
+def time_stamp(text: str) -> TimeStamp:
+    """What a time stamp says: a finite number, or else a date by ISO 8601, which is in UTC where it names no offset.
+
+    Errors: `ValueError` for anything else.
+
+    >>> time_stamp("17.5"), str(time_stamp("2026-01-31T01:00+02:00"))
+    (17.5, '2026-01-30T23:00:00.000000')
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        return _date(text)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number
+
+
+def _date(text: str) -> np.datetime64:
+    date = datetime.fromisoformat(text)
+    try:
+        date = date if date.tzinfo is None else date.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError:
+        raise ValueError("beyond the years 1 to 9999") from None
+    return np.datetime64(date, "us")
+
+
+def _duration(text: str) -> float | np.timedelta64:
+    """A number above 0, or a whole number of weeks, days, hours, minutes or seconds; `ValueError` for others."""
+    found = _DURATION.fullmatch(text)
+    if found is not None:
+        length = np.timedelta64(1_000_000 * int(found[1]) * _SECONDS[found[2]], "us")
+        positive = length > np.timedelta64(0, "us")
+    else:
+        length = float(text)
+        positive = 0 < length < math.inf
+    if not positive:
+        raise ValueError("not above 0, or not finite")
+    return length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """Which step a time stamp belongs to: floor((time - start) / period).
+
+    **Guarantee.** Both are public declarations, so a record's step is a function of its own time stamp alone: another
+    record that is added, removed or moved in time moves none (unit: one record; adjacency: any).
+
+    Args:
+        start: when step 0 begins: a date by ISO 8601, which is in UTC where it names no offset, or a number.
+        period: how much time a step covers: a whole number of weeks, days, hours, minutes or seconds, such as "1d",
+            "12h" or "30m"; a number where the start is one.
+
+    >>> clock = Clock(start="2026-01-01", period="12h")
+    >>> clock.steps_of(np.array(["2025-12-31T23:59", "2026-01-01", "2026-01-03T12:00"], "datetime64[us]")).tolist()
+    [-1, 0, 5]
+    """
+
+    start: str
+    period: str
+
+    def __post_init__(self) -> None:
+        try:
+            start = time_stamp(self.start)
+        except ValueError:
+            raise SfumatoError(
+                f"start must be a date by ISO 8601 or a number, got {self.start!r}", f"give one {WRITTEN}"
+            ) from None
+        try:
+            period = _duration(self.period)
+        except ValueError:
+            raise SfumatoError(
+                f"period must be a duration or a number above 0, got {self.period!r}",
+                "give one such as 1d, 12h or 30m, or a number where the start is one",
+            ) from None
+        if isinstance(start, float) != isinstance(period, float):
+            words = ("date", "number") if isinstance(period, float) else ("number", "duration")
+            raise SfumatoError(
+                f"start {self.start} is a {words[0]}, and period {self.period} a {words[1]}",
+                "give a date and a duration such as 1d, or two numbers",
+            )
+
+    @classmethod
+    def declared(cls, start: object, period: object) -> Clock | None:
+        """What was declared, as text or as what gives that text; None where nothing was."""
+        if start is None and period is None:
+            return None
+        if start is None or period is None:
+            given, absent = ("start", "period") if period is None else ("period", "start")
+            raise SfumatoError(f"{given} is given without {absent}", f"give `{absent}` as well, or neither")
+        return cls(start=str(start), period=str(period))
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain data: the fields."""
+        return asdict(self)
+
+    def steps_of(self, times: np.ndarray) -> np.ndarray:
+        """The step int64 (N,) of each time stamp, -1 for all before the start.
+
+        Args:
+            times: (N,), float64 or datetime64[us], as the start is.
+        """
+        start, period = time_stamp(self.start), cast(Any, _duration(self.period))
+        if (times.dtype.kind == "M") != isinstance(start, np.datetime64):
+            theirs, ours = ("dates", "number") if times.dtype.kind == "M" else ("numbers", "date")
+            raise SfumatoError(
+                f"the records' time stamps are {theirs}, and start {self.start} is a {ours}",
+                f"give `start` and `period` as {'a date and a duration' if theirs == 'dates' else 'numbers'}",
+            )
+        if isinstance(start, float):
+            with np.errstate(over="ignore"):  # what is beyond all numbers is beyond all steps
+                places = np.floor((times - start) / period)
+        else:
+            places = (times - start) // period
+        return np.clip(places, -1, _FARTHEST).astype(np.int64)
