@@ -257,13 +257,17 @@ REFUSED = {
     "add up",
     "train unfinished --steps 9": "unfinished is a run, which goes on as it began, but options were given: steps; "
     "leave them out, or give the source instead of the run",
-    "train digits QUICK --output unfinished --ema 0": "what began there differs in its settings: ema was 0.9999 and "
+    "train digits QUICK --output unfinished --ema 0": "what began in unfinished differs in its settings: "
+    "ema was 0.9999 and "
     "is 0.0; give the options that the run began with, or another --output",
-    "train digits QUICK --output unfinished --delta 1e-6": "what began there differs in its plan: delta was 1e-05 and "
+    "train digits QUICK --output unfinished --delta 1e-6": "what began in unfinished differs in its plan: "
+    "delta was 1e-05 and "
     "is 1e-06; give the options that the run began with, or another --output",
-    "train digits QUICK --output unfinished --size 9": "what began there differs in its data: fingerprint was ..., "
+    "train digits QUICK --output unfinished --size 9": "what began in unfinished differs in its data: "
+    "fingerprint was ..., "
     "size was 8 and is 9; give the data that the run began with, unchanged, or another --output",
-    "train digits QUICK --output unfinished --threads 2": "what began there differs in its performance: threads was 1 "
+    "train digits QUICK --output unfinished --threads 2": "what began in unfinished differs in its performance: "
+    "threads was 1 "
     "and is 2; give the options that the run began with, or another --output",
     "train no_key": "the run key no_key/dice.key is missing or damaged, so the run cannot go on without drawing "
     "twice; end it with what it has (sfumato finish RUN), or start another run",

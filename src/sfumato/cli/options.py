@@ -20,12 +20,16 @@ def _shown(metavar: str, hint: str = "") -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"({hint})" if hint else "")
 
 
-def shown(verb: type[Verb]) -> type[Verb]:
-    """The options of a verb's class that it has from an experiment's fields, spelt as these fields' metadata say."""
+def shown(verb: type[Verb], **by_default: str) -> type[Verb]:
+    """The options of a verb's class that it has from an experiment's fields, spelt as these fields' metadata say.
+
+    Args:
+        by_default: what stands in for an option that is left out, where the verb has rules of its own.
+    """
     plain = get_type_hints(verb, include_extras=True)
     for one in fields(verb):  # type: ignore[arg-type]
         if one.metadata and one.name in plain:
-            hint = one.metadata["default"]
+            hint = by_default.get(one.name, one.metadata["default"])
             extra = _shown(one.metadata["metavar"], f"default: {hint}" if hint else "")
             verb.__annotations__[one.name] = Annotated[plain[one.name], extra]
     return verb

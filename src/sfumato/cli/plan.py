@@ -148,9 +148,10 @@ class Plan(Pair):
             ("plan", plan.fingerprint[:16]),
         ]
         console.columns(rows)
+        norm = "" if plan.max_norm == 1 else f" --max-norm {plan.max_norm:g}"
         console.note(
-            f"next: sfumato train SOURCE --batch-size {plan.expected_batch_size} --steps {plan.steps} "
-            f"--noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{self._asked_for()}"
+            f"next: sfumato train SOURCE --examples {plan.population} --batch-size {plan.expected_batch_size} "
+            f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}{self._asked_for()}"
         )
 
     def _numbers(self) -> str:

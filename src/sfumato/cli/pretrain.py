@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from sfumato.cli import console
 from sfumato.cli.choices import Observed, TrainingChoices
-from sfumato.cli.options import BatchSize, Steps
+from sfumato.cli.options import BatchSize, Steps, shown
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.job import PublicJob
 
 
+@partial(shown, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(Observed, TrainingChoices):
     """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.

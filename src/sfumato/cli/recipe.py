@@ -6,14 +6,17 @@ command line.
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import ordinary
+from sfumato.training.experiment import Experiment
 
 if TYPE_CHECKING:
     from sfumato.data import Source
@@ -23,22 +26,15 @@ SCHEME, FOLDER = "recipe:", Path(__file__).resolve().parents[1] / "recipes"
 ABOUT, ROW = "about", "row"
 SEARCH, MATERIALS = "search", ("material", "pixels")
 NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
-TEXTS = (
-    "source",
-    "model",
-    "pretrained",
-    "head",
-    "loss",
-    "optimizer",
-    "schedule",
-    "root",
-    "output",
-    "device",
-    "start",
-    "period",
-)
-SWITCHES = ("flip", "public", "private", "download")
-LISTS = ("classes", "trainable")
+
+
+def _of_type(words: str) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(Experiment) if one.type == f"{words} | None")
+
+
+TEXTS = (*_of_type("str"), "source", "root", "output", "device")
+SWITCHES = (*_of_type("bool"), "public", "private", "download")
+LISTS = (*_of_type("tuple[str, ...]"), "classes")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )
@@ -148,8 +144,9 @@ def _path(what: str) -> str | Path:
         return what
     name, known = what.removeprefix(SCHEME), names()
     if name not in known:
-        folder = name.rpartition("/")[0]
-        near = [other for other in known if folder and other.startswith(f"{folder}/")] or known
+        if (row := _instead(f"recipes/{name.removesuffix('.toml')}.toml")) is not None:
+            raise SfumatoError(f"no recipe is called {name!r}", row)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7) or known
         raise SfumatoError(f"no recipe is called {name!r}", f"give recipe: and one of {', '.join(near)}")
     return FOLDER / f"{name}.toml"
 

@@ -165,4 +165,4 @@ def show_selected(found: Selected, *, json: bool) -> None:
     console.result(run.statement.sentence)
     console.result()
     console.note(f"sfumato verify {run.directory}   checks that the statement follows from the record")
-    console.note("how many candidates there were is nobody's business now: the promise rests on it")
+    console.note("how many candidates there were is not kept: the promise rests on that secret")

@@ -129,7 +129,8 @@ class PrivacyPlan:
 
         def best(batch: Any, count: Any) -> Mechanism:
             who = participation_for(population=examples, batch_size=batch, rule=participation)
-            return asked.adapted(who, examples, positive_integer("steps", count))
+            count = positive_integer("steps", count, remedy="give the number of training steps")
+            return asked.adapted(who, examples, count)
 
         def build(
             batch: Any = batch_size,

@@ -59,14 +59,14 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
     return code.hexdigest()
 
 
-def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str) -> None:
-    """Refuse a resumption under other conditions, naming each difference."""
+def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str) -> None:
+    """Refuse a resumption under other conditions, naming each difference and where the other one began."""
     odd = [
         f"{' '.join(names)} was {_show(before)} and is {_show(after)}"
         for names, before, after in differing(recorded, present)
     ]
     if odd:
-        raise SfumatoError(f"what began there differs in its {kind}: {', '.join(odd)}", remedy)
+        raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(odd)}", remedy)
 
 
 def _show(value: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import held_alone, ordinary
+from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.privacy.statement import rounded_up
 from sfumato.randomness import keys
@@ -155,6 +156,19 @@ def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     share = delta / len(loss.parts)
     apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
     return min(apart, loss.epsilon(delta, accountant="rdp")) if "rdp" in loss.accountants else apart
+
+
+def called_public(source: Source) -> str | None:
+    """What to say where data are declared public that runs of the owner's have used as private; else None."""
+    if not source.public or source.published:
+        return None
+    earlier = len(plans(source.materials))
+    if not earlier:
+        return None
+    return (
+        f"note: these data are declared public, and {earlier} run{'s' if earlier > 1 else ''} of yours used them as "
+        "private: what is trained here promises them nothing"
+    )
 
 
 def summary(earlier: Sequence[Use], coming: Use) -> str:

@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError, positive
 from sfumato._files import write
 from sfumato.report import curve_of_budgets
 from sfumato.runs import uses
-from sfumato.runs.directory import EVALUATION, RunDirectory
+from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
 from sfumato.runs.run import Run
 from sfumato.search.repeated import with_other_runs
 from sfumato.search.trial import Behind, LookingOn, Trial
@@ -99,7 +99,7 @@ def budgets(
         found.append(one.trained(base / f"epsilon-{epsilon:g}", progress, behind=behind, observers=observers))
         progress.report(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
     circumstances = found[0].statement.circumstances
-    plain = _without_privacy(trial, base / PUBLIC, progress) if circumstances.data_public else None
+    plain = _without_privacy(trial, found[0], base / PUBLIC, progress) if circumstances.data_public else None
     together, delta = uses.together([run.statement.plan for run in found])
     curve = Curve(
         budgets=tuple(wanted),
@@ -143,7 +143,7 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
-def _without_privacy(trial: Trial, place: Path, progress: Progress) -> float:
+def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress) -> float:
     """The accuracy of the same model trained without privacy, by the rules of sfumato pretrain."""
     run = RunDirectory(place)
     if not run.finished:
@@ -151,6 +151,7 @@ def _without_privacy(trial: Trial, place: Path, progress: Progress) -> float:
             run.require_free()
         spec = replace(trial.spec, examples=None, zoom=None)
         given = {name: getattr(trial.experiment, name) for name in OF_THE_MODEL}
+        given["model"] = RunDirectory(private.directory).read_json(SETTINGS)["settings"]["model"]
         how = {"device": trial.device, "threads": trial.threads, "notes": trial.notes}
         job = public.job_of(spec, given, run, **how, progress=progress)
         public.execute(job, run.path, progress=progress)

@@ -162,6 +162,7 @@ def begin(place: Path, record: Mapping[str, Any], file: str) -> None:
             {name: before.get(name) for name in record},
             record,
             remedy="give the options that the search began with, or another `directory`",
+            where=str(place),
         )
         return
     strange = [path.name for path in place.iterdir() if path.name != KEY] if place.is_dir() else []

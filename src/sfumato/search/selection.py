@@ -177,7 +177,7 @@ def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
         progress.report(
             f"note: scores have noise of standard deviation {selection.score_noise:.3g} on about {expected:.0f} "
-            "records, so the choice is mostly chance; put more aside (--validation), or spend more epsilon"
+            "records, so the choice is mostly chance; hold more out (--validation), or spend more epsilon"
         )
 
 
@@ -224,8 +224,14 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
         remedy = "give the options that the search began with"
         before = run.read_json(FILE)
         options, check = before.pop("options", {}), before.pop("key_check", None)
-        pins.compare("search", before, {name: record[name] for name in record if name != "options"}, remedy=remedy)
-        pins.compare("options", options, record["options"], remedy=remedy)
+        pins.compare(
+            "search",
+            before,
+            {name: record[name] for name in record if name != "options"},
+            remedy=remedy,
+            where=str(place),
+        )
+        pins.compare("options", options, record["options"], remedy=remedy, where=str(place))
         key = DiceKey.load(place / KEY)
         if key.check_value(_CHECK) != check:
             raise SfumatoError(

@@ -8,7 +8,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.randomness.space import Choice, LogUniform, Uniform
 from sfumato.training.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ def check(space: Space, varied: Iterable[str]) -> None:
     if odd or not space:
         problem = f"a search cannot vary {', '.join(odd)}" if odd else "nothing is varied"
         raise SfumatoError(problem, f"vary {', '.join(sorted(varied))}")
+    from sfumato.randomness import Choice, LogUniform, Uniform
+
     for name, rule in space.items():
         if not isinstance(rule, (Choice, Uniform, LogUniform)):
             raise SfumatoError(f"the space of {name} is {rule!r}", "give a Choice, Uniform or LogUniform")
@@ -47,6 +48,8 @@ def single_changes(space: Space) -> list[dict[str, Any]]:
 
 def listed(name: str, rule: Dimension, without: str, instead: str) -> Any:
     """The rule where it lists its values; a range is refused."""
+    from sfumato.randomness import Choice
+
     if not isinstance(rule, Choice):
         problem = ", ".join(filter(None, (f"{name} varies over a range", without)))
         raise SfumatoError(problem, f"list its values, {instead}")

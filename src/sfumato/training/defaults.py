@@ -139,13 +139,13 @@ def public_rules(
         "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
         "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
     }
-    if cached is None:
+    if cached is None and given.get("model") != "scattering":
         return rules
     return rules | {
-        "model": Rule(value=HEAD, reason="one linear layer on features of one norm"),
+        "model": Rule(value=given.get("model") or HEAD, reason="one linear layer on features of one norm"),
         "learning_rate": Rule(value=0.01, reason="below 2 (1 + 0.9) over the curvature, for features of this norm"),
         "schedule": Rule(value="cosine", reason="ends still"),
-        "views": Rule(value=cached, reason="as many as the cache holds of each example"),
+        "views": Rule(value=cached or 1, reason="as many as there are of each example"),
         "shift": Rule(value=0, reason="features"),
         "flip": Rule(value=False, reason="features"),
     }

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind")
 
 
+SHORT = {"eps": "epsilon", "lr": "learning_rate", "sigma": "noise_multiplier", "wd": "weight_decay"}
+"""What fields are called elsewhere."""
+
+
 class Decided(NamedTuple):
     """A plan, settings, and in lines for the reader why whatever was left out is what it is."""
 
@@ -266,6 +270,13 @@ def experiment_of(
     return of_fields(Experiment, {"ema": averaging.decay if averaging else 0.0, "model": model, **others, **budget})
 
 
+def refuse_budget(choices: Mapping[str, Any]) -> None:
+    """Refuse parts of a budget beside a plan, which has them already."""
+    both = [one.name for one in (*fields(Budget), *fields(Pair)) if one.name in choices]
+    if both:
+        raise SfumatoError(f"a plan and {', '.join(both)} are both given", "give the plan, or a budget without it")
+
+
 def settings_of(
     settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
 ) -> Settings:
@@ -287,7 +298,7 @@ def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
     known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
     for name in choices:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = [SHORT[name]] if SHORT.get(name) in known else difflib.get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]}" if near else f"give {', '.join(known)}"
             raise SfumatoError(f"{name} is no field of {getattr(kind, '__name__', kind)}", remedy)
     missing = [name for name, one in known.items() if one.default is MISSING and name not in choices]

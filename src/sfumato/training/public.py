@@ -24,7 +24,7 @@ from sfumato.privacy import NoPromise
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.report import Facts, page
 from sfumato.runs import directory as names
-from sfumato.runs import pins, public_records
+from sfumato.runs import pins, public_records, uses
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training import defaults, evaluate, finish
@@ -166,6 +166,8 @@ def execute(
         compare(job, run)
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
+        if (warning := uses.called_public(job.source)) is not None:
+            progress.report(warning)
         public_records.remember(job.source)
         with run.creating() as fresh:
             identity, optimizer = secrets.token_hex(32), optimizer_for(job.module, job.settings)
@@ -191,12 +193,14 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
             f"{run.path} holds a private run", "resume it with sfumato train, or give another `directory`"
         )
     for part in ("data", "transform", "performance", "model", "origin", "environment"):
-        pins.compare(part, recorded[part], present[part], remedy="give what the run began with, or another `directory`")
+        remedy = "give what the run began with, or another `directory`"
+        pins.compare(part, recorded[part], present[part], remedy=remedy, where=str(run.path))
     pins.compare(
         "settings",
         {**recorded["settings"], "steps": recorded["steps"], "batch size": recorded["batch_size"]},
         {**present["settings"], "steps": present["steps"], "batch size": present["batch_size"]},
         remedy="give the options that the run began with, or another `directory`",
+        where=str(run.path),
     )
 
 

@@ -50,8 +50,8 @@ def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> Non
             "give the command of the search again, or another `directory`",
         )
     clock = recorded.get("clock", {})  # runs that were begun before there were clocks have none
-    pins.compare("clock", clock, present["clock"], remedy=again)
-    pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again)
+    pins.compare("clock", clock, present["clock"], remedy=again, where=str(run.path))
+    pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=str(run.path))
     for part, remedy in (
         ("data", "give the data that the run began with, unchanged, or another `directory`"),
         ("settings", again),
@@ -65,7 +65,7 @@ def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> Non
             continue
         if part not in recorded:
             raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
-        pins.compare(part, recorded[part], present[part], remedy=remedy)
+        pins.compare(part, recorded[part], present[part], remedy=remedy, where=str(run.path))
 
 
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:

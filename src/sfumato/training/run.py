@@ -18,7 +18,7 @@ from sfumato.runs import public_records, uses
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.run import Run, read
 from sfumato.training import finish, resume
-from sfumato.training.experiment import experiment_of, settings_of
+from sfumato.training.experiment import experiment_of, refuse_budget, settings_of
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Outcome, take_none, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
@@ -82,6 +82,7 @@ def train(
         for line in reasons:
             (progress or Silence()).report(line)
     else:
+        refuse_budget(choices)
         settings = settings_of(settings, name, averaging, choices)
     run = RunDirectory(directory)
     job = prepare(
@@ -126,6 +127,8 @@ def execute(
         resume.compare(job, run)
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
+        if (warning := uses.called_public(job.source)) is not None:
+            progress.report(warning)
         earlier = earlier_plans(job)
         if earlier:
             progress.report(uses.summary(earlier, job.plan))

@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from sfumato import SfumatoError
-from sfumato.privacy import Draws, FullBatch, Gaussian, Poisson, PrivacyPlan, PrivateSelection, TruncatedPoisson
+from sfumato.privacy import (
+    CandidateCount,
+    FullBatch,
+    Gaussian,
+    Poisson,
+    PrivacyPlan,
+    PrivateSelection,
+    TruncatedPoisson,
+)
 
 
 def plan(largest: int, sigma: float = 10.0, steps: int = 875) -> PrivacyPlan:
@@ -67,7 +75,7 @@ def test_it_has_no_renyi_divergence():
     with pytest.raises(SfumatoError, match="no Renyi divergence is known"):
         plan(4352).epsilon(accountant="rdp")
     with pytest.raises(SfumatoError, match="no Renyi divergence is known"):
-        PrivateSelection(plan=plan(4352), draws=Draws(mean=10), score_noise=None).epsilon()
+        PrivateSelection(plan=plan(4352), draws=CandidateCount(mean=10), score_noise=None).epsilon()
 
 
 def test_the_plan_holds_its_cut():

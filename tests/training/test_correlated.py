@@ -1,0 +1,124 @@
+"""Runs with noise that remembers: the same bytes after a kill, secrets that stay where they belong, what is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sfumato import ClippedGradient, DiceKey, Noise, PrivacyPlan, Run, SfumatoError, load, train, verify
+from sfumato.privacy.requested import requested
+from sfumato.runs.checkpoint import read_safetensors, to_bytes
+from sfumato.training import loop
+from sfumato.training.observers import Observer
+from sfumato.training.step import PrivateStep
+
+PLAIN = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu"}
+STEPS = 9
+PAIRS = {
+    "blt": {"mechanism": "blt"},
+    "tree, completed": {"mechanism": "tree", "steps_per_tree": 3, "complete_trees": True},
+    "banded by position": {"mechanism": "banded", "bands": 4, "order": "position"},
+    "cyclic": {"participation": "cyclic", "groups": 3},
+    "truncated": {"participation": "truncated"},
+}
+
+
+class KilledError(BaseException):
+    """Ends the process's work, as a kill would."""
+
+
+class Killing(Observer):
+    """Ends the run after so many steps, once a checkpoint stands."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def stepped(self, step: int) -> None:
+        if step == self.at:
+            raise KilledError
+
+
+def planned(name: str) -> PrivacyPlan:
+    request = requested(examples=200, momentum=0.9, **PAIRS[name])
+    return PrivacyPlan.calibrate(examples=200, batch_size=50, steps=STEPS, epsilon=4.0, delta=1e-4, **request._asdict())
+
+
+@pytest.fixture
+def trained(spots, tmp_path) -> Callable[..., Run]:
+    def run(name: str, where: str, **options) -> Run:
+        return train("linear", spots, planned(name), directory=tmp_path / where, **PLAIN, **options)
+
+    return run
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_killed_run_ends_with_the_same_bytes(name, trained, tmp_path, monkeypatch):
+    whole = trained(name, "whole")
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    for at in (2, 5):  # within a tree and within bands, and again after that
+        with pytest.raises(KilledError):
+            trained(name, "killed", observers=(Killing(at),))
+        remembered = [key for key in load_file(tmp_path / "killed" / "checkpoint.safetensors") if "noise." in key]
+        assert bool(remembered) == (planned(name).mechanism.buffers(STEPS) > 0)
+    resumed = trained(name, "killed")
+    for file in ("model.safetensors", "plan.json"):
+        assert (resumed.directory / file).read_bytes() == (whole.directory / file).read_bytes()
+
+
+def test_a_killed_run_without_its_noise_is_not_resumed(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with pytest.raises(KilledError):
+        trained("blt", "killed", observers=(Killing(4),))
+    place = tmp_path / "killed" / "checkpoint.safetensors"
+    tensors, metadata = read_safetensors(place)
+    place.write_bytes(to_bytes({key: value for key, value in tensors.items() if "noise." not in key}, metadata))
+    with pytest.raises(SfumatoError, match="the noise's state does not hold what BufferedToeplitz remembers"):
+        trained("blt", "killed")
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_the_noise_remembers_goes_with_the_key(name, trained):
+    run = trained(name, "run")
+    left = {path.name for path in run.directory.iterdir()}
+    assert not left & {"dice.key", "checkpoint.safetensors"}
+    assert set(load_file(run.directory / "model.safetensors")) == set(load(run.directory).module.state_dict())
+    verdict = verify(run.directory)
+    assert verdict.holds, verdict
+
+
+def test_the_statement_names_pair_and_adjacency(trained):
+    said = trained("banded by position", "a").statement
+    assert "under zero-out adjacency" in said.sentence
+    assert "by its place in the file, whose order is public" in said.sentence
+    assert any("place" in line for line in said.plain)
+    assert "under add-or-remove adjacency" in trained("blt", "b").statement.sentence
+
+
+def test_epsilon_is_shown_as_it_grows(trained):
+    run = trained("tree, completed", "run")
+    rows = [json.loads(line) for line in Path(run.directory, "metrics.jsonl").read_text().splitlines()]
+    spent = [row["epsilon"] for row in rows]
+    assert spent == sorted(spent)
+    assert spent[0] < spent[-1] == pytest.approx(run.statement.epsilon)
+
+
+def test_a_step_after_the_last_is_refused():
+    plan = planned("blt")
+    gradient = ClippedGradient(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, max_norm=1.0)
+    noise = Noise(plan.mechanism, sensitivity=1.0, key=DiceKey.from_seed(0))
+    step = PrivateStep(plan=plan, gradient=gradient, noise=noise)
+    with pytest.raises(SfumatoError, match=r"step must lie in 0\.\.8"):
+        step(STEPS, (), noise.begin())
+
+
+def test_a_budget_and_a_mechanism_are_enough(spots, tmp_path):
+    run = train(
+        "linear", spots, directory=tmp_path / "run", epsilon=3.0, mechanism="blt", steps=8, batch_size=50, **PLAIN
+    )
+    assert 2.9 < run.statement.epsilon <= 3.0
+    assert type(run.statement.plan.mechanism).__name__ == "BufferedToeplitz"
