@@ -151,7 +151,8 @@ class Plan(Pair):
         norm = "" if plan.max_norm == 1 else f" --max-norm {plan.max_norm:g}"
         console.note(
             f"next: sfumato train SOURCE --examples {plan.population} --batch-size {plan.expected_batch_size} "
-            f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}{self._asked_for()}"
+            f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"
+            f"{self._asked_for()}"
         )
 
     def _numbers(self) -> str:
