@@ -21,7 +21,7 @@ def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.
         if clock is not None:
             raise SfumatoError(
                 f"start {clock.start} and period {clock.period} are given, and the plan does not go by time",
-                "leave both out, or give a plan with FixedOrder(assignment='time')",
+                "leave both out, or give `order=time`",
             )
         return None
     if clock is None:
