@@ -203,7 +203,7 @@ REFUSED = {
     "own in each; write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
     "train recipe:": "no recipe is called ''; give recipe: and one of de2022/...table13...digits...mnist",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
-    "mehta2022/figure1b, ...mehta2022/table9-vit-b16-full",
+    "mehta2022/table4, ...",
     "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, and none is chosen; give --epsilon 1, "
     "2, 3, 4, 6 or 8",
     "train recipe:de2022/table13 --epsilon 5": "recipe:de2022/table13 has rows by --epsilon, and none for 5; give "

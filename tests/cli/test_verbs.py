@@ -284,7 +284,10 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
     printed = capsys.readouterr()
     for said in ("Renyi", "sampling", "FullBatch, probability 1", "expected epochs", "noise multiplier"):
         assert said in printed.out
-    assert "next: sfumato train SOURCE --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 1e-05" in printed.err
+    assert (
+        "next: sfumato train SOURCE --examples 1000 --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 1e-05"
+        in printed.err
+    )
 
 
 def test_plan_names_what_looks_wrong_as_train_does(capsys):

@@ -17,6 +17,7 @@ from sfumato.runs.run import Run
 from sfumato.search.repeated import with_other_runs
 from sfumato.search.trial import Behind, LookingOn, Trial
 from sfumato.training import public
+from sfumato.training.defaults import HEAD_RATE
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
@@ -152,6 +153,8 @@ def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress
         spec = replace(trial.spec, examples=None, zoom=None)
         given = {name: getattr(trial.experiment, name) for name in OF_THE_MODEL}
         given["model"] = RunDirectory(private.directory).read_json(SETTINGS)["settings"]["model"]
+        if given["model"] == "scattering":  # a head on fixed features, as on those of a cache
+            given |= {"learning_rate": HEAD_RATE, "schedule": "cosine", "shift": 0, "flip": False}
         how = {"device": trial.device, "threads": trial.threads, "notes": trial.notes}
         job = public.job_of(spec, given, run, **how, progress=progress)
         public.execute(job, run.path, progress=progress)

@@ -23,6 +23,7 @@ STEPS_SAMPLED = 500
 PUBLIC_BATCH = 128
 PUBLIC_EPOCHS = 30
 HEAD = f"head,norm={FEATURE_NORM}"
+HEAD_RATE = 0.01
 NOISE_ON_A_LOGIT = 3.0
 """By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
 
@@ -139,13 +140,13 @@ def public_rules(
         "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
         "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
     }
-    if cached is None and given.get("model") != "scattering":
+    if cached is None:
         return rules
     return rules | {
-        "model": Rule(value=given.get("model") or HEAD, reason="one linear layer on features of one norm"),
-        "learning_rate": Rule(value=0.01, reason="below 2 (1 + 0.9) over the curvature, for features of this norm"),
+        "model": Rule(value=HEAD, reason="one linear layer on features of one norm"),
+        "learning_rate": Rule(value=HEAD_RATE, reason="below 2 (1 + 0.9) over the curvature, for this norm"),
         "schedule": Rule(value="cosine", reason="ends still"),
-        "views": Rule(value=cached or 1, reason="as many as there are of each example"),
+        "views": Rule(value=cached, reason="as many as the cache holds of each example"),
         "shift": Rule(value=0, reason="features"),
         "flip": Rule(value=False, reason="features"),
     }
