@@ -168,6 +168,13 @@ BUGS = (
         ("privacy/test_requested.py",),
     ),
     Bug(
+        "runs of both adjacencies are composed for that of the first",
+        "runs/uses.py",
+        'many = [replace(plan, adjacency="zero-out") for plan in many]',
+        "many = [replace(plan, adjacency=many[0].adjacency) for plan in many]",
+        ("runs/test_uses.py",),
+    ),
+    Bug(
         "more runs are counted as more steps of one",
         "privacy/selection.py",
         "training = one.with_(*[one] * (runs - 1)).epsilon(at, accountant=accountant)",
