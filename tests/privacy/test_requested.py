@@ -42,6 +42,8 @@ def test_what_is_left_out_follows_from_what_is_given():
     assert kinds["truncated"] == (TruncatedPoisson, Gaussian, "zero-out")
     assert kinds["fixed order, independent"] == (FixedOrder, Gaussian, "add-or-remove")
     assert calibrated("cyclic", "noise_multiplier").mechanism.bands == 4
+    tree = calibrated("tree", "noise_multiplier").mechanism
+    assert (tree.steps_per_tree, tree.completed) == (15, True)
     assert isinstance(requested(examples=10, participation="full-batch").participation, FullBatch)
 
 

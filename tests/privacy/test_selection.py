@@ -16,6 +16,8 @@ from scipy import stats
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import CandidateCount, PrivateSelection, least_score_noise
+from sfumato.privacy.mechanism import BandedToeplitz, Tree
+from sfumato.privacy.participation import CyclicPoisson, FixedOrder
 from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.theorems.selection import SELECTION_ORDERS, best_of
 
@@ -278,6 +280,29 @@ def test_plain_composition_counts_scores_too():
     assert quiet.epsilon_of_all(9) == pytest.approx(full_batch(5.0, steps=9).epsilon())
     with pytest.raises(SfumatoError, match="runs must be"):
         selection.epsilon_of_all(0)
+
+
+@pytest.mark.parametrize(
+    ("participation", "mechanism", "mu_squared"),
+    [
+        (FixedOrder(batch_size=30), Gaussian(noise_multiplier=2.0), 3 * 2 / 4),
+        (FixedOrder(batch_size=30), Tree(noise_multiplier=2.0), 3 * 4 / 4),
+        (FixedOrder(batch_size=30), BandedToeplitz(noise_multiplier=2.0, coefficients=(1.0, 0.5)), 3 * 2.25 / 4),
+    ],
+)
+def test_more_runs_are_not_more_steps_of_one(participation, mechanism, mu_squared):
+    """Four bins, five steps: a unit of the first bin takes part twice in each of three runs, not three times in 15."""
+    plan = PrivacyPlan(population=100, participation=participation, mechanism=mechanism, steps=5, delta=1e-5)
+    assert public(plan, 3).epsilon_of_all(3) == pytest.approx(full_batch(mu_squared**-0.5).epsilon())
+
+
+def test_more_runs_have_groups_of_their_own():
+    rule = CyclicPoisson(batch_size=10, groups=4)
+    plan = PrivacyPlan(
+        population=100, participation=rule, mechanism=Gaussian(noise_multiplier=2.0), steps=5, delta=1e-5
+    )
+    six_turns = replace(plan, steps=24)
+    assert public(plan, 3).epsilon_of_all(3) == six_turns.epsilon()
 
 
 # -- calibration ------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ PAIRS = {
     "time": (
         FixedOrder(batch_size=20, assignment="time"),
         BLT,
-        "each example in one step, which its own time stamp decides",
+        "each example in one step at most, which its own time stamp decides",
         ("once, in the step that its own time stamp decides",),
     ),
     "cyclic": (

@@ -10,7 +10,7 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import CandidateCount, PrivateSelection
+from sfumato.privacy import CandidateCount, FixedOrder, PrivateSelection
 from sfumato.runs import uses
 
 
@@ -43,6 +43,17 @@ def test_data_are_known_again_by_what_is_stored_or_by_their_pixels(tmp_path):
         for name in (("files", "pixels"), ("arrays", "pixels"), ("files",), ("pixels",), ("others", "elsewhere"))
     }
     assert list(steps.values()) == [[50, 60, 70], [50, 60], [50, 70], [50, 60], []]
+
+
+def test_plans_of_both_adjacencies_are_composed_for_zero_out():
+    one = replace(plan(), participation=FixedOrder(batch_size=100))  # a unit takes part in five of 50 steps
+    by_position = FixedOrder(batch_size=100, assignment="position")
+    other = replace(one, participation=by_position, adjacency="zero-out")
+    both = replace(one, participation=FullBatch(), steps=10).epsilon()
+    for many in ([one, other], [other, one]):
+        assert uses.together(many) == (pytest.approx(both), 1e-5)
+    assert "for zero-out adjacency, which each of them holds for" in uses.summary([one], other)
+    assert "zero-out" not in uses.summary([one], one)
 
 
 def test_a_line_cut_short_is_passed_over(tmp_path):

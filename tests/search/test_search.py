@@ -175,6 +175,22 @@ def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
             "cannot vary steps: one plan trains all of its candidates",
         ),
         (
+            lambda place: search.private(PUBLIC, {"mechanism": Choice(values=("gaussian", "blt"))}, directory=place),
+            "cannot vary mechanism: one plan trains all of its candidates",
+        ),
+        (
+            lambda place: search.private(
+                replace(PUBLIC, experiment=replace(EXPERIMENT, mechanism="blt")), RATES, directory=place
+            ),
+            "a private selection trains with independent noise.*got mechanism blt",
+        ),
+        (
+            lambda place: search.private(
+                replace(PUBLIC, experiment=replace(EXPERIMENT, adjacency="zero-out")), RATES, directory=place
+            ),
+            "got adjacency zero-out",
+        ),
+        (
             lambda place: search.private(
                 PUBLIC, RATES, directory=place, score_noise=3.0, scoring=search.Scoring(score_on="digits")
             ),

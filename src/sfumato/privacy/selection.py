@@ -127,7 +127,8 @@ class PrivateSelection:
         """
         positive_integer("runs", runs, remedy="give the number of candidates")
         at = self.plan.delta if delta is None else delta
-        training = self.plan.epsilon(at, steps=runs * self.plan.steps, accountant=accountant)
+        one = self.plan.loss  # each run has bins and noise of its own, so more runs are not more steps
+        training = one.with_(*[one] * (runs - 1)).epsilon(at, accountant=accountant)
         if self.score_noise is None:
             return training
         return max(training, replace(_score(self.score_noise), steps=runs).epsilon(at, accountant=accountant))

@@ -25,7 +25,7 @@ from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import carried_out, without_warnings
 from sfumato.training import defaults
-from sfumato.training.experiment import Budget, Experiment
+from sfumato.training.experiment import Budget, Experiment, Pair
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
@@ -34,6 +34,8 @@ MUCH_NOISE = 0.05
 """Score noise above this share of the expected validation records is worth a note."""
 KEY, FILE, CHOSEN = "search.key", "search.json", "chosen.json"
 _CHECK = "search"
+_PAIR = {"mechanism": "gaussian", "participation": "poisson", "adjacency": "add-or-remove"}
+"""The pair that candidates are trained by, as far as it may be named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,13 +135,21 @@ def private(
 
 def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: float | None) -> None:
     """Refuse what no private selection can be."""
-    searched = [one.name for one in fields(Budget) if one.name in space]
+    pair = [one.name for one in fields(Pair)]
+    searched = [name for name in (*(one.name for one in fields(Budget)), *pair) if name in space]
     if searched:
         raise SfumatoError(
             f"a private selection cannot vary {', '.join(searched)}: one plan trains all of its candidates",
             "choose them beforehand, with sfumato tradeoff",
         )
     spaces.check(space, spaces.VARIED)
+    for name in pair:
+        if (value := getattr(experiment, name)) not in (None, _PAIR.get(name)):
+            raise SfumatoError(
+                f"a private selection trains with independent noise, and its batch size alone says who takes part; "
+                f"got {name} {value}",
+                "leave it out, or make a search that is not covered",
+            )
     if scoring.score_on is not None and score_noise is not None:
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
 

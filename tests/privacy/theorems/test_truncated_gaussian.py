@@ -55,6 +55,7 @@ def test_every_cut_is_answered(largest, sigma):
 def test_steps_compose():
     halves = plan(4224, steps=300).loss.with_(plan(4224, steps=575).loss)
     assert halves == plan(4224).loss
+    assert len(plan(4224, steps=300).loss.with_(plan(4160, steps=575).loss).parts) == 2, "another cut is another step"
     mixed = plan(4224, steps=300).loss.with_(replace(UNCUT, steps=575).loss)
     assert len(mixed.parts) == 2
     assert UNCUT.epsilon() < mixed.epsilon(1e-5) < plan(4224).epsilon()

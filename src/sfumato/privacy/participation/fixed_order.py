@@ -80,7 +80,7 @@ class FixedOrder(Batches):
             case "position":
                 return f"each example in every {bins}th step, by its place in the file, whose order is public"
             case "time":
-                return "each example in one step, which its own time stamp decides"
+                return "each example in one step at most, which its own time stamp decides"
 
     @property
     def remark(self) -> str:
@@ -91,5 +91,5 @@ class FixedOrder(Batches):
             case "position":
                 order = "every so many steps, by its place in the file, whose order is taken as public"
             case "time":
-                order = "once, in the step that its own time stamp decides"
+                order = "at most once, in the step that its own time stamp decides"
         return f"Each example took part {order}. The promise rests on the noise alone, not on who was drawn."
