@@ -72,7 +72,10 @@ def test_pairs_are_compared_and_drawn(compared, capsys):
         ("--plot x.svg --batch-size 9 --steps 5 --epsilon 1", "--plot is given without --compare"),
         ("--compare --batch-size 9 --steps 5 --epsilon 1 --mechanism blt", "--compare and a single --mechanism"),
         ("--batch-size 9 --steps 5 --epsilon 1 --participation shuffling", "no theorem here covers the participation"),
-        ("--batch-size 9 --steps 5 --epsilon 1 --participation poisson --mechanism tree", "no theorem here covers Tree"),
+        (
+            "--batch-size 9 --steps 5 --epsilon 1 --participation poisson --mechanism tree",
+            "no theorem here covers Tree",
+        ),
     ],
 )
 def test_what_cannot_be_compared_or_planned_is_refused(options, words, capsys, tmp_path, monkeypatch):

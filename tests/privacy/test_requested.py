@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError
@@ -23,6 +25,7 @@ PAIRS = {
 }
 
 
+@functools.cache
 def calibrated(name: str, unknown: str | None = None, **others: object) -> PrivacyPlan:
     request = requested(examples=1000, momentum=0.9, **PAIRS[name])
     numbers = {key: None if key == unknown else value for key, value in (NUMBERS | others).items()}
@@ -48,7 +51,7 @@ def test_what_is_left_out_follows_from_what_is_given():
 
 
 @pytest.mark.parametrize("unknown", ["noise_multiplier", "steps", "batch_size"])
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", [name for name in PAIRS if "gaussian" not in name and name != "by coins"])
 def test_every_unknown_of_every_pair_keeps_the_budget_and_nearly_uses_it(name, unknown):
     plan = calibrated(name, unknown)
     assert plan.epsilon() <= NUMBERS["epsilon"]

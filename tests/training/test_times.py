@@ -145,7 +145,7 @@ def test_a_plan_by_time_needs_time_stamps_and_a_clock(spots, times, tmp_path):
     for assignment in ("random", "position"):
         assert refusal(stream, in_order(assignment), **clock) == (
             "start 2026-01-01 and period 1d are given, and the plan does not go by time; "
-            "leave both out, or give a plan with FixedOrder(assignment='time')"
+            "leave both out, or give order=time"
         )
     assert "start is given without period" in refusal(stream, in_order(), start="2026-01-01")
     assert "time stamps are dates, and start 0 is a number" in refusal(stream, in_order(), start=0, period=1)
