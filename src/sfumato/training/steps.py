@@ -34,8 +34,9 @@ class PrivateSteps:
         return self._step(step, self._inputs.micro_batches(self._key, step, participants), state)
 
     def figures(self, step: int) -> dict[str, Any]:
-        """What so many steps have spent."""
-        return {"epsilon": self._plan.epsilon(steps=step)}
+        """What so many steps have spent, where the theorem says so of fewer than all; else None."""
+        known = self._plan.theorem.by_prefix or step == self._plan.steps
+        return {"epsilon": self._plan.epsilon(steps=step) if known else None}
 
 
 class PublicSteps:
