@@ -67,7 +67,7 @@ class Source:
             known.
         larger: the training records once more, with the larger images that views with zoom are cut out of; None
             where that was not asked for, or where the originals are arrays that are no larger than `size`.
-        aside: the records that were held out of the training part, to score on.
+        held_out: the records that were held out of the training part, to score on.
     """
 
     kind: str

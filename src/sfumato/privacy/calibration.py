@@ -12,6 +12,7 @@ from sfumato.privacy.loss import COARSE_GRID, FINE_GRID
 MOST_NOISE = 1e7
 MAX_STEPS = 10_000_000
 MOST_ROUNDS = 5
+MOST_TRIES = 50
 
 
 class _Plan(Protocol):
@@ -84,9 +85,11 @@ def settled(following: Callable[[int], int], start: int, build: Callable[[int], 
             break
         value, before = following(value), value
     value = min(value, before) if value != before else value
-    while (plan := build(value)).epsilon() > target and value > 1:
-        value = min(value - 1, math.floor(value * (1 - 1e-4)))
-    return plan
+    for _ in range(MOST_TRIES):
+        if (plan := build(value)).epsilon() <= target:
+            return plan
+        value = max(1, value - max(1, value // 1000))
+    raise SfumatoError(f"no plan was found within epsilon {target:g}", "leave another number out, or give more noise")
 
 
 def largest(spent: Callable[[int], float], target: float, limit: int, guess: float) -> int:
