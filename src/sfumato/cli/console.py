@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -40,3 +41,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0)
     for *cells, remark in listed:
         aligned = [f"{text:{side}{width}}" for text, side, width in zip(cells, sides, widths, strict=True)]
         print("  ".join([*aligned, remark]).rstrip())
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error, on a terminal and while the work lasts."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    shown = Console(stderr=True)
+    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
@@ -71,7 +69,7 @@ class Plan(Pair):
                 f"{', '.join(given) or 'none'}",
                 "leave out only the one that should follow from the others",
             )
-        with _bar("calibrating"):
+        with console.bar("calibrating"):
             plan = self._plan()
         self._show(plan)
         return 0
@@ -160,8 +158,6 @@ class Plan(Pair):
 
     def _asked_for(self) -> str:
         """The options that name the pair, as they were given."""
-        from dataclasses import fields
-
         names = [*(one.name for one in fields(Pair)), "momentum", "schedule"]
         given = [(name.replace("_", "-"), getattr(self, name)) for name in names if getattr(self, name) is not None]
         return "".join(f" --{name} {value}" for name, value in given)
@@ -179,9 +175,7 @@ class Plan(Pair):
             raise UnclearError(
                 "--compare and a single --mechanism or --participation are both given", "leave these out"
             )
-        options = {name: getattr(self, name) for name in ("bands", "buffers", "groups", "largest_batch", "order")}
-        options |= {"steps_per_tree": self.steps_per_tree, "complete_trees": self.complete_trees}
-        with _bar("comparing") as progress:
+        with console.bar("comparing") as progress:
             pairs = compare(
                 examples=self.examples or 0,
                 batch_size=self.batch_size or 0,
@@ -190,21 +184,9 @@ class Plan(Pair):
                 delta=self._delta,
                 momentum=self._momentum,
                 rates=rates_of(self.schedule, None),
-                options=options,
+                options={one.name: getattr(self, one.name) for one in fields(Pair)},
                 on_progress=progress,
             )
         figures = {"examples": self.examples, "delta": self._delta, "momentum": self._momentum}
         compared.show(pairs, figures, plot=self.plot, json=self.json, after=self._numbers())
         return 0
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Any]:
-    """A progress bar on standard error, on a terminal and while the work lasts."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    shown = Console(stderr=True)
-    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)

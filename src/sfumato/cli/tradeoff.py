@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +73,7 @@ class Tradeoff:
             participation_for(population=self.examples, batch_size=size)
         frontiers = []
         for size in sizes:
-            with _bar(f"batch size {size}") as on_progress:
+            with console.bar(f"batch size {size}") as on_progress:
                 found = frontier(
                     examples=self.examples,
                     batch_size=size,
@@ -232,15 +231,3 @@ def _rules(frontiers: Sequence[Frontier]) -> dict[str, str]:
     if all(found.best.plan.expected_batch_size >= MODERATE_BATCH for found in frontiers):
         left_out.add("small batches")
     return {"source": FOUND, **{name: rule for name, rule in RULES.items() if name not in left_out}}
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, on a terminal and while the work lasts."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    shown = Console(stderr=True)
-    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -20,6 +20,7 @@ class _Plan(Protocol):
 
 
 Planned = TypeVar("Planned", bound=_Plan)
+Noise = TypeVar("Noise")
 
 
 def least(
@@ -69,24 +70,33 @@ def _on_fine_grid(spent: Callable[[float, float], float], target: float, high: f
     return high * (max(spent(high, FINE_GRID), 0.5 * target) / target) ** (1 / power)
 
 
-def settled(following: Callable[[int], int], start: int, build: Callable[[int], Planned], target: float) -> Planned:
-    """The plan of the largest number that a budget allows, where the noise itself is to follow from that number.
+def settled(
+    noise_of: Callable[[int], Noise],
+    following: Callable[[Noise], int],
+    build: Callable[[int, Noise], Planned],
+    start: int,
+    target: float,
+) -> Planned:
+    """The plan of the largest number that a budget allows, where the noise itself may follow from that number.
 
     Args:
-        following: the largest number that the target allows, with the noise that is best for about so many.
+        noise_of: the noise that is best for about so many.
+        following: the largest number that the target allows with this noise.
+        build: the plan of a number with this noise.
         start: about so many.
-        build: the plan of a number, with its own noise.
 
     **Guarantee.** `epsilon() <= target` was computed for the plan that is returned.
     """
-    value, before = following(start), start
+    noise, value = noise_of(start), start
     for _ in range(MOST_ROUNDS):
-        if value == before:
-            break
-        value, before = following(value), value
-    value = min(value, before) if value != before else value
+        before, value = value, following(noise)
+        again = noise_of(value)
+        if again == noise:
+            return build(value, noise)
+        noise = again
+    value = min(value, before)
     for _ in range(MOST_TRIES):
-        if (plan := build(value)).epsilon() <= target:
+        if (plan := build(value, noise_of(value))).epsilon() <= target:
             return plan
         value = max(1, value - max(1, value // 1000))
     raise SfumatoError(f"no plan was found within epsilon {target:g}", "leave another number out, or give more noise")

@@ -8,7 +8,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.requested import requested
+from sfumato.privacy.requested import GROUPS, OF_MECHANISMS, OF_PARTICIPATIONS, requested
 
 PAIRS = (
     ("poisson", "gaussian"),
@@ -77,7 +77,7 @@ def compare(
     for done, (participation, mechanism) in enumerate(PAIRS, start=1):
         own = _own(options or {}, participation, mechanism)
         if participation == "cyclic":  # no more groups than the batch leaves room for
-            own["groups"] = min(own.get("groups") or 8, max(1, examples // batch_size))
+            own["groups"] = min(own.get("groups") or GROUPS, max(1, examples // batch_size))
         try:
             asked = requested(
                 examples=examples,
@@ -129,7 +129,5 @@ def to_take(pairs: Sequence[Compared], *, sampled: bool | None = None) -> Compar
 
 
 def _own(options: dict[str, Any], participation: str, mechanism: str) -> dict[str, Any]:
-    from sfumato.privacy.requested import OF_MECHANISMS, OF_PARTICIPATIONS
-
     names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()))
     return {name: options[name] for name in names if options.get(name) is not None}

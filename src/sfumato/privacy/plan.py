@@ -162,23 +162,33 @@ class PrivacyPlan:
             return plan.with_noise(least)
         if steps is None:
 
-            def most_steps(about: int) -> int:
-                one = build(count=1, noise=best(batch_size, about))
+            def most_steps(noise: Mechanism) -> int:
+                one = build(count=1, noise=noise)
                 return _at_least_one(one.most_steps(epsilon), one.epsilon(), epsilon, "step")
 
-            return calibration.settled(most_steps, 1000, lambda count: build(count=count), epsilon)
+            return calibration.settled(
+                lambda count: best(batch_size, count),
+                most_steps,
+                lambda count, noise: build(count=count, noise=noise),
+                1000,
+                epsilon,
+            )
         limit = examples if participation is None else participation.largest_batch(examples, steps)
 
-        def largest_batch(about: int) -> int:
-            noise = best(about, steps)
-
+        def largest_batch(noise: Mechanism) -> int:
             def spent(batch: int) -> float:
                 return build(batch, noise=noise).epsilon()
 
             most = calibration.largest(spent, epsilon, limit, guess=math.sqrt(examples))
             return _at_least_one(most, spent(1), epsilon, "example in a batch")
 
-        return calibration.settled(largest_batch, min(limit, math.isqrt(examples)), build, epsilon)
+        return calibration.settled(
+            lambda batch: best(batch, steps),
+            largest_batch,
+            lambda batch, noise: build(batch, noise=noise),
+            min(limit, math.isqrt(examples)),
+            epsilon,
+        )
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """The same plan with this noise multiplier."""

@@ -15,7 +15,7 @@ Draw = Callable[[int], np.ndarray]
 """Of a step, who takes part in it: ascending record numbers, int64."""
 
 
-def _poisson(rule: Poisson | TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+def _poisson(rule: Poisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
     def draw(step: int) -> np.ndarray:
         coins = key.generator("sampling", step).random(records)
         return np.flatnonzero(coins < plan.sampling_probability)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sfumato.report.drawing import INK, MUTED, svg
+from sfumato.report.drawing import INK, MUTED, calm, svg
 
 _FINAL, _ALL = "#3b6ea5", "#9db8d2"
 
@@ -42,9 +42,5 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> str:
     axes.invert_yaxis()
     axes.margins(x=0.45)
     axes.set_xlabel("noise in a weight, over learning rate and clipping norm: final (dark), over all steps", color=INK)
-    axes.tick_params(colors=MUTED, labelsize=8)
-    axes.grid(axis="x", color="#e4e4e4", linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    calm(axes, "x")
     return svg(figure, "compared")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 INK, MUTED = "#222222", "#767676"
 
 
-def calm(axes: Axes) -> None:
-    """Horizontal lines behind the points, small muted labels, no box."""
+def calm(axes: Axes, lines: Literal["x", "y"] = "y") -> None:
+    """Lines from the ticks of one axis behind the points, small muted labels, no box."""
     axes.tick_params(colors=MUTED, labelsize=8)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.7)
+    axes.grid(axis=lines, color="#e4e4e4", linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

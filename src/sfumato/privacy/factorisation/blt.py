@@ -12,8 +12,8 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.factorisation.objective import Objective, least, polished, rounded
 from sfumato.privacy.factorisation.weights import Array
 from sfumato.privacy.factorisation.workload import Workload
+from sfumato.privacy.mechanism.blt import MOST_BUFFERS
 
-MOST_BUFFERS = 4
 _WORTH_A_BUFFER = 1e-4
 _REACH = 16.0
 """Ratios of gaps stay below expit(16) = 1 - 1e-7, so that decays stay apart."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.participation.participation import Batches
+from sfumato.privacy.participation.poisson import Poisson
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedPoisson(Batches):
+class TruncatedPoisson(Poisson):
     """Poisson sampling; of more participants than `largest` a uniformly drawn subset of that size remains.
 
     Args:
@@ -28,15 +28,6 @@ class TruncatedPoisson(Batches):
         if positive_integer("largest", self.largest, remedy=remedy) < self.batch_size:
             raise SfumatoError(
                 f"largest must be at least the batch size, got {self.largest} for {self.batch_size}", remedy
-            )
-
-    def check(self, population: int) -> None:
-        """Refuse a population that this rule cannot draw from."""
-        if self.batch_size >= population:
-            raise SfumatoError(
-                f"batch_size must be below the number of examples for Poisson sampling, "
-                f"got {self.batch_size} of {population}",
-                "give a smaller batch, or the whole data set for full-batch steps",
             )
 
     @property
