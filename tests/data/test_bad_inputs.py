@@ -838,7 +838,7 @@ def line_without_a_time(path):
 
 @refused(
     "line 3 of 'PATH/t.csv' has a time that is neither a date by ISO 8601 nor a finite number; write one such as "
-    "2026-01-31, 2026-01-31T23:59:59+01:00, or a number"
+    "2026-01-31, 2026-01-31T23:59:59+01:00, or a number; a column that says something else needs another name"
 )
 def time_that_is_no_date(path):
     return listing(path, "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,31.1.2026\n"), {}
@@ -846,7 +846,7 @@ def time_that_is_no_date(path):
 
 @refused(
     "line 2 of 'PATH/t.csv' has a time that is neither a date by ISO 8601 nor a finite number; write one such as "
-    "2026-01-31, 2026-01-31T23:59:59+01:00, or a number"
+    "2026-01-31, 2026-01-31T23:59:59+01:00, or a number; a column that says something else needs another name"
 )
 def time_that_is_not_a_number(path):
     return listing(path, "path,label,time\n0.png,cat,nan\n1.png,dog,1\n"), {}

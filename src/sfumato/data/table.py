@@ -148,5 +148,5 @@ def _time(text: str, table: Path, line: int) -> TimeStamp:
     except ValueError:
         raise SfumatoError(
             f"line {line} of {str(table)!r} has a time that is neither a date by ISO 8601 nor a finite number",
-            f"write one {WRITTEN}",
+            f"write one {WRITTEN}; a column that says something else needs another name",
         ) from None

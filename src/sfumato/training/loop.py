@@ -32,6 +32,8 @@ from sfumato.training.scorer import Scorer
 from sfumato.training.step import descend
 
 CHECKPOINT_SECONDS = 15.0
+CHECKPOINT_SHARE = 0.05
+"""Of the time, for checkpoints at most: large ones, as those that hold correlated noise, are written more seldom."""
 EVALUATIONS = 12
 
 
@@ -82,6 +84,7 @@ def take_steps(
         observers: are told of released values only.
     """
     began = saved_at = time.monotonic()
+    pause = CHECKPOINT_SECONDS
     module, state, outputs = job.module, checkpoint.noise, None
     optimizer = optimizer_for(module, job.settings)
     average = checkpoint.restore(module, optimizer, job.device)
@@ -112,13 +115,14 @@ def take_steps(
                     observer.scored(row)
             for observer in observers:
                 observer.stepped(step + 1)
-            if time.monotonic() - saved_at > CHECKPOINT_SECONDS or step + 1 == job.steps:
+            if (now := time.monotonic()) - saved_at > pause or step + 1 == job.steps:
                 head = "" if ledger is None else _synced(ledger, step + 1)
                 reached = Checkpoint.of(
                     step + 1, module, average, optimizer, run=checkpoint.run, noise=state, ledger=head
                 )
                 reached.save(run / names.CHECKPOINT)
                 saved_at = time.monotonic()
+                pause = pause_after(saved_at - now)
     for observer in observers:
         observer.ended()
     return Outcome(
@@ -130,6 +134,15 @@ def take_none(job: Job, checkpoint: Checkpoint) -> Outcome:
     """What an unfinished run has reached, without another step."""
     average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings), job.device)
     return Outcome(step=checkpoint.step, weights=weights_of(job.module, average), seconds=0.0)
+
+
+def pause_after(saving: float) -> float:
+    """Seconds until another checkpoint, after one that took so many.
+
+    >>> pause_after(0.1), pause_after(3.0)
+    (15.0, 60.0)
+    """
+    return CHECKPOINT_SECONDS * max(1.0, saving / (CHECKPOINT_SHARE * CHECKPOINT_SECONDS))
 
 
 def evaluation_steps(steps: int) -> set[int]:
