@@ -101,14 +101,7 @@ class Inputs:
         pieces = [participants[start : start + size] for start in starts]
         stored = ahead(records, pieces) if self._features is None else repeat(None)
         for start, rows, taken in zip(starts, pieces, stored, strict=False):
-            own = draws[start : start + size]
-            if taken is None:
-                inputs = self._kept(rows, own)
-            elif job.source.cache is not None:
-                inputs = _views(job, taken)
-            else:
-                inputs = viewed(torch.from_numpy(taken).to(job.device), own, job.source, job.views, job.transform)
-            inputs = inputs.squeeze(1) if job.views.count == 1 else inputs
+            inputs = self._of(rows, draws[start : start + size], taken)
             # Models may draw random numbers by other functions than dropout, which don't follow keys.
             torch.manual_seed(key.seed("model", step, str(start)))
             keys = None
@@ -122,6 +115,21 @@ class Inputs:
                 weights = torch.arange(start, start + size, device=job.device) < present
                 kept = weights.reshape(-1, *[1] * (inputs.dim() - 1))
                 yield torch.where(kept, inputs, 0), torch.where(weights, targets, 0), keys, weights
+
+    def _of(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> Tensor:
+        """Inputs (b, ...), or (b, K, ...) with views, of these records.
+
+        Args:
+            taken: what they hold; None where their features are in memory.
+        """
+        job = self._job
+        if taken is None:
+            inputs = self._kept(rows, draws)
+        elif job.source.cache is not None:
+            inputs = _views(job, taken)
+        else:
+            inputs = viewed(torch.from_numpy(taken).to(job.device), draws, job.source, job.views, job.transform)
+        return inputs.squeeze(1) if job.views.count == 1 else inputs
 
     def _kept(self, rows: np.ndarray, draws: ViewDraws) -> Tensor:
         """Views (b, K, D) of the records in these rows, out of the features in memory."""
