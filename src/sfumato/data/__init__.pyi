@@ -1,4 +1,5 @@
 from .classes import UnknownClassError as UnknownClassError
+from .cap import capped as capped
 from .clock import Clock as Clock
 from .codes import known_again as known_again
 from .crops import InceptionCrops as InceptionCrops
@@ -28,6 +29,9 @@ from .source import facts as facts
 from .source import open_source as open_source
 from .source import own_codes as own_codes
 from .spec import SourceSpec as SourceSpec
+from .users import by_user as by_user
+from .users import shared_users as shared_users
+from .users import user_codes as user_codes
 from .validation import hold_out as hold_out
 from .views import ViewDraws as ViewDraws
 from .views import Views as Views

@@ -15,7 +15,7 @@ from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.codes import LENGTH, codes_of
-from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, Cache
+from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.file_records import FileRecords
 from sfumato.data.fingerprint import fingerprint
 from sfumato.data.images import check_size
@@ -30,6 +30,9 @@ Part = Records | FileRecords | CachedRecords
 
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""
+
+USERS = "users"
+"""The further fact that a promise for users needs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,6 +71,10 @@ class Source:
         larger: the training records once more, with the larger images that views with zoom are cut out of; None
             where that was not asked for, or where the originals are arrays that are no larger than `size`.
         held_out: the records that were held out of the training part, to score on.
+        users: the number of users of the training part: as declared, else counted; None where nobody knows whose
+            record each one is.
+        users_read: whether that number was counted in the data rather than declared.
+        user_from: by which rule a folder said whose image each one is; None for others.
     """
 
     kind: str
@@ -92,6 +99,9 @@ class Source:
     pixels: str = field(repr=False, default="")
     larger: Records | FileRecords | None = field(repr=False, default=None)
     held_out: Part | None = field(repr=False, default=None)
+    users: int | None = None
+    users_read: bool = False
+    user_from: str | None = None
 
     def __post_init__(self) -> None:
         if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
@@ -101,6 +111,14 @@ class Source:
     def materials(self) -> tuple[str, ...]:
         """By what the owner's list of runs knows the data again, in any of their forms."""
         return tuple(filter(None, (self.material, self.pixels)))
+
+    @property
+    def read_by_user(self) -> tuple[str, ...]:
+        """Which facts a promise for users does not cover: those of `read`, and the users' number where it was counted.
+
+        Apart from `read`, since a promise for examples makes no use of the users' number.
+        """
+        return (*self.read, USERS) if self.users_read else self.read
 
     @property
     def published(self) -> bool:
@@ -155,6 +173,8 @@ def open_source(
     test_fraction: float | None = None,
     public: bool | None = None,
     zoom: float = 1.0,
+    user_from: str | None = None,
+    users: int | None = None,
     progress: OnProgress | None = None,
 ) -> Source:
     """Read a source, check every record, and say what was declared and what was read.
@@ -166,11 +186,12 @@ def open_source(
     private records without noise, so a refusal is the owner's to see and nobody else's.
 
     **Guarantee.** Except for the facts named in `read`, each record of the result is a function of that record alone
-    (unit: one record; adjacency: any): the image is brought to the declared size, and the split hashes it by itself.
+    (unit: one record; adjacency: any): the image is brought to the declared size, and the split hashes it by itself, or
+    its user where the source says whose it is.
 
     Args:
         spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `torchvision:NAME`, or `features:PATH` for a cache, of
-            which everything but `examples` and `public` was declared when it was made.
+            which everything but `examples`, `users` and `public` was declared when it was made.
         owner_key: the owner's secret, 32 bytes.
         examples: the declared number of training examples.
         classes: the declared class names, in the order of the labels. A class may then be absent from the data.
@@ -186,6 +207,10 @@ def open_source(
         zoom: how much larger than `size` the training images are read as well, out of their originals, for `Views` of
             this zoom; 1 for not. Of arrays that are no larger than `size` there is nothing more to read: views enlarge
             them. A cache has views of its own.
+        user_from: how a folder says whose image each one is: "folder" for PATH/CLASS/USER/IMAGE, or a regular
+            expression that is looked for in each file's name, whose first group is the user (all that matches where it
+            has none). Tables and archives say it in a column.
+        users: the declared number of users of the training part.
         progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
             while they are read and then again while they are decoded and fingerprinted.
 
@@ -196,14 +221,21 @@ def open_source(
     name, argument = parse(spec)
     if examples is not None:
         _checks.positive_integer("examples", examples)
+    if users is not None:
+        _checks.positive_integer("users", users)
     kind = KINDS[name]
     if not isinstance(owner_key, bytes) or len(owner_key) < 32:
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
     if kind.reader is None:
         before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
-        before |= {"bit_depth": bit_depth, "window": window}
+        before |= {"bit_depth": bit_depth, "window": window, "user_from": user_from}
         _refuse_declared(argument, [key for key, value in before.items() if value is not None])
-        return _of_cache(Cache(argument), owner_key, examples, public, progress)
+        return _of_cache(Cache(argument), owner_key, examples, users, public, progress)
+    if user_from is not None and name != "folder":
+        raise SfumatoError(
+            f"`user_from={user_from}` is for folder:, and the source is {spec}",
+            "leave it out: a table has a column user, an archive the arrays users_train and users_test",
+        )
     if size is not None:
         check_size(_checks.positive_integer("size", size))
     if channels not in (None, 1, 3):
@@ -219,12 +251,14 @@ def open_source(
         download=download,
         test_fraction=TEST_FRACTION if test_fraction is None else _checks.fraction("test_fraction", test_fraction),
         zoom=Views(zoom=zoom).zoom,
+        user_from=user_from,
         progress=progress,
     )
     loaded = kind.load(argument, declared)
     in_files = isinstance(loaded.train, FileRecords)
     seen = loaded.train if loaded.larger is None else loaded.larger
     _check_parts(loaded, spec)
+    _check_groups(loaded, spec)
     material, pixels = _materials(owner_key, loaded.train, loaded.test)
     given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
     return Source(
@@ -247,6 +281,8 @@ def open_source(
         material=material,
         pixels=pixels,
         larger=loaded.larger,
+        **_users_of(loaded.train, users, spec),
+        user_from=user_from,
     )
 
 
@@ -271,7 +307,8 @@ def _materials(owner_key: bytes, *parts: Part) -> tuple[str, str]:
 
 def facts(source: Source) -> dict[str, Any]:
     """What a cache keeps of the source that it is made from, as plain data."""
-    known = {name: getattr(source, name) for name in sorted(SOURCE_FACTS | LATER_FACTS)}
+    left_out = USER_FACTS if source.train.users is None else frozenset()
+    known = {name: getattr(source, name) for name in sorted((SOURCE_FACTS | LATER_FACTS) - left_out)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 
 
@@ -283,7 +320,12 @@ def _refuse_declared(path: str, declared: list[str]) -> None:
 
 
 def _of_cache(
-    cache: Cache, owner_key: bytes, examples: int | None, public: bool | None, progress: OnProgress | None
+    cache: Cache,
+    owner_key: bytes,
+    examples: int | None,
+    users: int | None,
+    public: bool | None,
+    progress: OnProgress | None,
 ) -> Source:
     contents = cache.contents
     known = contents.source
@@ -303,6 +345,8 @@ def _of_cache(
         "read": tuple(fact for fact in known["read"] if fact != "examples" or examples is None),
         "public": known["public"] if public is None else public,
     }
+    if users is not None:
+        given |= _users_of(train, users, f"features:{cache.path}")
     return Source(
         **{**known, **given},
         train=train,
@@ -311,6 +355,31 @@ def _of_cache(
         cache=cache,
         features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),
     )
+
+
+def _users_of(train: Part, declared: int | None, where: str) -> dict[str, Any]:
+    """`Source.users` and `Source.users_read`."""
+    if train.users is None:
+        if declared is not None:
+            raise SfumatoError(
+                f"`users={declared}` is declared, and {where} does not say whose record each one is",
+                "leave it out, or give a table's column user, an archive's users_train, or a folder's `user_from`",
+            )
+        return {}
+    return {"users": len(np.unique(train.users)) if declared is None else declared, "users_read": declared is None}
+
+
+def _check_groups(loaded: Parts, spec: str) -> None:
+    """Refuse a user who is in two groups."""
+    known: dict[str, str] = {}
+    for part in (loaded.train, loaded.test):
+        if part.users is not None and part.groups is not None:
+            for user, group in zip(part.users.tolist(), part.groups.tolist(), strict=True):
+                if known.setdefault(user, group) != group:
+                    raise SfumatoError(
+                        f"user {user!r} of {spec!r} is in the groups {known[user]!r} and {group!r}",
+                        "give each user one group",
+                    )
 
 
 def _check_parts(loaded: Parts, spec: str) -> None:

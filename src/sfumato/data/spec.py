@@ -30,6 +30,8 @@ class SourceSpec:
     download: bool = False
     test_fraction: float | None = None
     zoom: float | None = None
+    user_from: str | None = None
+    users: int | None = None
     public: bool | None = None
 
     @property
