@@ -8,7 +8,20 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato.cli import recipe
-from sfumato.cli.options import BitDepth, Device, Fraction, Names, Path, Side, Text, UserFrom, Users, Whole, Window, shown
+from sfumato.cli.options import (
+    BitDepth,
+    Device,
+    Fraction,
+    Names,
+    Path,
+    Side,
+    Text,
+    UserFrom,
+    Users,
+    Whole,
+    Window,
+    shown,
+)
 from sfumato.training.experiment import Choices
 
 if TYPE_CHECKING:

@@ -78,8 +78,5 @@ def _texts(texts: np.ndarray, what: str, images: int) -> np.ndarray:
         if not name.strip():
             odd = np.flatnonzero(texts == name)[0]
             raise SfumatoError(f"{what} has no name for image {odd}", "give it one, or take the image out")
-        try:
-            refuse_unwritable(name, "user")
-        except SfumatoError as error:
-            raise SfumatoError(f"{what} holds a name that cannot be used: {error.problem}", error.remedy) from None
+        refuse_unwritable(name, f"{what}: the name")
     return texts

@@ -67,9 +67,7 @@ def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.
     """Lines of path, label and split, with absolute paths, and of user, group and time where they are known."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
-    columns = {
-        name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()
-    }
+    columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
     told = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
     lines.writerow(["path", "label", "split", *told, *([MARK] if marked else [])])
     for name, part in parts.items():

@@ -145,9 +145,9 @@ def _files(folder: Path, found: dict[Hashable, Path], kind: str = "class folder"
     for item in _listing(folder):
         known = _status(item)
         if stat.S_ISDIR(known.st_mode):
-            own = " (or give `user_from=folder` where they are users')" if kind == "class folder" else ""
+            whose = ", or give `user_from=folder` where it is a user's" if kind == "class folder" else ""
             raise SfumatoError(
-                f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{own}"
+                f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
             )
         if item.suffix.lower() not in EXTENSIONS:
             kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}"

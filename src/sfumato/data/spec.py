@@ -42,7 +42,7 @@ class SourceSpec:
 
     def open(self, owner_key: bytes, *, progress: OnProgress | None = None) -> Source:
         """The source, read: see `open_source`."""
-        from sfumato.data.source import open_source
+        from sfumato.data.opening import open_source
 
         return open_source(self.spec, **self.declared, owner_key=owner_key, progress=progress)
 
