@@ -318,7 +318,10 @@ def nothing_in_the_test_part(path):
     return folder(path, "cat", "dog"), {"test_fraction": 0.001}
 
 
-@refused("class folder 'PATH/dog' holds the folder 'puppies'; put images directly in class folders")
+@refused(
+    "class folder 'PATH/dog' holds the folder 'puppies'; put images directly in class folders, or give "
+    "user_from=folder where it is a user's"
+)
 def folder_in_a_class_folder(path):
     return folder(path, "cat", "dog", "dog/puppies"), {}
 
@@ -385,7 +388,10 @@ def file_larger_than_any_image(path):
     return spec, {}
 
 
-@refused("class folder 'PATH/cat' holds the folder 'again'; put images directly in class folders")
+@refused(
+    "class folder 'PATH/cat' holds the folder 'again'; put images directly in class folders, or give user_from=folder "
+    "where it is a user's"
+)
 def folder_that_leads_back(path):
     spec = folder(path, "cat", "dog")
     (path / "cat" / "again").symlink_to(path)
@@ -855,6 +861,137 @@ def time_that_is_not_a_number(path):
 @refused("line 3 of 'PATH/t.csv' has a time of another kind than the lines before it; give dates or numbers")
 def times_of_two_kinds(path):
     return listing(path, "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,20260201\n"), {}
+
+
+# users
+
+
+@refused("'PATH/cat/0.png' lies in no user's folder; move it to one, or leave out user_from=folder")
+def images_beside_users_folders(path):
+    return folder(path, "cat", "dog", "cat/ann", "dog/ann"), {"user_from": "folder"}
+
+
+@refused(
+    "train and test of folder 'PATH' have no class folders; make a folder for each user in each class folder, such as "
+    "PATH/cat/ann, or PATH/train/cat/ann"
+)
+def parts_without_users_folders(path):
+    return folder(path, "train/cat", "train/dog", "test/cat", "test/dog"), {"user_from": "folder"}
+
+
+@refused("user's folder 'PATH/cat/ann' holds the folder 'may'; put images directly in user's folders")
+def folder_in_a_users_folder(path):
+    return folder(path, "cat/ann", "cat/ann/may", "dog/ann"), {"user_from": "folder"}
+
+
+@refused("user's folder 'PATH/dog/bob' holds no image; add images, or take the folder away")
+def empty_users_folder(path):
+    (path / "dog" / "bob").mkdir(parents=True)
+    return folder(path, "cat/ann", "dog/ann"), {"user_from": "folder"}
+
+
+@refused(
+    "the name of 'PATH/cat/0.png' does not say whose image it is by user_from=patient-(\\d+); correct the pattern, "
+    "rename the file, or take it out"
+)
+def name_without_a_user(path):
+    return folder(path, "cat", "dog"), {"user_from": r"patient-(\d+)"}
+
+
+@refused(
+    "the name of 'PATH/cat/0.png' does not say whose image it is by user_from=(x)?0; correct the pattern, rename the "
+    "file, or take it out"
+)
+def name_whose_user_is_left_out(path):
+    return folder(path, "cat", "dog"), {"user_from": "(x)?0"}
+
+
+@refused(
+    "user_from=( is no regular expression (missing ), unterminated subpattern at position 0); give one such as "
+    "'patient-(\\d+)_', or folder where users have folders of their own"
+)
+def pattern_that_is_none(path):
+    return folder(path, "cat", "dog"), {"user_from": "("}
+
+
+@refused(
+    "user_from=folder is for folder:, and the source is npz:PATH/a.npz; leave it out: a table has a column user, an "
+    "archive the arrays users_train and users_test"
+)
+def users_of_an_archive_by_folder(path):
+    return archive(path, **four()), {"user_from": "folder"}
+
+
+@refused("users must be at least 1, got 0; give a whole number of at least 1")
+def no_users(path):
+    return archive(path, **four(users_train=np.arange(4))), {"users": 0}
+
+
+@refused(
+    "users=3 is declared, and npz:PATH/a.npz does not say whose record each one is; leave it out, or give a table's "
+    "column user, an archive's users_train, or a folder's user_from"
+)
+def users_of_nobody(path):
+    return archive(path, **four()), {"users": 3}
+
+
+@refused(
+    "users_train of archive 'PATH/a.npz' must be 4 whole numbers or texts, one for each image, got int64 (3,); save "
+    "numpy.array(['ann', 'bob', ...]), or numbers"
+)
+def fewer_users_than_images(path):
+    return archive(path, **four(users_train=np.arange(3))), {}
+
+
+@refused(
+    "users_test of archive 'PATH/a.npz' must be 4 whole numbers or texts, one for each image, got float64 (4,); save "
+    "numpy.array(['ann', 'bob', ...]), or numbers"
+)
+def floating_users(path):
+    return archive(path, **four(users_train=np.arange(4), user_test=np.zeros(4))), {}
+
+
+@refused("users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or take the image out")
+def user_without_a_name(path):
+    return archive(path, **four(users_train=np.array(["a", "b", " ", "c"]))), {}
+
+
+@refused("users of archive 'PATH/a.npz' holds a name that cannot be used: 'a\\nb' holds a control character; rename it")
+def user_of_an_archive_on_two_lines(path):
+    images = np.zeros((4, 8, 8), np.uint8)
+    return archive(path, x=images, y=np.array([0, 1, 0, 1]), users=np.array(["a", "b", "a\nb", "c"])), {}
+
+
+@refused("archive 'PATH/a.npz' has both users_train and user_train; leave one of them out")
+def users_spelt_twice(path):
+    return archive(path, **four(users_train=np.arange(4), user_train=np.arange(4))), {}
+
+
+@refused("archive 'PATH/a.npz' has users_test and no users_train; save users_train as well")
+def users_of_the_test_part_alone(path):
+    return archive(path, **four(users_test=np.arange(4))), {}
+
+
+@refused("archive 'PATH/a.npz' has groups_train and no users_train; save users_train as well")
+def groups_of_nobody(path):
+    return archive(path, **four(groups_train=np.arange(4))), {}
+
+
+@refused("user '1' of 'npz:PATH/a.npz' is in the groups 'a' and 'b'; give each user one group")
+def user_in_two_groups(path):
+    users, groups = np.array([0, 1, 2, 3]), np.array(list("aacc"))
+    both = {"users_train": users, "groups_train": groups, "users_test": users[:2].repeat(2)}
+    return archive(path, **four(**both, groups_test=np.array(list("aaab")))), {}
+
+
+@refused(
+    "table 'PATH/t.csv' has a column 'group' and no column 'user'; add whose image each one is, or rename the column"
+)
+def table_with_groups_of_nobody(path):
+    return listing(path, "path,label,group\n0.png,cat,a\n1.png,dog,a\n"), {}
+
+
+# time stamps
 
 
 @refused("table 'PATH/t.csv' has two columns 'time'; take one of them out")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sfumato import ClippedGradient, SfumatoError, models
-from sfumato.data import AsStored, Cache, Records, Transform, hold_out, open_source
+from sfumato.data import AsStored, Cache, Records, Transform, capped, hold_out, open_source, shared_users, user_codes
 from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
@@ -127,11 +127,11 @@ def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, images, monk
     whole = computed(tmp_path / "a", images, SHOWINGS["windows"])
     real, written = Cache.write, []
 
-    def dies(self, name, *rest):
+    def dies(self, name, *rest, **further):
         if len(written) == 2:
             raise KeyboardInterrupt
         written.append(name)
-        return real(self, name, *rest)
+        return real(self, name, *rest, **further)
 
     with monkeypatch.context() as patch:
         patch.setattr(Cache, "write", dies)
@@ -143,6 +143,46 @@ def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, images, monk
     assert names == sorted(path.name for path in again.path.iterdir())
     for name in names:
         assert (whole.path / name).read_bytes() == (again.path / name).read_bytes()
+
+
+def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images):
+    """What is held out and what a cap leaves is the same of images and of their features; no name is on disk."""
+    whose = np.array([f"Ann {number % 9}" for number in range(24)])
+    train = replace(images.train, users=whose, groups=np.char.replace(whose, "Ann", "caf\u00e9"))
+    test = replace(images.test, users=whose[:6])
+    source = replace(images, train=train, test=test, users=9, users_read=True)
+    cache = computed(tmp_path / "c", source)
+    assert not [file for file in cache.path.iterdir() if b"Ann" in file.read_bytes()]
+    known = open_source(f"features:{cache.path}", owner_key=KEY)
+    assert known.train.users.tolist() == user_codes(source.train, KEY).tolist()
+    assert known.train.groups.tolist() == source.train.groups.tolist()
+    assert known.test.groups is None
+    assert (known.users, known.read_by_user) == (9, (*source.read, "users"))
+    declared = open_source(f"features:{cache.path}", owner_key=KEY, users=30)
+    assert (declared.users, declared.read_by_user) == (30, source.read)
+    assert shared_users(known, KEY) == shared_users(known, KEY, source) - 3 == 6
+    for made in (lambda one: capped(one, KEY, 2), lambda one: hold_out(one, KEY, 0.3)[0]):
+        ours, theirs = (made(one) for one in (source, known))
+        assert len(ours.train) < 24
+        assert np.array_equal(ours.train.codes, theirs.train.codes)
+        assert user_codes(ours.train, KEY).tolist() == theirs.train.users.tolist()
+        assert (ours.fingerprint, ours.examples) == (theirs.fingerprint, theirs.examples)
+
+
+def test_a_cache_that_began_without_users_goes_on_without(tmp_path, images):
+    """As one that an earlier version began with a table that names users."""
+    cache = computed(tmp_path / "c", images)
+    cut = sorted(cache.path.glob("train-*"))[1]
+    before = cut.read_bytes()
+    cut.unlink()
+    users = np.arange(24).astype(np.str_)
+    source = replace(images, train=replace(images.train, users=users, groups=users), users=24, users_read=True)
+    computed(tmp_path / "c", source)
+    assert cut.read_bytes() == before
+    known = open_source(f"features:{cache.path}", owner_key=KEY)
+    assert (known.users, known.train.users, known.train.groups) == (None, None, None)
+    with pytest.raises(SfumatoError, match=r"users=9 is declared, and features:.* does not say whose record each one"):
+        open_source(f"features:{cache.path}", owner_key=KEY, users=9)
 
 
 def test_another_backbone_or_source_is_refused(tmp_path, images):

@@ -8,7 +8,20 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato.cli import recipe
-from sfumato.cli.options import BitDepth, Device, Fraction, Names, Path, Side, Text, Whole, Window, shown
+from sfumato.cli.options import (
+    BitDepth,
+    Device,
+    Fraction,
+    Names,
+    Path,
+    Side,
+    Text,
+    UserFrom,
+    Users,
+    Whole,
+    Window,
+    shown,
+)
 from sfumato.training.experiment import Choices
 
 if TYPE_CHECKING:
@@ -19,7 +32,7 @@ if TYPE_CHECKING:
 
 SOURCE_OPTIONS = (
     *("classes", "size", "channels", "bit_depth", "window"),
-    *("examples", "root", "download", "test_fraction", "zoom"),
+    *("examples", "root", "download", "test_fraction", "zoom", "user_from", "users"),
 )
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "trust_code", "tensorboard"),
@@ -43,6 +56,11 @@ class SourceChoices:
     """Or what of them becomes black and what white, declared: -160,240 for soft tissue in Hounsfield units."""
     test_fraction: Fraction = None
     """Share of the test part where a source has none of its own."""
+    user_from: UserFrom = None
+    """Whose image each file of a folder is: folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked
+    for in its name, such as 'patient-([0-9]+)_'."""
+    users: Users = None
+    """How many users the training part has, declared."""
     public: bool = False
     """The data are public: figures measured on them are no secret. Published ones (digits, torchvision) are anyway."""
     root: Path = None

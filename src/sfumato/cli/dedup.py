@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.options import BitDepth, Path, Whole, Window
+from sfumato.cli.options import BitDepth, Path, UserFrom, Whole, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,8 @@ class Dedup:
     """How many bits images of 16 bits use, in both sets: 12 where white is 4095; larger values are refused."""
     window: Window = None
     """Or what of them becomes black and what white, in both sets."""
+    user_from: UserFrom = None
+    """Whose image each file of the private folder is: folder, or a regular expression; the smaller set keeps it."""
     root: Path = None
     """Where torchvision's data sets are."""
     threads: Whole = None
@@ -158,6 +160,7 @@ class Dedup:
             channels=channels,
             bit_depth=self.bit_depth,
             window=self.window,
+            user_from=self.user_from if spec == self.private else None,
         )
 
     def _written(self, pairs: Sequence[Pair], source: Source, place: Any, *, marked: bool) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import Device, Directory, Own, OwnBitDepth, OwnWindow, Path, SourceName, TestShare
+from sfumato.cli.options import Device, Directory, Own, OwnBitDepth, OwnWindow, Path, SourceName, TestShare, UserFrom
 
 if TYPE_CHECKING:
     from sfumato.data import Transform
@@ -37,6 +37,8 @@ class Evaluate:
     """Let torchvision download the data set."""
     test_fraction: TestShare = None
     """Share of the test part where a source has none of its own."""
+    user_from: UserFrom = None
+    """Whose image each file of a folder is, as in training: folder, or a regular expression."""
     model: Own = None
     """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     bit_depth: OwnBitDepth = None
@@ -77,6 +79,7 @@ class Evaluate:
                 window=self.window,
                 root=self.root,
                 test_fraction=self.test_fraction,
+                user_from=self.user_from,
             )
             module, transform = loaded.on(source)
         else:
@@ -92,11 +95,14 @@ class Evaluate:
                     download=self.download,
                     # As the model was trained, so that no training image is counted as a test image.
                     test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
+                    user_from=self.user_from,
                 )
             except UnknownClassError as error:
                 raise SfumatoError(
                     f"{error.record}, a class that the model does not know", "take its images out of the source"
                 ) from None
+        if self.part != "all" and source.kind == "folder" and not source.parted:
+            self._refuse_other_split(loaded.user_from)
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         sets = None
         if self.label_sets is not None:
@@ -136,6 +142,16 @@ class Evaluate:
         if not source.public:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
+
+    def _refuse_other_split(self, user_from: str | None) -> None:
+        """Refuse to split by image what was split by user in training: training images would be in the test part."""
+        from sfumato._checks import SfumatoError
+
+        if user_from not in (None, self.user_from):
+            raise SfumatoError(
+                f"the model was trained on users by --user-from {user_from!r}, whom another split takes apart",
+                "give the same --user-from, or --part all for data that it was not trained on",
+            )
 
     def _levels(self, transform: Transform) -> dict[str, Any]:
         """What is declared of pixels of 16 bits: here, else as the model's own images were."""

@@ -32,7 +32,7 @@ def _of_type(words: str) -> tuple[str, ...]:
     return tuple(one.name for one in fields(Experiment) if one.type == f"{words} | None")
 
 
-TEXTS = (*_of_type("str"), "source", "root", "output", "device")
+TEXTS = (*_of_type("str"), "source", "root", "output", "device", "user_from")
 SWITCHES = (*_of_type("bool"), "public", "private", "download")
 LISTS = (*_of_type("tuple[str, ...]"), "classes")
 SINGLE = re.compile(

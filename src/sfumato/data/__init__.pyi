@@ -1,3 +1,4 @@
+from .cap import capped as capped
 from .classes import UnknownClassError as UnknownClassError
 from .clock import Clock as Clock
 from .codes import known_again as known_again
@@ -18,6 +19,7 @@ from .normalise import AsStored as AsStored
 from .normalise import Picture as Picture
 from .normalise import Transform as Transform
 from .normalise import preparation as preparation
+from .opening import open_source as open_source
 from .pieces import CachedRecords as CachedRecords
 from .records import TEST_FRACTION as TEST_FRACTION
 from .records import Records as Records
@@ -25,9 +27,11 @@ from .source import FACTS as FACTS
 from .source import Part as Part
 from .source import Source as Source
 from .source import facts as facts
-from .source import open_source as open_source
 from .source import own_codes as own_codes
 from .spec import SourceSpec as SourceSpec
+from .users import by_user as by_user
+from .users import shared_users as shared_users
+from .users import user_codes as user_codes
 from .validation import hold_out as hold_out
 from .views import ViewDraws as ViewDraws
 from .views import Views as Views

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import zipfile
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.lib import format
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import classes as class_lists
-from sfumato.data import paths
+from sfumato.data import columns, paths
 from sfumato.data.codes import codes_of
 from sfumato.data.files import memory
 from sfumato.data.filtered import MARK
@@ -21,7 +20,7 @@ from sfumato.data.images import check_size, larger, prepare_array
 from sfumato.data.levels import Levels, undeclared
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared, Records
-from sfumato.data.split import in_test
+from sfumato.data.split import record_in_test
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
@@ -32,9 +31,11 @@ def load(path: str, declared: Declared) -> Parts:
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
     refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
-    named as `filtered.MARK` says that the set was filtered by looking at private data. A pair x, y is split by a keyed
-    hash of each image's pixels. Images that are not square lose the ends of their longer side. An array `time_train`,
-    or `time` beside x and y, of numbers or datetime64 says when each training image is from.
+    named as `filtered.MARK` says that the set was filtered by looking at private data. Images that are not square lose
+    the ends of their longer side. Arrays `users_train` and `users_test`, or `users` beside x and y, of whole numbers or
+    text say whose image each one is, and `groups_train` and so on to which public group its user belongs. A pair x, y
+    is split by a keyed hash of each image's user, or of its pixels where there are no users. An array `time_train`, or
+    `time`, of numbers or datetime64 says when each training image is from.
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
@@ -48,30 +49,36 @@ def load(path: str, declared: Declared) -> Parts:
     channels = declared.channels or depth
     classes, listed = _classes(arrays, names, declared, where)
 
-    def part(
-        images: np.ndarray, labels: np.ndarray, rows: np.ndarray | None, times: np.ndarray | None = None
-    ) -> Records:
-        labels = class_lists.renumbered(labels, names or classes, declared.classes, where)
-        shown = _in_eight_bits(images, declared.levels)
-        codes = codes_of(declared.owner_key, images, shown)  # the first of what is stored: the same under all levels
-        pixels = prepare_array(shown, size=size, channels=channels)
-        return Records(images=pixels, labels=labels, codes=codes, rows=rows, times=times)
-
-    parted, rows, times = "x" not in arrays, (None, None), arrays.get("time_train")
+    parted, rows = "x" not in arrays, dict[str, np.ndarray]()
     if not parted:
-        images, labels, times = arrays["x"], arrays["y"], arrays.get("time")
-        test = np.array(
-            [in_test(declared.owner_key, b"image" + image.tobytes(), declared.test_fraction) for image in images],
-            dtype=bool,
+        key, share = declared.owner_key, declared.test_fraction
+        users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
+        pairs = zip(arrays["x"], users, strict=True)
+        test = np.array([record_in_test(key, image.tobytes(), user, share) for image, user in pairs], dtype=bool)
+        sides = {"_train": ~test, "_test": test}
+        rows = {side: np.flatnonzero(chosen) for side, chosen in sides.items()}
+        arrays = {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}
+
+    def part(side: str) -> Records:
+        images = arrays[f"x{side}"]
+        shown = _in_eight_bits(images, declared.levels)
+        return Records(
+            images=prepare_array(shown, size=size, channels=channels),
+            labels=class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where),
+            # The first of what is stored: the same under all levels.
+            codes=codes_of(declared.owner_key, images, shown),
+            users=arrays.get(f"users{side}"),
+            groups=arrays.get(f"groups{side}"),
+            rows=rows.get(side),
+            times=arrays.get("time_train") if side == "_train" else None,
         )
-        arrays = dict(zip(_FOUR, (images[~test], labels[~test], images[test], labels[test]), strict=True))
-        rows, times = (np.flatnonzero(~test), np.flatnonzero(test)), None if times is None else times[~test]
-    train = part(arrays["x_train"], arrays["y_train"], rows[0], times)
+
+    train = part("_train")
     originals = _in_eight_bits(arrays["x_train"], declared.levels) if declared.zoom > 1 else arrays["x_train"]
     rule = "declared" if declared.size else "the shorter side of the arrays"
     return Parts(
         train=train,
-        test=part(arrays["x_test"], arrays["y_test"], rows[1]),
+        test=part("_test"),
         classes=classes,
         classes_listed=listed,
         parted=parted,
@@ -97,10 +104,10 @@ def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.n
                             f"{where} has no array {name!r}; it holds {found}",
                             "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
                         )
-                stamps = "time" if wanted is _PAIR else "time_train"
-                chosen = [name for name in (*wanted, stamps, "classes") if name in members]
-                _check_sizes(archive, {name: members[name] for name in chosen}, where)
-                arrays = {name: _array(archive, members[name]) for name in chosen}
+                beside = columns.named(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
+                chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
+                _check_sizes(archive, chosen, where)
+                arrays = {name: _array(archive, member) for name, member in chosen.items()}
                 filtered = MARK in members
     except SfumatoError:
         raise
@@ -126,8 +133,9 @@ def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.n
             )
         if not counts[0]:
             raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
-    if stamps in arrays:
-        arrays[stamps] = _times(arrays[stamps], f"{stamps} of {where}", len(arrays[wanted[0]]))
+    for name in beside:
+        _, *side = name.partition("_")
+        arrays[name] = columns.checked(arrays[name], name, where, len(arrays["x" + "".join(side)]))
     return arrays, _names(listed, where), filtered
 
 
@@ -218,28 +226,6 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
         if not 0 <= label <= np.iinfo(np.int64).max:
             raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")
     return labels.astype(np.int64)
-
-
-def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
-    """Time stamps (N,): numbers as float64, dates as datetime64[us]."""
-    if times.shape != (images,) or times.dtype.kind not in "iufM":
-        raise SfumatoError(
-            f"{what} must be {images} numbers or datetime64, one for each image, got {times.dtype} {times.shape}",
-            "save numpy.array([...], 'datetime64[s]'), or numbers",
-        )
-    if times.dtype.kind == "M":
-        years = times.astype("datetime64[Y]").astype(np.int64) + 1970
-        odd = np.isnat(times) | (years < datetime.MINYEAR) | (years > datetime.MAXYEAR)
-    else:
-        with np.errstate(over="ignore"):
-            times = times.astype(np.float64)
-        odd = ~np.isfinite(times)
-    if odd.any():
-        raise SfumatoError(
-            f"{what} has no date of the years 1 to 9999 or finite number for image {np.flatnonzero(odd)[0]}",
-            "give its time, or take the image out",
-        )
-    return times.astype("datetime64[us]") if times.dtype.kind == "M" else times
 
 
 def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:

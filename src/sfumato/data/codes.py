@@ -28,6 +28,11 @@ def pixel_code(owner_key: bytes, pixels: np.ndarray) -> bytes:
     return hmac.digest(owner_key, f"pixels {shown.shape}".encode() + shown.tobytes(), "sha256")[:LENGTH]
 
 
+def user_code(owner_key: bytes, user: str) -> str:
+    """32 hexadecimal digits that tell a user from others: the same in every source that calls them alike."""
+    return hmac.digest(owner_key, b"user code" + user.encode(), "sha256")[:LENGTH].hex()
+
+
 def codes_of(owner_key: bytes, stored: np.ndarray, pixels: np.ndarray) -> np.ndarray:
     """Both codes uint8 (N, 32) of images in arrays.
 

@@ -2,8 +2,9 @@
 
 A cache is a folder. `features.json` says what it holds, and pieces `train-00000.safetensors`, ..., `test-00000...` hold
 `features` (n, K, D), or (n, K + 1, D) where the middle of each training image stands before its random windows,
-`labels` (n,) and `codes` (n, 32). A piece is written whole or not at all, so a cache is complete when all of its pieces
-are there, and one that was cut goes on with the first that is missing.
+`labels` (n,) and `codes` (n, 32); where the source says whose its images are, also `users`, by their codes, and
+`groups`, uint8 (n, L) of text in UTF-8. A piece is written whole or not at all, so a cache is complete when all of its
+pieces are there, and one that was cut goes on with the first that is missing.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ SOURCE_FACTS = frozenset(
         "parted",
     }
 )
-LATER_FACTS = frozenset({"pixels"})
-"""What caches of earlier versions do not say of their source."""
+USER_FACTS = frozenset({"users", "users_read", "user_from"})
+"""What a cache says of its source only where that knows whose record each one is."""
+LATER_FACTS = frozenset({"pixels"}) | USER_FACTS
+"""What not every cache says of its source."""
 PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # a network on a CPU takes seconds to minutes for so many images
 _FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
 """What follows from choices: named only where no choice differs."""
@@ -214,7 +217,16 @@ class Cache:
                         damaged.append(name)
         return damaged
 
-    def write(self, name: str, features: Tensor, labels: np.ndarray, codes: np.ndarray) -> None:
+    def write(
+        self,
+        name: str,
+        features: Tensor,
+        labels: np.ndarray,
+        codes: np.ndarray,
+        *,
+        users: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
+    ) -> None:
         """Write a piece, whole or not at all, with the SHA-256 of its numbers.
 
         Args:
@@ -222,6 +234,8 @@ class Cache:
             features: (n, S, D); n and S, the versions of each record, are the piece's.
             labels: int64 (n,).
             codes: uint8 (n, 32), each record's own two (`codes`).
+            users: text (n,), each record's user's code (`user_codes`), where it is known.
+            groups: text (n,), the public group of each record's user, likewise.
         """
         contents = self.contents
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
@@ -229,7 +243,9 @@ class Cache:
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give `dtype=bfloat16` or float32"
             )
-        write_piece(self.path / name, stored, labels, codes, cache=contents.identity)
+        if "users" not in contents.source:  # a cache goes on as it began
+            users = groups = None
+        write_piece(self.path / name, stored, labels, codes, users=users, groups=groups, cache=contents.identity)
 
     def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:
         """A part of a complete cache, whose files have been read once to see that they are what was written.

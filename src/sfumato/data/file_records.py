@@ -31,6 +31,7 @@ class FileRecords:
         labels: int64 array (N,), positions in the source's class list.
         codes: uint8 array (N, 32), each record's own two (`codes`).
         users: array (N,) of text that says whose image each one is, where the source knows.
+        groups: array (N,) of text, the public group that each image's user belongs to, likewise.
         times: array (N,) of each record's own time stamp (`TimeStamp`), likewise.
         size, channels: what every image is brought to.
         levels: what was declared of pixels of 16 bits.
@@ -40,6 +41,7 @@ class FileRecords:
     labels: np.ndarray = field(repr=False)
     codes: np.ndarray = field(repr=False)
     users: np.ndarray | None = field(repr=False, default=None)
+    groups: np.ndarray | None = field(repr=False, default=None)
     times: np.ndarray | None = field(repr=False, default=None)
     size: int
     channels: int
@@ -74,6 +76,7 @@ class FileRecords:
             labels=self.labels[which],
             codes=self.codes[which],
             users=None if self.users is None else self.users[which],
+            groups=None if self.groups is None else self.groups[which],
             times=None if self.times is None else self.times[which],
         )
 

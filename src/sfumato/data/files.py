@@ -20,7 +20,7 @@ from sfumato.data.codes import as_array, pixel_code, stored_code
 from sfumato.data.file_records import FileRecords, in_threads
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared, Records
-from sfumato.data.split import in_test
+from sfumato.data.split import record_in_test
 
 MEMORY_SHARE = 0.5
 """How much of the machine's memory images may take; more of them stay in their files."""
@@ -35,6 +35,7 @@ class Entry:
         label: its class's name.
         part: "train", "test", or None to let the keyed hash decide.
         user: whose image it is, where that is known.
+        group: the public group that the user belongs to, likewise.
         time: its own time stamp, likewise.
         filtered: whether it stands in a list that was filtered by looking at private data.
     """
@@ -43,6 +44,7 @@ class Entry:
     label: str
     part: str | None = None
     user: str | None = None
+    group: str | None = None
     time: TimeStamp | None = None
     filtered: bool = False
 
@@ -51,15 +53,16 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> P
     """Put each record in its part, in the order of `entries`, and decode it where memory can hold them all.
 
     Args:
-        entries: at least one file; if any names its part, user or time, all do, and all times are of one kind.
+        entries: at least one file; if any names its part, user, group or time, all do, and all times are of one kind.
         declared: what the owner declared. Size and channels that were not are read from the files' headers: the median
             of the shorter sides (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
     """
     for label in sorted({entry.label for entry in entries}):
         class_lists.refuse_unwritable(label, "class name")
-    for user in sorted({entry.user for entry in entries if entry.user is not None}):
-        class_lists.refuse_unwritable(user, "user")
+    for what in ("user", "group"):
+        for name in sorted({getattr(entry, what) for entry in entries} - {None}):
+            class_lists.refuse_unwritable(name, what)
     for entry in entries:
         class_lists.refuse_unwritable(str(entry.path), "image", longest=None)
     classes = declared.classes or class_lists.in_order(entry.label for entry in entries)
@@ -149,9 +152,7 @@ def _in_test(entry: Entry, content: bytes, declared: Declared) -> bool:
     """Whether a file belongs to the test part: as it says itself, else by a keyed hash."""
     if entry.part is not None:
         return entry.part == "test"
-    # All images of one user fall on one side, else the test part would show people that the model has met.
-    decides = b"image" + content if entry.user is None else b"user" + entry.user.encode()
-    return in_test(declared.owner_key, decides, declared.test_fraction)
+    return record_in_test(declared.owner_key, content, entry.user, declared.test_fraction)
 
 
 class _Members:
@@ -168,11 +169,15 @@ class _Members:
     def known(self, classes: tuple[str, ...]) -> dict[str, Any]:
         """Everything about them but their images."""
         numbers = {name: number for number, name in enumerate(classes)}
-        whose = bool(self.entries) and self.entries[0].user is not None
+        whose, of_group = (
+            np.array(names, dtype=np.str_) if None not in names else None
+            for names in ([entry.user for entry in self.entries], [entry.group for entry in self.entries])
+        )
         when = bool(self.entries) and self.entries[0].time is not None
         return {
             "labels": np.array([numbers[entry.label] for entry in self.entries], dtype=np.int64),
-            "users": np.array([entry.user for entry in self.entries], dtype=np.str_) if whose else None,
+            "users": whose,
+            "groups": of_group,
             "files": np.array([str(entry.path) for entry in self.entries], dtype=np.str_),
             "codes": as_array(self.codes),
             "times": np.array([entry.time for entry in self.entries]) if when else None,

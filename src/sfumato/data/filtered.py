@@ -47,8 +47,12 @@ def write_without(
         for name, part in parts.items()
         for letter, array in (("x", part.take(slice(None))), ("y", part.labels))
     }
-    if parts["train"].times is not None:
-        arrays["time_train"] = parts["train"].times[kept["train"]]
+    beside = {
+        f"{column}_{name}": (known, kept[name])
+        for name, part in parts.items()
+        for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups))
+    }
+    arrays |= {name: known[chosen] for name, (known, chosen) in beside.items() if known is not None}
     arrays["classes"] = np.array(classes)
     if marked:
         arrays[MARK] = np.array(True)
@@ -60,15 +64,17 @@ def write_without(
 
 
 def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
-    """Lines of path, label and split, with absolute paths, and of time where it is known."""
+    """Lines of path, label and split, with absolute paths, and of user, group and time where they are known."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
-    timed = all(part.times is not None for part in parts.values())
-    lines.writerow(["path", "label", "split", *(["time"] if timed else []), *([MARK] if marked else [])])
+    columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
+    told = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
+    lines.writerow(["path", "label", "split", *told, *([MARK] if marked else [])])
     for name, part in parts.items():
         assert part.files is not None
+        beside = [known for column in told if (known := columns[name][column]) is not None]
         for place in np.flatnonzero(kept[name]):
             label = classes[int(part.labels[place])]
-            when = [] if part.times is None or not timed else [part.times[place]]
-            lines.writerow([Path(part.files[place]).resolve(), label, name, *when, *(["yes"] if marked else [])])
+            further = [known[place] for known in beside]
+            lines.writerow([Path(part.files[place]).resolve(), label, name, *further, *(["yes"] if marked else [])])
     return text.getvalue()

@@ -21,7 +21,7 @@ def fingerprint(
     classes: tuple[str, ...],
     progress: OnProgress | None = None,
 ) -> str:
-    """HMAC-SHA256 over every pixel, label, user and time stamp in order, the parts, the class names and the shapes.
+    """HMAC-SHA256 over every pixel, label, user, group and time stamp in order, the parts, class names and shapes.
 
     A plain hash of private data is a release: whoever holds a candidate data set can confirm it. Under the owner's key
     the value looks random to everybody else, so it may stand in a record that is published; the owner, and nobody
@@ -47,7 +47,9 @@ def fingerprint(
     shapes = {name: list(part.shape) for name, part in parts.items()}
     told = {"classes": list(classes), "shapes": shapes, "users": users}
     times = {name: [str(time) for time in part.times] for name, part in parts.items() if part.times is not None}
-    header = json.dumps(told | ({"times": times} if times else {}), sort_keys=True).encode()
+    groups = {name: part.groups.tolist() for name, part in parts.items() if part.groups is not None}
+    further = {name: known for name, known in (("times", times), ("groups", groups)) if known}
+    header = json.dumps(told | further, sort_keys=True).encode()
     code.update(len(header).to_bytes(8, "big"))
     code.update(header)
     done, total = 0, len(train) + len(test)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
@@ -15,6 +16,9 @@ from sfumato.data.parts import Parts
 from sfumato.data.records import Declared
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
+_OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
+BY_FOLDER = "folder"
+"""`user_from` where a folder in the class folder says whose images it holds."""
 _MEDICAL = (".dcm", ".dicom")
 _SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 
@@ -25,26 +29,85 @@ def load(path: str, declared: Declared) -> Parts:
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
     Windows and macOS are passed over; any other file in a class folder must be an image, and none may be there twice by
     a link. Records come class after class, by name, and by file name within each.
+
+    With `user_from` every file says whose image it is: "folder" where it lies in a folder of this user in the class
+    folder, else a regular expression that is looked for in its name, whose first group is the user, or all that matches
+    where it has no group. The keyed hash is then of the user.
     """
+    users = _Users(declared.user_from)
     root = _existing_folder(path)
     folders = _subfolders(root)
     where = f"folder {str(root)!r}"
     if not folders:
-        raise SfumatoError(f"{where} has no class folders", _LAYOUT)
+        raise SfumatoError(f"{where} has no class folders", users.layout)
     _refuse_loose_images(root)
-    # "train" is a fair name for a class of vehicles: it means a part only if it holds folders itself.
-    parts = {folder.name: folder for folder in folders if folder.name in ("train", "test") and _subfolders(folder)}
+    # "train" is a fair name for a class of vehicles: it means a part only if it holds class folders itself.
+    parts = {folder.name: folder for folder in folders if folder.name in ("train", "test") and users.in_classes(folder)}
     if parts:
-        entries = _parts(root, folders, parts, declared)
+        entries = _parts(root, folders, parts, declared, users)
     elif {folder.name for folder in folders} == {"train", "test"}:
-        raise SfumatoError(f"train and test of {where} have no class folders", _LAYOUT)
+        raise SfumatoError(f"train and test of {where} have no class folders", users.layout)
     else:
         found: dict[Hashable, Path] = {}
-        entries = [Entry(path=file, label=folder.name) for folder in folders for file in _files(folder, found)]
+        entries = [
+            Entry(path=file, label=folder.name, user=user)
+            for folder in folders
+            for file, user in users.files(folder, found)
+        ]
     return load_files(entries, declared, where=where)
 
 
-def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared) -> list[Entry]:
+class _Users:
+    """Whose image each file of a class folder is.
+
+    Args:
+        user_from: see `load`.
+    """
+
+    def __init__(self, user_from: str | None):
+        self.by_folder = user_from == BY_FOLDER
+        self.layout = _OF_USERS if self.by_folder else _LAYOUT
+        self.pattern = None
+        if user_from is not None and not self.by_folder:
+            try:
+                self.pattern = re.compile(user_from)
+            except re.error as error:
+                raise SfumatoError(
+                    f"`user_from={user_from}` is no regular expression ({error})",
+                    r"give one such as 'patient-(\d+)_', or folder where users have folders of their own",
+                ) from None
+
+    def in_classes(self, folder: Path) -> bool:
+        """Whether a folder holds class folders, and is none itself."""
+        inner = _subfolders(folder)
+        return any(_subfolders(one) for one in inner) if self.by_folder else bool(inner)
+
+    def files(self, folder: Path, found: dict[Hashable, Path]) -> Iterator[tuple[Path, str | None]]:
+        """The images of a class folder with their users. `found` has those of all folders by their identity."""
+        if not self.by_folder:
+            for file in _files(folder, found):
+                yield file, None if self.pattern is None else self._named(file, self.pattern)
+            return
+        for item in _listing(folder):
+            if not _is_folder(item):
+                raise SfumatoError(
+                    f"{str(item)!r} lies in no user's folder", "move it to one, or leave out `user_from=folder`"
+                )
+            for file in _files(item, found, kind="user's folder"):
+                yield file, item.name
+
+    def _named(self, file: Path, pattern: re.Pattern[str]) -> str:
+        match = pattern.search(file.name)
+        user = match and match[1 if pattern.groups else 0]
+        if not user:
+            raise SfumatoError(
+                f"the name of {str(file)!r} does not say whose image it is by `user_from={pattern.pattern}`",
+                "correct the pattern, rename the file, or take it out",
+            )
+        return user
+
+
+def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> list[Entry]:
     for folder in folders:
         if folder.name not in parts:
             raise SfumatoError(
@@ -69,21 +132,22 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
         _refuse_loose_images(part)
     found: dict[Hashable, Path] = {}
     return [
-        Entry(path=file, label=folder.name, part=name)
+        Entry(path=file, label=folder.name, part=name, user=user)
         for name in ("train", "test")
         for folder in _subfolders(parts[name])
-        for file in _files(folder, found)
+        for file, user in users.files(folder, found)
     ]
 
 
-def _files(folder: Path, found: dict[Hashable, Path]) -> list[Path]:
-    """The images of a class folder. `found` has those of all folders by their identity."""
+def _files(folder: Path, found: dict[Hashable, Path], kind: str = "class folder") -> list[Path]:
+    """The images of a folder. `found` has those of all folders by their identity; `kind` is what to call it."""
     files = []
     for item in _listing(folder):
         known = _status(item)
         if stat.S_ISDIR(known.st_mode):
+            whose = ", or give `user_from=folder` where it is a user's" if kind == "class folder" else ""
             raise SfumatoError(
-                f"class folder {str(folder)!r} holds the folder {item.name!r}", "put images directly in class folders"
+                f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
             )
         if item.suffix.lower() not in EXTENSIONS:
             kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}"
@@ -100,7 +164,7 @@ def _files(folder: Path, found: dict[Hashable, Path]) -> list[Path]:
             )
         files.append(item)
     if not files:
-        raise SfumatoError(f"class folder {str(folder)!r} holds no image", "add images, or take the folder away")
+        raise SfumatoError(f"{kind} {str(folder)!r} holds no image", "add images, or take the folder away")
     return files
 
 

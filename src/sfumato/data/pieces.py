@@ -7,7 +7,7 @@ import json
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,21 +22,36 @@ from sfumato._files import write
 from sfumato.data.codes import LENGTH, as_array
 
 _METADATA = "sfumato"
+_TEXTS = ("users", "groups")
 _LONGEST_HEADER = 1 << 20
 _CHECKED = 4 << 20
 
 
-def write_piece(path: Path, features: Tensor, labels: np.ndarray, codes: np.ndarray, *, cache: str) -> None:
+def write_piece(
+    path: Path,
+    features: Tensor,
+    labels: np.ndarray,
+    codes: np.ndarray,
+    *,
+    users: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    cache: str,
+) -> None:
     """Write a piece, whole or not at all.
 
     Args:
         features: (n, S, D), as they are to be stored.
         labels: int64 (n,).
         codes: uint8 (n, 32), each record's own two (`codes`).
+        users, groups: text (n,), where they are known.
         cache: the identity of the cache that it belongs to.
     """
     own = torch.from_numpy(np.array(codes))  # safetensors wants to own what it writes
     tensors = {"features": features, "labels": torch.from_numpy(labels), "codes": own}
+    for name, texts in (("users", users), ("groups", groups)):
+        if texts is not None:
+            encoded = np.char.encode(texts, "utf-8")
+            tensors[name] = torch.from_numpy(encoded.view(np.uint8).reshape(len(texts), -1))
     code = hashlib.sha256()
     for tensor in tensors.values():
         code.update(tensor.flatten().view(torch.uint8).numpy().data)
@@ -54,10 +69,12 @@ class CachedRecords:
     Attributes:
         labels: int64 (N,), positions in the source's class list.
         codes: uint8 (N, 32), each record's own two (`codes`).
-        users, files, times: None: a cache knows neither whose record each one is nor where it came from, nor when.
+        users: text (N,), the code of each record's user (`user_codes`), where the images said whose they are.
+        groups: text (N,), the public group of each record's user, likewise.
+        files, times: None: a cache does not know where a record came from, nor when.
     """
 
-    users = files = times = None
+    files = times = None
 
     def __init__(self, pieces: list[Piece], rows: int, which: np.ndarray | None = None):
         self._pieces, self._rows, self._which = pieces, rows, which
@@ -65,6 +82,7 @@ class CachedRecords:
         known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
         labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
         self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
+        self.users, self.groups = (self._texts(name) for name in _TEXTS)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -98,6 +116,16 @@ class CachedRecords:
             return kept[0][:records]
 
         return lambda rows: self._read(rows, memory)
+
+    def _texts(self, name: str) -> np.ndarray | None:
+        held = [piece.text(name) for piece in self._pieces if name in piece.texts]
+        if not held:
+            return None
+        if len(held) < len(self._pieces):
+            (odd, *_) = (piece.path for piece in self._pieces if name not in piece.texts)
+            raise SfumatoError(f"{odd} lacks the {name} that other pieces hold", "make the cache anew")
+        texts = np.concatenate(held)
+        return texts if self._which is None else texts[self._which]
 
     def _memory(self, records: int) -> np.ndarray:
         return np.empty((records, self._pieces[0].record_bytes if self._pieces else 0), np.uint8)
@@ -136,6 +164,7 @@ class Piece:
     labels_at: int
     codes_at: int
     coded: int
+    texts: Mapping[str, tuple[int, int]]
     sha256: str
 
     @property
@@ -157,15 +186,18 @@ class Piece:
                     raise ValueError("no safetensors header")
                 header = parse_json(file.read(length))
                 size = file.seek(0, os.SEEK_END)
-            places = {name: header[name]["data_offsets"] for name in ("features", "labels", "codes")}
+            held = ("features", "labels", "codes", *(name for name in _TEXTS if name in header))
+            places = {name: header[name]["data_offsets"] for name in held}
             end = 8 + length + max(stop for _, stop in places.values())
             coded = header["codes"]["shape"][1]
+            widths = {name: header[name]["shape"][1] for name in held[3:]}
             shapes = {"features": list(shape), "labels": [shape[0]], "codes": [shape[0], coded]}
+            shapes |= {name: [shape[0], width] for name, width in widths.items()}
             fits = end == size and all(header[name]["shape"] == expected for name, expected in shapes.items())
             fits = fits and coded in (LENGTH, 2 * LENGTH)
             own = parse_json(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))
-        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
             raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and give the command again") from None
         if own != {"cache": cache, "piece": path.name}:
             raise SfumatoError(f"{path} belongs to another cache", "delete it and give the command again")
@@ -180,6 +212,7 @@ class Piece:
             labels_at=at["labels"],
             codes_at=at["codes"],
             coded=coded,
+            texts={name: (at[name], width) for name, width in widths.items()},
             sha256=sha256,
         )
 
@@ -194,6 +227,8 @@ class Piece:
             code.update(some.data)
         code.update(self.labels().data)
         code.update(self._stored_codes().data)
+        for name in self.texts:
+            code.update(self._stored_text(name).data)
         if code.hexdigest() != self.sha256:
             raise SfumatoError(
                 f"{self.path} holds other numbers than were written", "delete it and compute the features again"
@@ -214,6 +249,17 @@ class Piece:
         codes = np.empty((self.shape[0], self.coded), np.uint8)
         self._fill(codes.reshape(-1), self.codes_at)
         return codes
+
+    def text(self, name: str) -> np.ndarray:
+        """Text (n,): "users" or "groups"."""
+        stored = self._stored_text(name)
+        return np.char.decode(stored.view(f"S{stored.shape[1]}")[:, 0], "utf-8")
+
+    def _stored_text(self, name: str) -> np.ndarray:
+        offset, width = self.texts[name]
+        stored = np.empty((self.shape[0], width), np.uint8)
+        self._fill(stored.reshape(-1), offset)
+        return stored
 
     def fill(self, memory: np.ndarray, first: int) -> None:
         """Read as many records as the memory, uint8 (n, bytes), holds, from the record `first` on."""

@@ -39,6 +39,7 @@ class Records:
         images: uint8 array (N, H, W, C), C = 1 (grey) or 3 (red, green, blue), 0 is black.
         labels: int64 array (N,), positions in the source's class list.
         users: array (N,) of text that says whose image each one is, where the source knows.
+        groups: array (N,) of text, the public group that each image's user belongs to, likewise.
         files: array (N,) of the paths of the files that the images come from, likewise.
         codes: uint8 array (N, 32), each record's own two (`codes`); None to make them of the images as they are.
         rows: int64 array (N,) of where the records stand in the array that they come from; None where they are all of
@@ -53,6 +54,7 @@ class Records:
     images: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     users: np.ndarray | None = field(repr=False, default=None)
+    groups: np.ndarray | None = field(repr=False, default=None)
     files: np.ndarray | None = field(repr=False, default=None)
     codes: np.ndarray | None = field(repr=False, default=None)
     rows: np.ndarray | None = field(repr=False, default=None)
@@ -64,7 +66,7 @@ class Records:
             raise TypeError(f"images must be uint8 (N, H, W, 1 or 3), got {images.dtype} {images.shape}")
         if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
             raise TypeError(f"labels must be int64 ({len(images)},), got {labels.dtype} {labels.shape}")
-        for name, known in (("users", self.users), ("times", self.times)):
+        for name, known in (("users", self.users), ("groups", self.groups), ("times", self.times)):
             if known is not None and known.shape != labels.shape:
                 raise TypeError(f"{name} must have the shape ({len(images)},), got {known.shape}")
 
@@ -87,13 +89,15 @@ class Records:
 
     def chosen(self, which: np.ndarray) -> Records:
         """The records where the mask (N,) is true."""
-        users, files, codes, times = (
-            None if known is None else known[which] for known in (self.users, self.files, self.codes, self.times)
+        users, groups, files, codes, times = (
+            None if known is None else known[which]
+            for known in (self.users, self.groups, self.files, self.codes, self.times)
         )
         return Records(
             images=self.images[which],
             labels=self.labels[which],
             users=users,
+            groups=groups,
             files=files,
             codes=codes,
             rows=np.flatnonzero(which) if self.rows is None else self.rows[which],
@@ -115,6 +119,7 @@ class Declared:
         download: whether a missing published data set may be fetched.
         test_fraction: expected share of the records that a split by keyed hash puts aside.
         zoom: how much larger than `size` the training images are wanted as well; 1 for not.
+        user_from: how a folder says whose image each one is: "folder", or a pattern that file names match.
         progress: called with (files read, files in all).
     """
 
@@ -127,4 +132,5 @@ class Declared:
     download: bool = False
     test_fraction: float = TEST_FRACTION
     zoom: float = 1.0
+    user_from: str | None = None
     progress: OnProgress | None = None

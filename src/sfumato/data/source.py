@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from sfumato import _checks
 from sfumato._checks import SfumatoError
-from sfumato.data import classes as class_lists
-from sfumato.data.codes import LENGTH, codes_of
-from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, Cache
+from sfumato.data.codes import codes_of
+from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.file_records import FileRecords
-from sfumato.data.fingerprint import fingerprint
-from sfumato.data.images import check_size
-from sfumato.data.kinds import KINDS, parse
-from sfumato.data.levels import Levels
-from sfumato.data.parts import Parts
+from sfumato.data.kinds import KINDS
 from sfumato.data.pieces import CachedRecords
-from sfumato.data.records import TEST_FRACTION, Declared, OnProgress, Records
+from sfumato.data.records import TEST_FRACTION, Records
 from sfumato.data.views import Views
 
 Part = Records | FileRecords | CachedRecords
 
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""
+
+USERS = "users"
+"""The further fact that a promise for users needs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,6 +62,10 @@ class Source:
         larger: the training records once more, with the larger images that views with zoom are cut out of; None
             where that was not asked for, or where the originals are arrays that are no larger than `size`.
         held_out: the records that were held out of the training part, to score on.
+        users: the number of users of the training part: as declared, else counted; None where nobody knows whose
+            record each one is.
+        users_read: whether that number was counted in the data rather than declared.
+        user_from: by which rule a folder said whose image each one is; None for others.
     """
 
     kind: str
@@ -92,6 +90,9 @@ class Source:
     pixels: str = field(repr=False, default="")
     larger: Records | FileRecords | None = field(repr=False, default=None)
     held_out: Part | None = field(repr=False, default=None)
+    users: int | None = None
+    users_read: bool = False
+    user_from: str | None = None
 
     def __post_init__(self) -> None:
         if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
@@ -101,6 +102,14 @@ class Source:
     def materials(self) -> tuple[str, ...]:
         """By what the owner's list of runs knows the data again, in any of their forms."""
         return tuple(filter(None, (self.material, self.pixels)))
+
+    @property
+    def read_by_user(self) -> tuple[str, ...]:
+        """Which facts a promise for users does not cover: those of `read`, and the users' number where it was counted.
+
+        Apart from `read`, since a promise for examples makes no use of the users' number.
+        """
+        return (*self.read, USERS) if self.users_read else self.read
 
     @property
     def published(self) -> bool:
@@ -140,116 +149,6 @@ class Source:
         return self.larger
 
 
-def open_source(
-    spec: str,
-    *,
-    owner_key: bytes,
-    examples: int | None = None,
-    classes: Sequence[str] | None = None,
-    size: int | None = None,
-    channels: int | None = None,
-    bit_depth: int | None = None,
-    window: Sequence[int] | None = None,
-    root: str | None = None,
-    download: bool = False,
-    test_fraction: float | None = None,
-    public: bool | None = None,
-    zoom: float = 1.0,
-    progress: OnProgress | None = None,
-) -> Source:
-    """Read a source, check every record, and say what was declared and what was read.
-
-    Images are held in memory; those of image files that would take more than half of it stay in their files, and are
-    decoded again whenever they are asked for.
-
-    Everything that can be wrong with the data is refused here, before any privacy is spent. These checks look at
-    private records without noise, so a refusal is the owner's to see and nobody else's.
-
-    **Guarantee.** Except for the facts named in `read`, each record of the result is a function of that record alone
-    (unit: one record; adjacency: any): the image is brought to the declared size, and the split hashes it by itself.
-
-    Args:
-        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `torchvision:NAME`, or `features:PATH` for a cache, of
-            which everything but `examples` and `public` was declared when it was made.
-        owner_key: the owner's secret, 32 bytes.
-        examples: the declared number of training examples.
-        classes: the declared class names, in the order of the labels. A class may then be absent from the data.
-        size: the declared side of the images in pixels, 4 to 1024; images are brought to it.
-        channels: the declared number of channels, 1 or 3; images are brought to it.
-        bit_depth: how many bits the pixels of 16-bit images use: 12 where white is 4095. Larger values are refused.
-        window: or which of their values become black and white, as (low, high). With neither of the two, images of more
-            than 8 bits are refused; with one, those of 8 bits stay as they are.
-        root: the folder of torchvision's data sets.
-        download: whether a missing torchvision data set may be fetched.
-        test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.
-        public: whether the records are public; None for the kind's own answer (yes for published data sets).
-        zoom: how much larger than `size` the training images are read as well, out of their originals, for `Views` of
-            this zoom; 1 for not. Of arrays that are no larger than `size` there is nothing more to read: views enlarge
-            them. A cache has views of its own.
-        progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
-            while they are read and then again while they are decoded and fingerprinted.
-
-    >>> source = open_source("digits", owner_key=bytes(32))
-    >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
-    ((1438, 8, 8, 1), 359, ('0', '1', '2'), (), True)
-    """
-    name, argument = parse(spec)
-    if examples is not None:
-        _checks.positive_integer("examples", examples)
-    kind = KINDS[name]
-    if not isinstance(owner_key, bytes) or len(owner_key) < 32:
-        raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
-    if kind.reader is None:
-        before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
-        before |= {"bit_depth": bit_depth, "window": window}
-        _refuse_declared(argument, [key for key, value in before.items() if value is not None])
-        return _of_cache(Cache(argument), owner_key, examples, public, progress)
-    if size is not None:
-        check_size(_checks.positive_integer("size", size))
-    if channels not in (None, 1, 3):
-        raise SfumatoError(f"channels must be 1 or 3, got {channels!r}", "declare 1 for grey images and 3 for colour")
-    levels = Levels.declared(bit_depth, window)
-    declared = Declared(
-        owner_key=owner_key,
-        classes=class_lists.declared_names(classes),
-        size=size,
-        channels=channels,
-        levels=levels,
-        root=root,
-        download=download,
-        test_fraction=TEST_FRACTION if test_fraction is None else _checks.fraction("test_fraction", test_fraction),
-        zoom=Views(zoom=zoom).zoom,
-        progress=progress,
-    )
-    loaded = kind.load(argument, declared)
-    in_files = isinstance(loaded.train, FileRecords)
-    seen = loaded.train if loaded.larger is None else loaded.larger
-    _check_parts(loaded, spec)
-    material, pixels = _materials(owner_key, loaded.train, loaded.test)
-    given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
-    return Source(
-        kind=name,
-        train=loaded.train,
-        test=loaded.test,
-        classes=loaded.classes,
-        size=loaded.train.shape[1],
-        channels=loaded.train.shape[3],
-        examples=len(loaded.train) if examples is None else examples,
-        read=() if kind.published else tuple(fact for fact in FACTS if given[fact] is None),
-        public=kind.published if public is None else public,
-        fingerprint=fingerprint(owner_key, seen, loaded.test, loaded.classes, progress=progress if in_files else None),
-        size_rule=loaded.size_rule,
-        bit_depth=bit_depth,
-        window=None if levels is None else levels.window,
-        filtered=loaded.filtered,
-        parted=loaded.parted,
-        test_fraction=declared.test_fraction,
-        material=material,
-        pixels=pixels,
-        larger=loaded.larger,
-    )
-
-
 def own_codes(part: Part, owner_key: bytes) -> np.ndarray:
     """Codes uint8 (N, 32) of a part's records."""
     if part.codes is not None:
@@ -258,72 +157,8 @@ def own_codes(part: Part, owner_key: bytes) -> np.ndarray:
     return codes_of(owner_key, images, images)
 
 
-def _materials(owner_key: bytes, *parts: Part) -> tuple[str, str]:
-    """`Source.material` and `Source.pixels`."""
-    codes = np.concatenate([own_codes(part, owner_key) for part in parts])
-
-    def together(some: np.ndarray) -> str:
-        listed = b"".join(sorted(code.tobytes() for code in some))
-        return hmac.new(owner_key, b"material" + listed, hashlib.sha256).hexdigest()
-
-    return together(codes[:, :LENGTH]), together(codes[:, LENGTH:])
-
-
 def facts(source: Source) -> dict[str, Any]:
     """What a cache keeps of the source that it is made from, as plain data."""
-    known = {name: getattr(source, name) for name in sorted(SOURCE_FACTS | LATER_FACTS)}
+    left_out = USER_FACTS if source.train.users is None else frozenset()
+    known = {name: getattr(source, name) for name in sorted((SOURCE_FACTS | LATER_FACTS) - left_out)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
-
-
-def _refuse_declared(path: str, declared: list[str]) -> None:
-    if declared:
-        raise SfumatoError(
-            f"{', '.join(declared)} of features:{path} were decided when it was made", "leave them out, or make it anew"
-        )
-
-
-def _of_cache(
-    cache: Cache, owner_key: bytes, examples: int | None, public: bool | None, progress: OnProgress | None
-) -> Source:
-    contents = cache.contents
-    known = contents.source
-    train, test = (cache.records(part, progress=progress) for part in ("train", "test"))
-    labels = np.concatenate([train.labels, test.labels])
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(known["classes"]):
-        raise SfumatoError(
-            f"cache {str(cache.path)!r} has labels from {labels.min()} to {labels.max()} and "
-            f"{len(known['classes'])} classes",
-            "make it anew",
-        )
-    told = json.dumps([contents.identity, train.sums, test.sums])
-    given = {
-        "kind": "features",
-        "classes": tuple(known["classes"]),
-        "examples": known["examples"] if examples is None else examples,
-        "read": tuple(fact for fact in known["read"] if fact != "examples" or examples is None),
-        "public": known["public"] if public is None else public,
-    }
-    return Source(
-        **{**known, **given},
-        train=train,
-        test=test,
-        test_fraction=contents.test_fraction,
-        cache=cache,
-        features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),
-    )
-
-
-def _check_parts(loaded: Parts, spec: str) -> None:
-    class_lists.check_counts(
-        loaded.train.labels,
-        loaded.test.labels,
-        loaded.classes,
-        where=repr(spec),
-        listed=loaded.classes_listed,
-        parted=loaded.parted,
-    )
-    for name, part in (("training", loaded.train), ("test", loaded.test)):
-        if not len(part):
-            raise SfumatoError(
-                f"the {name} part of {spec!r} is empty", "add images, or make the train and test parts yourself"
-            )

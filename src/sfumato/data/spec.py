@@ -30,6 +30,8 @@ class SourceSpec:
     download: bool = False
     test_fraction: float | None = None
     zoom: float | None = None
+    user_from: str | None = None
+    users: int | None = None
     public: bool | None = None
 
     @property
@@ -40,7 +42,7 @@ class SourceSpec:
 
     def open(self, owner_key: bytes, *, progress: OnProgress | None = None) -> Source:
         """The source, read: see `open_source`."""
-        from sfumato.data.source import open_source
+        from sfumato.data.opening import open_source
 
         return open_source(self.spec, **self.declared, owner_key=owner_key, progress=progress)
 

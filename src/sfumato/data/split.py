@@ -34,3 +34,19 @@ def in_test(owner_key: bytes, content: bytes, test_fraction: float) -> bool:
     172
     """
     return position(owner_key, content) < test_fraction
+
+
+def record_in_test(owner_key: bytes, content: bytes, user: str | None, test_fraction: float) -> bool:
+    """Whether a record belongs to the test part: by its user where that is known, else by its own content.
+
+    All records of one user fall on one side, else the test part would show people that the model has met.
+
+    **Guarantee.** As in `position`; where users are known, adding or removing all records of one user moves nobody
+    else's (unit: one record, or one user; adjacency: add-or-remove).
+
+    Args:
+        content: what is stored of the record.
+        user: whose record it is; None where nobody knows.
+    """
+    decides = b"image" + content if user is None else b"user" + user.encode()
+    return in_test(owner_key, decides, test_fraction)

@@ -1,4 +1,4 @@
-"""csv:PATH - a table of image files with the columns path and label, and optionally user, time and split."""
+"""csv:PATH - a table of image files with the columns path and label, and optionally user, group, time and split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sfumato.data.filtered import MARK
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared
 
-COLUMNS = ("path", "label", "user", "time", "split")
+COLUMNS = ("path", "label", "user", "group", "time", "split")
 LONGEST_LINE = 1 << 24
 """Characters: a longer line is refused before it is read to its end."""
 
@@ -26,10 +26,10 @@ def load(path: str, declared: Declared) -> Parts:
     """Read a UTF-8 table with a header line.
 
     Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose image it
-    is), `time` (when it is from: dates by ISO 8601, or numbers), `split` (train or test). Without `split` a keyed hash
-    decides: of the user where that column is present, so that one person's images stay together, else of the file's
-    bytes. A column named as `filtered.MARK` says that the list was filtered by looking at private data. Other columns
-    are not looked at.
+    is), `group` (the public group that this user belongs to), `time` (when it is from: dates by ISO 8601, or numbers),
+    `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so that one
+    person's images stay together, else of the file's bytes. A column named as `filtered.MARK` says that the list was
+    filtered by looking at private data. Other columns are not looked at.
     """
     table = paths.expanded(path)
     entries = []
@@ -104,6 +104,10 @@ def _check_columns(columns: list[str], where: str) -> None:
                 f"{where} has no column {column!r} in its first line, which holds {found}",
                 "begin the table with a line such as path,label or path,label,user,split",
             )
+    if "group" in columns and "user" not in columns:
+        raise SfumatoError(
+            f"{where} has a column 'group' and no column 'user'", "add whose image each one is, or rename the column"
+        )
     for column in COLUMNS:
         if columns.count(column) > 1:
             raise SfumatoError(f"{where} has two columns {column!r}", "take one of them out")
@@ -136,10 +140,18 @@ def _entry(row: dict[str, str], table: Path, line: int) -> Entry:
     part = row["split"].strip() if "split" in row else None
     if part not in ("train", "test", None):
         raise SfumatoError(f"line {line} of {str(table)!r} has the split {part!r}", "write train or test")
-    user = row["user"].strip() if "user" in row else None
+    user, group = (row[column].strip() if column in row else None for column in ("user", "group"))
     time = _time(row["time"].strip(), table, line) if "time" in row else None
     file = table.parent / paths.expanded(row["path"].strip())
-    return Entry(path=file, label=row["label"].strip(), part=part, user=user, time=time, filtered=MARK in row)
+    return Entry(
+        path=file,
+        label=row["label"].strip(),
+        part=part,
+        user=user,
+        group=group,
+        time=time,
+        filtered=MARK in row,
+    )
 
 
 def _time(text: str, table: Path, line: int) -> TimeStamp:

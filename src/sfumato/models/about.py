@@ -78,4 +78,5 @@ _RIGHT = {
     "features": lambda value: value is None or isinstance(value, dict),
     "trained_on": _texts,
     "loss": lambda value: isinstance(value, str),
+    "user_from": _spelling,
 }

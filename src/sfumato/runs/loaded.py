@@ -34,6 +34,7 @@ class Loaded:
         loss: the name of the loss that it was trained by, which says what its logits mean.
         features: of a head that was trained on a cache: the width and the digest of its backbone's features.
         test_fraction: the share of the test part, where the keyed hash split the records that it was trained on.
+        user_from: by which rule the folder that it was trained on said whose image each one is; None for none.
     """
 
     module: nn.Module
@@ -43,6 +44,7 @@ class Loaded:
     loss: str = "softmax"
     features: Mapping[str, Any] | None = None
     test_fraction: float = TEST_FRACTION
+    user_from: str | None = None
 
     def on(self, source: Source) -> tuple[nn.Module, Transform | AsStored]:
         """The module and the preparation for the records of this source, images or features.
@@ -163,6 +165,7 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
         loss=about.get("loss", "softmax"),
         features=about.get("features"),
         test_fraction=about["test_fraction"],
+        user_from=about.get("user_from"),
     )
 
 

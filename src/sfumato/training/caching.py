@@ -29,6 +29,7 @@ from sfumato.data import (
     own_codes,
     randomness_of,
     refuse_absent,
+    user_codes,
 )
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
@@ -270,6 +271,7 @@ def compute(
         shown = _shown(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
         each = max(1, size // contents.stored) if name == "train" else size
         left, codes = dict(cache.missing(name)), own_codes(part, owner_key)
+        users, groups = user_codes(part, owner_key), part.groups
         for piece, rows in contents.pieces(name):
             if piece not in left:
                 done += len(rows)
@@ -280,7 +282,14 @@ def compute(
                 done += len(block)
                 progress.advance(done)
             some = slice(rows.start, rows.stop)
-            cache.write(piece, torch.cat(found), part.labels[some], codes[some])
+            cache.write(
+                piece,
+                torch.cat(found),
+                part.labels[some],
+                codes[some],
+                users=None if users is None else users[some],
+                groups=None if groups is None else groups[some],
+            )
     return together
 
 

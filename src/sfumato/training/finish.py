@@ -105,6 +105,8 @@ def model_metadata(
         "trained_on": sorted(own.union(trained_on(source, settings))),
         "test_fraction": source.test_fraction,
     }
+    if source.user_from is not None:
+        about["user_from"] = source.user_from
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}
         if cache.transform is not None and settings.model != "module":

@@ -1,0 +1,251 @@
+"""Opening a source: read, checked, and with its facts."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sfumato import _checks
+from sfumato._checks import SfumatoError
+from sfumato.data import classes as class_lists
+from sfumato.data.codes import LENGTH
+from sfumato.data.features import Cache
+from sfumato.data.file_records import FileRecords
+from sfumato.data.fingerprint import fingerprint
+from sfumato.data.images import check_size
+from sfumato.data.kinds import KINDS, parse
+from sfumato.data.levels import Levels
+from sfumato.data.parts import Parts
+from sfumato.data.records import TEST_FRACTION, Declared, OnProgress
+from sfumato.data.source import FACTS, Part, Source, own_codes
+from sfumato.data.views import Views
+
+
+def open_source(
+    spec: str,
+    *,
+    owner_key: bytes,
+    examples: int | None = None,
+    classes: Sequence[str] | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    bit_depth: int | None = None,
+    window: Sequence[int] | None = None,
+    root: str | None = None,
+    download: bool = False,
+    test_fraction: float | None = None,
+    public: bool | None = None,
+    zoom: float = 1.0,
+    user_from: str | None = None,
+    users: int | None = None,
+    progress: OnProgress | None = None,
+) -> Source:
+    """Read a source, check every record, and say what was declared and what was read.
+
+    Images are held in memory; those of image files that would take more than half of it stay in their files, and are
+    decoded again whenever they are asked for.
+
+    Everything that can be wrong with the data is refused here, before any privacy is spent. These checks look at
+    private records without noise, so a refusal is the owner's to see and nobody else's.
+
+    **Guarantee.** Except for the facts named in `read`, each record of the result is a function of that record alone
+    (unit: one record; adjacency: any): the image is brought to the declared size, and the split hashes it by itself, or
+    its user where the source says whose it is.
+
+    Args:
+        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `torchvision:NAME`, or `features:PATH` for a cache, of
+            which everything but `examples`, `users` and `public` was declared when it was made.
+        owner_key: the owner's secret, 32 bytes.
+        examples: the declared number of training examples.
+        classes: the declared class names, in the order of the labels. A class may then be absent from the data.
+        size: the declared side of the images in pixels, 4 to 1024; images are brought to it.
+        channels: the declared number of channels, 1 or 3; images are brought to it.
+        bit_depth: how many bits the pixels of 16-bit images use: 12 where white is 4095. Larger values are refused.
+        window: or which of their values become black and white, as (low, high). With neither of the two, images of more
+            than 8 bits are refused; with one, those of 8 bits stay as they are.
+        root: the folder of torchvision's data sets.
+        download: whether a missing torchvision data set may be fetched.
+        test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.
+        public: whether the records are public; None for the kind's own answer (yes for published data sets).
+        zoom: how much larger than `size` the training images are read as well, out of their originals, for `Views` of
+            this zoom; 1 for not. Of arrays that are no larger than `size` there is nothing more to read: views enlarge
+            them. A cache has views of its own.
+        user_from: how a folder says whose image each one is: "folder" for PATH/CLASS/USER/IMAGE, or a regular
+            expression that is looked for in each file's name, whose first group is the user (all that matches where it
+            has none). Tables and archives say it in a column.
+        users: the declared number of users of the training part.
+        progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
+            while they are read and then again while they are decoded and fingerprinted.
+
+    >>> source = open_source("digits", owner_key=bytes(32))
+    >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
+    ((1438, 8, 8, 1), 359, ('0', '1', '2'), (), True)
+    """
+    name, argument = parse(spec)
+    if examples is not None:
+        _checks.positive_integer("examples", examples)
+    if users is not None:
+        _checks.positive_integer("users", users)
+    kind = KINDS[name]
+    if not isinstance(owner_key, bytes) or len(owner_key) < 32:
+        raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
+    if kind.reader is None:
+        before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
+        before |= {"bit_depth": bit_depth, "window": window, "user_from": user_from}
+        _refuse_declared(argument, [key for key, value in before.items() if value is not None])
+        return _of_cache(Cache(argument), owner_key, examples, users, public, progress)
+    if user_from is not None and name != "folder":
+        raise SfumatoError(
+            f"`user_from={user_from}` is for folder:, and the source is {spec}",
+            "leave it out: a table has a column user, an archive the arrays users_train and users_test",
+        )
+    if size is not None:
+        check_size(_checks.positive_integer("size", size))
+    if channels not in (None, 1, 3):
+        raise SfumatoError(f"channels must be 1 or 3, got {channels!r}", "declare 1 for grey images and 3 for colour")
+    levels = Levels.declared(bit_depth, window)
+    declared = Declared(
+        owner_key=owner_key,
+        classes=class_lists.declared_names(classes),
+        size=size,
+        channels=channels,
+        levels=levels,
+        root=root,
+        download=download,
+        test_fraction=TEST_FRACTION if test_fraction is None else _checks.fraction("test_fraction", test_fraction),
+        zoom=Views(zoom=zoom).zoom,
+        user_from=user_from,
+        progress=progress,
+    )
+    loaded = kind.load(argument, declared)
+    in_files = isinstance(loaded.train, FileRecords)
+    seen = loaded.train if loaded.larger is None else loaded.larger
+    _check_parts(loaded, spec)
+    _check_groups(loaded, spec)
+    material, pixels = _materials(owner_key, loaded.train, loaded.test)
+    given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
+    return Source(
+        kind=name,
+        train=loaded.train,
+        test=loaded.test,
+        classes=loaded.classes,
+        size=loaded.train.shape[1],
+        channels=loaded.train.shape[3],
+        examples=len(loaded.train) if examples is None else examples,
+        read=() if kind.published else tuple(fact for fact in FACTS if given[fact] is None),
+        public=kind.published if public is None else public,
+        fingerprint=fingerprint(owner_key, seen, loaded.test, loaded.classes, progress=progress if in_files else None),
+        size_rule=loaded.size_rule,
+        bit_depth=bit_depth,
+        window=None if levels is None else levels.window,
+        filtered=loaded.filtered,
+        parted=loaded.parted,
+        test_fraction=declared.test_fraction,
+        material=material,
+        pixels=pixels,
+        larger=loaded.larger,
+        **_users_of(loaded.train, users, spec),
+        user_from=user_from,
+    )
+
+
+def _materials(owner_key: bytes, *parts: Part) -> tuple[str, str]:
+    """`Source.material` and `Source.pixels`."""
+    codes = np.concatenate([own_codes(part, owner_key) for part in parts])
+
+    def together(some: np.ndarray) -> str:
+        listed = b"".join(sorted(code.tobytes() for code in some))
+        return hmac.new(owner_key, b"material" + listed, hashlib.sha256).hexdigest()
+
+    return together(codes[:, :LENGTH]), together(codes[:, LENGTH:])
+
+
+def _refuse_declared(path: str, declared: list[str]) -> None:
+    if declared:
+        raise SfumatoError(
+            f"{', '.join(declared)} of features:{path} were decided when it was made", "leave them out, or make it anew"
+        )
+
+
+def _of_cache(
+    cache: Cache,
+    owner_key: bytes,
+    examples: int | None,
+    users: int | None,
+    public: bool | None,
+    progress: OnProgress | None,
+) -> Source:
+    contents = cache.contents
+    known = contents.source
+    train, test = (cache.records(part, progress=progress) for part in ("train", "test"))
+    labels = np.concatenate([train.labels, test.labels])
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(known["classes"]):
+        raise SfumatoError(
+            f"cache {str(cache.path)!r} has labels from {labels.min()} to {labels.max()} and "
+            f"{len(known['classes'])} classes",
+            "make it anew",
+        )
+    told = json.dumps([contents.identity, train.sums, test.sums])
+    given = {
+        "kind": "features",
+        "classes": tuple(known["classes"]),
+        "examples": known["examples"] if examples is None else examples,
+        "read": tuple(fact for fact in known["read"] if fact != "examples" or examples is None),
+        "public": known["public"] if public is None else public,
+    }
+    if users is not None:
+        given |= _users_of(train, users, f"features:{cache.path}")
+    return Source(
+        **{**known, **given},
+        train=train,
+        test=test,
+        test_fraction=contents.test_fraction,
+        cache=cache,
+        features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),
+    )
+
+
+def _users_of(train: Part, declared: int | None, where: str) -> dict[str, Any]:
+    """`Source.users` and `Source.users_read`."""
+    if train.users is None:
+        if declared is not None:
+            raise SfumatoError(
+                f"`users={declared}` is declared, and {where} does not say whose record each one is",
+                "leave it out, or give a table's column user, an archive's users_train, or a folder's `user_from`",
+            )
+        return {}
+    return {"users": len(np.unique(train.users)) if declared is None else declared, "users_read": declared is None}
+
+
+def _check_groups(loaded: Parts, spec: str) -> None:
+    """Refuse a user who is in two groups."""
+    known: dict[str, str] = {}
+    for part in (loaded.train, loaded.test):
+        if part.users is not None and part.groups is not None:
+            for user, group in zip(part.users.tolist(), part.groups.tolist(), strict=True):
+                if known.setdefault(user, group) != group:
+                    raise SfumatoError(
+                        f"user {user!r} of {spec!r} is in the groups {known[user]!r} and {group!r}",
+                        "give each user one group",
+                    )
+
+
+def _check_parts(loaded: Parts, spec: str) -> None:
+    class_lists.check_counts(
+        loaded.train.labels,
+        loaded.test.labels,
+        loaded.classes,
+        where=repr(spec),
+        listed=loaded.classes_listed,
+        parted=loaded.parted,
+    )
+    for name, part in (("training", loaded.train), ("test", loaded.test)):
+        if not len(part):
+            raise SfumatoError(
+                f"the {name} part of {spec!r} is empty", "add images, or make the train and test parts yourself"
+            )

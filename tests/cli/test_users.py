@@ -1,0 +1,88 @@
+"""Whose image each one is goes from the command line to the split, the record, the model, a cache and a smaller set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato.data import Source, open_source
+from sfumato.randomness import owner_key
+
+RULE = "p([0-9]+)_"
+
+
+@pytest.fixture
+def patients(workplace) -> str:
+    """A private folder of two classes, with four images of each of thirty patients."""
+    generator = np.random.default_rng(0)
+    for name, shade in (("dense", 180), ("thin", 40)):
+        Path("patients", name).mkdir(parents=True)
+        for number in range(60):
+            pixels = shade + generator.integers(0, 60, (8, 8))
+            Image.fromarray(pixels.astype(np.uint8)).save(f"patients/{name}/p{number // 2}_{number}.png")
+    return "folder:patients"
+
+
+def opened(spec: str, **options) -> Source:
+    return open_source(spec, owner_key=owner_key(), **options)
+
+
+def test_a_model_is_measured_on_users_that_it_has_not_met(call, patients, quick):
+    call(f"train {patients} {quick} --user-from '{RULE}' --users 25 --output run")
+    request = json.loads(Path("run/settings.json").read_text())["request"]["source"]
+    assert (request["user_from"], request["users"]) == (RULE, 25)
+    by_user, by_image = (len(opened(patients, user_from=rule).test) for rule in (RULE, None))
+    assert by_user != by_image
+    told = call(f"evaluate run {patients}", status=1)
+    assert f"was trained on users by --user-from {RULE!r}, whom another split takes apart; give the same" in told
+    for further, images in ((f"--user-from '{RULE}'", by_user), ("--part all", 120)):
+        assert json.loads(call(f"evaluate run {patients} {further} --json"))["images"] == images
+    call(f"train {patients} {quick} --output other")
+    assert set(json.loads(Path("other/settings.json").read_text())["request"]["source"]) == {"spec", "download"}
+    assert json.loads(call(f"evaluate other {patients} --json"))["images"] == by_image
+
+
+def test_an_unfinished_run_is_taken_up_with_its_users(call, patients, quick, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("sfumato.training.run.take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        call(f"train {patients} {quick} --user-from '{RULE}' --output run", status=130)
+    told = call(f"train {patients} {quick} --output run", status=1)
+    assert "what began in run differs in its" in told
+    call("train run")
+
+
+def test_a_smaller_set_knows_its_users(call, patients):
+    call("dedup digits folder:patients --limit 0.001 --output d --user-from 'p([0-9]+)_'")
+    before, after = opened(patients, user_from=RULE), opened("csv:d/private.csv")
+    assert (len(after.train), len(after.test)) == (len(before.train), len(before.test))
+    assert after.train.users.tolist() == before.train.users.tolist()
+
+
+def test_a_recipe_may_say_it(call, patients, quick):
+    Path("own.toml").write_text(f"source = \"folder:patients\"\nuser-from = '{RULE}'\nusers = 25\n")
+    call(f"train own.toml {quick} --output run")
+    request = json.loads(Path("run/settings.json").read_text())["request"]["source"]
+    assert (request["user_from"], request["users"]) == (RULE, 25)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--user-from 'p([0-9+'", "--user-from p([0-9+ is no regular expression (unterminated character set"),
+        ("--user-from 'p([0-3]_)'", "does not say whose image it is by --user-from p([0-3]_); correct the pattern"),
+        ("--user-from folder", "lies in no user's folder; move it to one, or leave out --user-from folder"),
+        ("--users 20", "--users 20 is declared, and folder:patients does not say whose record each one is; leave it"),
+        ("--users 0", "users must be at least 1, got 0"),
+    ],
+)
+def test_refusals(call, patients, options, words):
+    assert words in call(f"train {patients} --dry-run {options}", status=1)
+
+
+def test_rules_are_for_folders(call):
+    told = call(f"train digits --dry-run --user-from {RULE!r}", status=1)
+    assert f"--user-from {RULE} is for folder:, and the source is digits; leave it out: a table has a column" in told
