@@ -220,7 +220,7 @@ def step_of(job: Job):
     """The run's step, and the optimizer's: what `sfumato train` does once."""
     key = DiceKey.from_seed(0)
     sampler = Sampler(job.plan, key, records=len(job.source.train))
-    noise = Noise(job.plan.mechanism, sensitivity=job.gradient.sensitivity(job.plan.adjacency), key=key)
+    noise = Noise(job.plan.mechanism, max_norm=job.plan.max_norm, key=key)
     private_step, inputs = PrivateStep(plan=job.plan, gradient=job.gradient, noise=noise), Inputs(job)
     return lambda: private_step(0, inputs.micro_batches(key, 0, sampler.draw(0)))
 

@@ -374,7 +374,7 @@ BUGS = (
     Bug(
         "the noise forgets the sensitivity",
         "randomness/noise/__init__.py",
-        "return self.mechanism.noise_multiplier * self.sensitivity",
+        "return self.mechanism.noise_multiplier * self.max_norm",
         "return self.mechanism.noise_multiplier",
         ("randomness",),
     ),
@@ -502,7 +502,7 @@ BUGS = (
     Bug(
         "the sensitivity of the sum is not looked at",
         "training/step.py",
-        "if self.noise.sensitivity != bound or self.noise.mechanism != self.plan.mechanism:",
+        "if self.noise.max_norm != self.plan.max_norm or self.noise.mechanism != self.plan.mechanism:",
         "if self.noise.mechanism != self.plan.mechanism:",
         ("training/test_step.py",),
     ),
@@ -1218,8 +1218,8 @@ BUGS = (
     Bug(
         "the noise is told in units of C and not of the sensitivity",
         "privacy/theorems/theorem.py",
-        "return sigma / self.sensitivity",
-        "return sigma",
+        "return plan.clipping.joint_noise(sigma) / self.sensitivity(plan)",
+        "return plan.clipping.joint_noise(sigma)",
         ("privacy/test_theorems.py::test_a_theorem_of_twice_the_sensitivity_needs_twice_the_noise",),
     ),
     Bug(

@@ -63,7 +63,7 @@ def main(threads: list[int]) -> None:
 
 def fits(mechanism: Mechanism, total: dict[str, Tensor]) -> bool:
     """Whether what is kept takes at most two thirds of the memory that is left."""
-    buffers = Noise(mechanism, sensitivity=1.0, key=KEY).buffers(STEPS)
+    buffers = Noise(mechanism, max_norm=1.0, key=KEY).buffers(STEPS)
     return 8 * buffers * sum(value.numel() for value in total.values()) < psutil.virtual_memory().available * 2 / 3
 
 
@@ -84,7 +84,7 @@ def measured(mechanism: Mechanism, total: dict[str, Tensor]) -> dict[str, float]
     """Milliseconds of a step and of an independent one, their ratio, and what is kept in copies of the model."""
     seconds: dict[str, list[float]] = {"plain": [], "own": []}
     mechanisms = {"plain": Gaussian(noise_multiplier=1.0), "own": mechanism}
-    noises = {name: Noise(each, sensitivity=1.0, key=KEY) for name, each in mechanisms.items()}
+    noises = {name: Noise(each, max_norm=1.0, key=KEY) for name, each in mechanisms.items()}
     states = {name: noise.begin() for name, noise in noises.items()}
     for step in range(STEPS):
         for name, noise in noises.items():

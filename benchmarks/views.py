@@ -63,7 +63,7 @@ class Training:
     def step(self, number: int, average: dict[str, Tensor]) -> dict[str, Tensor]:
         """One whole step; returns the average."""
         job, key, plan = self.job, self.job.key, self.job.plan
-        noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
+        noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
         take = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
         participants = Sampler(plan, key, records=len(job.source.train)).draw(number)
         descend(self.optimizer, self.trained, take(number, Inputs(job).micro_batches(key, number, participants)))

@@ -42,7 +42,7 @@ def main(steps: int = 150, ledger_path: str | Path = "own-loop.jsonl") -> tuple[
     gradient.self_check((source.channels, source.size, source.size))
     key = sfumato.DiceKey.fresh()
     sampler = sfumato.Sampler(plan, key, records=len(labels))
-    noise = sfumato.Noise(plan.mechanism, sensitivity=gradient.sensitivity(plan.adjacency), key=key)
+    noise = sfumato.Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
     with sfumato.Ledger(ledger_path) as ledger:

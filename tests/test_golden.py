@@ -81,7 +81,7 @@ def keys() -> dict[str, Any]:
 def draws() -> dict[str, Any]:
     """Participants, noise, views, windows, and the dice of a search."""
     total = {"weight": torch.zeros(2, 3), "bias": torch.zeros(())}
-    noisy = Noise(Gaussian(noise_multiplier=1.5), sensitivity=2.0, key=KEY).add(total, step=4)
+    noisy = Noise(Gaussian(noise_multiplier=1.5), max_norm=2.0, key=KEY).add(total, step=4)
     shown = Views(count=3, shift=2, flip=True).draw(KEY.generator("views", 0), 2, size=8)
     space = {"a": Choice(values=(1, 4, 16)), "b": Uniform(low=0, high=1), "c": LogUniform(low=0.1, high=10)}
     laws = (

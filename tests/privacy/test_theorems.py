@@ -238,7 +238,8 @@ def test_plans_of_another_probability_or_noise_stay_apart(other):
 @pytest.mark.parametrize("plan", [full_batch(4.0, 9), poisson(1000, 100, 4.0, 100)])
 def test_a_theorem_of_twice_the_sensitivity_needs_twice_the_noise(plan):
     class Twice(type(plan.theorem)):
-        sensitivity = 2.0
+        def sensitivity(self, plan):
+            return 2.0
 
     halved = plan.with_noise(2.0)
     assert Twice().loss(plan, plan.steps).epsilon(1e-5) == halved.epsilon(1e-5) > plan.epsilon(1e-5)

@@ -83,15 +83,15 @@ buffered = decays.flatmap(
 )
 
 
-@given(mechanism=banded | buffered, steps=st.integers(1, 45), sensitivity=st.floats(0.1, 10), seed=st.integers(0, 99))
+@given(mechanism=banded | buffered, steps=st.integers(1, 45), max_norm=st.floats(0.1, 10), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_the_noise_is_the_inverse_matrix_times_the_very_numbers_drawn(mechanism, steps, sensitivity, seed):
+def test_the_noise_is_the_inverse_matrix_times_the_very_numbers_drawn(mechanism, steps, max_norm, seed):
     key = DiceKey.from_seed(seed)
-    noise = Noise(mechanism, sensitivity=sensitivity, key=key)
+    noise = Noise(mechanism, max_norm=max_norm, key=key)
     total = {"weight": torch.linspace(-3, 3, 6, dtype=torch.float64).reshape(2, 3), "gain": torch.tensor(1.5)}
     found = all_steps(noise, total, steps)
     for name, value in total.items():
-        scale = mechanism.noise_multiplier * sensitivity
+        scale = mechanism.noise_multiplier * max_norm
         right = inverse(mechanism, steps) @ drawn(key, name, value.numel(), steps) * scale
         noisy = np.stack([each[name].numpy().reshape(-1) for each in found])
         assert noisy.dtype == np.float32
@@ -129,7 +129,7 @@ def test_the_last_steps_of_many_are_those_of_few():
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_blocks_and_pieces_change_nothing_but_the_streams(monkeypatch, mechanism):
-    noise, steps = Noise(mechanism, sensitivity=0.5, key=KEY), 13
+    noise, steps = Noise(mechanism, max_norm=0.5, key=KEY), 13
     monkeypatch.setattr(blocks, "BLOCK", 16)
     total = {"a": torch.zeros(8, 5), "b": torch.zeros(3)}
     whole = all_steps(noise, total, steps)
@@ -159,7 +159,7 @@ def replays(mechanism: Mechanism) -> np.ndarray:
     """(replays, steps, coordinates) of both parameters, each with a key of its own."""
     found = np.empty((REPLAYS, STEPS, 4))
     for seed in range(REPLAYS):
-        noise = Noise(mechanism, sensitivity=0.5, key=DiceKey.from_seed(seed, "replays"))
+        noise = Noise(mechanism, max_norm=0.5, key=DiceKey.from_seed(seed, "replays"))
         for step, noisy in enumerate(all_steps(noise, TOTAL, STEPS)):
             found[seed, step] = torch.cat(list(noisy.values())).numpy()
     return found
@@ -214,8 +214,8 @@ def wrong_ones(mechanism: Mechanism) -> list[Mechanism]:
 
 def test_no_step_s_fresh_numbers_come_again():
     """In the noise of `Gaussian` steps, of which the others' are made."""
-    noise = Noise(BLT, sensitivity=0.5, key=KEY)
-    alone = Noise(Gaussian(noise_multiplier=2.0), sensitivity=0.5, key=KEY)
+    noise = Noise(BLT, max_norm=0.5, key=KEY)
+    alone = Noise(Gaussian(noise_multiplier=2.0), max_norm=0.5, key=KEY)
     first = noise.add({"a": torch.zeros(5)}, 0, noise.begin())[0]
     assert torch.equal(first["a"], alone.add({"a": torch.zeros(5)}, 0)["a"])
 
@@ -226,7 +226,7 @@ def test_no_step_s_fresh_numbers_come_again():
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, Gaussian(noise_multiplier=2.0)])
 @pytest.mark.parametrize("killed", [1, 7, 8, 10, 11])
 def test_a_state_that_went_through_a_checkpoint_gives_the_same_bytes(tmp_path, mechanism, killed):
-    noise = Noise(mechanism, sensitivity=0.5, key=KEY)
+    noise = Noise(mechanism, max_norm=0.5, key=KEY)
     total = {"layer.weight": torch.full((3, 2), 0.25), "layer.gain": torch.tensor(1.0)}
     whole, state = all_steps(noise, total, 24), noise.begin()
     model = torch.nn.Linear(1, 1)
@@ -235,7 +235,7 @@ def test_a_state_that_went_through_a_checkpoint_gives_the_same_bytes(tmp_path, m
             optimizer = torch.optim.SGD(model.parameters())
             Checkpoint.of(step, model, {}, optimizer, run="0" * 64, noise=state).save(tmp_path / "checkpoint")
             state = Checkpoint.load(tmp_path / "checkpoint").noise
-            noise = Noise(mechanism, sensitivity=0.5, key=DiceKey.from_seed(0))
+            noise = Noise(mechanism, max_norm=0.5, key=DiceKey.from_seed(0))
         noisy, state = noise.add(total, step, state)
         assert all(torch.equal(noisy[name], whole[step][name]) for name in total)
 
@@ -252,7 +252,7 @@ def test_a_state_that_went_through_a_checkpoint_gives_the_same_bytes(tmp_path, m
     ],
 )
 def test_the_state_s_memory_is_as_stated(mechanism, copies):
-    noise = Noise(mechanism, sensitivity=1.0, key=KEY)
+    noise = Noise(mechanism, max_norm=1.0, key=KEY)
     assert {steps: noise.buffers(steps) for steps in copies} == copies
     state = noise.begin()
     for step in range(9):
@@ -263,7 +263,7 @@ def test_the_state_s_memory_is_as_stated(mechanism, copies):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_steps_that_hang_together_need_a_state(mechanism):
-    noise, total = Noise(mechanism, sensitivity=1.0, key=KEY), {"a": torch.zeros(3)}
+    noise, total = Noise(mechanism, max_norm=1.0, key=KEY), {"a": torch.zeros(3)}
     for step in (0, 1):
         with pytest.raises(SfumatoError, match=r"no state is given; begin with noise.begin\(\)"):
             noise.add(total, step)
@@ -276,7 +276,7 @@ def test_steps_that_hang_together_need_a_state(mechanism):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_state_is_used_once(mechanism):
     """Its memory goes on to the next step's; what it would give a second time would not be the step's noise."""
-    noise, total = Noise(mechanism, sensitivity=1.0, key=KEY), {"a": torch.zeros(3)}
+    noise, total = Noise(mechanism, max_norm=1.0, key=KEY), {"a": torch.zeros(3)}
     _, used = noise.add(total, 0, noise.begin())
     noise.add(total, 1, used)
     with pytest.raises(SfumatoError, match="it is used up, or of another model or mechanism"):
@@ -285,7 +285,7 @@ def test_a_state_is_used_once(mechanism):
 
 def test_the_first_step_may_be_taken_again():
     """Before it nothing is remembered."""
-    noise, total, state = Noise(BLT, sensitivity=1.0, key=KEY), {"a": torch.zeros(3)}, NoiseState(step=0)
+    noise, total, state = Noise(BLT, max_norm=1.0, key=KEY), {"a": torch.zeros(3)}, NoiseState(step=0)
     first, again = noise.add(total, 0, state)[0], noise.add(total, 0, state)[0]
     assert torch.equal(first["a"], again["a"])
 
@@ -302,7 +302,7 @@ def test_the_first_step_may_be_taken_again():
     ],
 )
 def test_a_state_of_another_model_or_mechanism_is_refused_and_stays_whole(change):
-    noise, total = Noise(BLT, sensitivity=1.0, key=KEY), {"a": torch.zeros(3)}
+    noise, total = Noise(BLT, max_norm=1.0, key=KEY), {"a": torch.zeros(3)}
     _, state = noise.add(total, 0, noise.begin())
     other = NoiseState(step=1, tensors=change(state.tensors))
     with pytest.raises(SfumatoError, match="the noise's state does not hold"):
@@ -311,7 +311,7 @@ def test_a_state_of_another_model_or_mechanism_is_refused_and_stays_whole(change
 
 
 def test_a_state_is_no_use_to_independent_steps():
-    noise, total = Noise(Gaussian(noise_multiplier=1.0), sensitivity=1.0, key=KEY), {"a": torch.zeros(3)}
+    noise, total = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=KEY), {"a": torch.zeros(3)}
     with pytest.raises(SfumatoError, match="the noise's state does not hold"):
         noise.add(total, 1, NoiseState(step=1, tensors={"a": torch.zeros(2, 3, dtype=torch.float64)}))
 
@@ -319,8 +319,8 @@ def test_a_state_is_no_use_to_independent_steps():
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_state_does_not_depend_on_the_sum_or_its_scale(mechanism):
     states = []
-    for total, sensitivity in ((torch.zeros(3), 1.0), (torch.full((3,), 1e6), 7.0)):
-        noise = Noise(mechanism, sensitivity=sensitivity, key=KEY)
+    for total, max_norm in ((torch.zeros(3), 1.0), (torch.full((3,), 1e6), 7.0)):
+        noise = Noise(mechanism, max_norm=max_norm, key=KEY)
         state = noise.begin()
         for step in range(9):
             _, state = noise.add({"a": total}, step, state)

@@ -107,7 +107,7 @@ def test_a_completed_tree_is_estimated_from_its_root_with_the_first_step_of_the_
 def test_the_noise_has_this_law_and_no_other():
     """4,000 replays: one key, coordinates in place of keys."""
     tree, steps, size = Tree(noise_multiplier=3.0, steps_per_tree=5, completed=True), 12, 4000
-    noise = Noise(tree, sensitivity=0.5, key=DiceKey.from_seed(1))
+    noise = Noise(tree, max_norm=0.5, key=DiceKey.from_seed(1))
     state, found = noise.begin(), []
     for step in range(steps):
         noisy, state = noise.add({"a": torch.zeros(size)}, step, state)
@@ -148,7 +148,7 @@ def test_dp_ftrl_is_sgd_with_momentum_and_this_noise(tree, momentum):
     start = torch.linspace(-1, 1, size, dtype=torch.float64)
     weight = torch.nn.Parameter(start.clone())
     optimizer = torch.optim.SGD([weight], lr=rate, momentum=momentum)
-    noise = Noise(tree, sensitivity=1.0, key=key)
+    noise = Noise(tree, max_norm=1.0, key=key)
     state, velocity = noise.begin(), np.zeros(size)
     for step in range(steps):
         noisy, state = noise.add({"w": torch.from_numpy(gradients[step])}, step, state)

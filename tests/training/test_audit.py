@@ -229,7 +229,7 @@ def test_rounding_does_not_add_up_over_pieces(monkeypatch):
     """Removing one example cuts all later pieces elsewhere: in float32 the partial sums would move by more than C."""
     plan = PrivacyPlan.calibrate(examples=2, batch_size=2, steps=1, noise_multiplier=1.0, delta=1e-6)
     monkeypatch.setattr(Noise, "standard_deviation", 1e-9)
-    noise = Noise(plan.mechanism, sensitivity=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(plan.mechanism, max_norm=1.0, key=DiceKey.from_seed(0))
     step = PrivateStep(plan=plan, gradient=Drip(), noise=noise)  # pyright: ignore[reportArgumentType]
     released = step(0, [(torch.zeros(1), torch.zeros(1))] * 10_001)["weight"] * 2
     assert released.item() == pytest.approx(1 + 1e-4, abs=1e-6)

@@ -41,7 +41,7 @@ def test_an_empty_batch_is_a_step_like_any_other(spots, plan, tmp_path, monkeypa
     run = train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)
     assert len(descended) == plan.steps
     zeros = {name: torch.zeros_like(value) for name, value in descended[2].items()}
-    noise = Noise(plan.mechanism, sensitivity=1.0, key=keys[-1]).add(zeros, 2)
+    noise = Noise(plan.mechanism, max_norm=1.0, key=keys[-1]).add(zeros, 2)
     for name, value in descended[2].items():
         assert torch.equal(value, noise[name] / 20)
     releases = [entry.body["step"] for entry in ledger.read(run.directory / "ledger.jsonl") if entry.kind == "release"]

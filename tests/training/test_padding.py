@@ -100,7 +100,7 @@ def test_padding_holds_zeros_and_nobody_s_record(spots, model):
 def test_the_sum_is_that_of_the_participants_to_the_rounding_of_float32(spots, model):
     """Not to the last bit: a kernel adds up a batch of another length in another order."""
     job, plain = (job_of(spots, model, plan, 10) for plan in (plan_of(), unpadded(plan_of())))
-    noise = Noise(job.plan.mechanism, sensitivity=job.plan.max_norm, key=KEY)
+    noise = Noise(job.plan.mechanism, max_norm=job.plan.max_norm, key=KEY)
     steps = [PrivateStep(plan=each.plan, gradient=each.gradient, noise=noise) for each in (job, plain)]
     made = [Inputs(each) for each in (job, plain)]
     for participants in PARTICIPANTS:

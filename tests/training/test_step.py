@@ -40,7 +40,7 @@ def data(count: int = 20) -> tuple[torch.Tensor, torch.Tensor]:
 
 def step_of(plan: PrivacyPlan = PLAN, *, seed: int = 0, module: nn.Module | None = None) -> PrivateStep:
     gradient = ClippedGradient(module or model(), functional.cross_entropy, max_norm=plan.max_norm)
-    noise = Noise(plan.mechanism, sensitivity=gradient.sensitivity(plan.adjacency), key=DiceKey.from_seed(seed))
+    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=DiceKey.from_seed(seed))
     return PrivateStep(plan=plan, gradient=gradient, noise=noise)
 
 
@@ -79,7 +79,7 @@ def test_micro_batches_don_t_matter():
 def test_what_many_small_pieces_add_up_to_is_not_rounded_away():
     """In float32 nothing of them would be left: each is less than half of the last digit of the sum before."""
     gradient = ClippedGradient(nn.Linear(2, 1, bias=False), lambda outputs, _: outputs.sum(), max_norm=PLAN.max_norm)
-    noise = Noise(PLAN.mechanism, sensitivity=PLAN.max_norm, key=DiceKey.from_seed(0))
+    noise = Noise(PLAN.mechanism, max_norm=PLAN.max_norm, key=DiceKey.from_seed(0))
     step, unused = PrivateStep(plan=PLAN, gradient=gradient, noise=noise), torch.zeros(4096)
     large, small = (torch.full((4096, 2), 0.125), unused), (torch.full((1, 2), 1e-5), unused[:1])
     assert torch.tensor(512.0) + 1e-5 == 512
@@ -113,13 +113,13 @@ def test_a_step_outside_the_plan_is_refused(step):
 
 def test_parts_that_do_not_fit_the_plan_are_refused():
     gradient = ClippedGradient(model(), functional.cross_entropy, max_norm=1.0)
-    noise = Noise(PLAN.mechanism, sensitivity=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(PLAN.mechanism, max_norm=1.0, key=DiceKey.from_seed(0))
     with pytest.raises(SfumatoError, match=r"clips to 1.0, but the plan says max_norm 0.3"):
         PrivateStep(plan=PLAN, gradient=gradient, noise=noise)
     gradient = ClippedGradient(model(), functional.cross_entropy, max_norm=0.3)
     for wrong in (
-        Noise(PLAN.mechanism, sensitivity=0.29, key=DiceKey.from_seed(0)),
-        Noise(Gaussian(noise_multiplier=1.49), sensitivity=0.3, key=DiceKey.from_seed(0)),
+        Noise(PLAN.mechanism, max_norm=0.29, key=DiceKey.from_seed(0)),
+        Noise(Gaussian(noise_multiplier=1.49), max_norm=0.3, key=DiceKey.from_seed(0)),
     ):
         with pytest.raises(SfumatoError, match="but the plan needs"):
             PrivateStep(plan=PLAN, gradient=gradient, noise=wrong)
@@ -131,7 +131,7 @@ def test_a_gradient_of_another_sensitivity_than_the_theorem_s_is_refused():
             return 2 * super().sensitivity(adjacency)
 
     twice = Twice(model(), functional.cross_entropy, max_norm=0.3)
-    noise = Noise(PLAN.mechanism, sensitivity=0.6, key=DiceKey.from_seed(0))
+    noise = Noise(PLAN.mechanism, max_norm=0.6, key=DiceKey.from_seed(0))
     with pytest.raises(SfumatoError, match=r"one example moves the gradient's sum by up to 0\.6"):
         PrivateStep(plan=PLAN, gradient=twice, noise=noise)
 
@@ -220,7 +220,7 @@ def planted(bug: str):
     def make(module: nn.Module) -> PrivateStep:
         step = step_of(module=module)
         if bug == "noise too small by the batch size":
-            object.__setattr__(step.noise, "sensitivity", PLAN.max_norm / 20)
+            object.__setattr__(step.noise, "max_norm", PLAN.max_norm / 20)
         elif bug == "noise scaled by half of the multiplier":
             object.__setattr__(step.noise, "mechanism", Gaussian(noise_multiplier=0.75))
         elif bug == "clipping forgotten":

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import pairwise, starmap
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +105,11 @@ class ClippedGradient:
     def max_norm(self) -> float:
         """The bound ``C``."""
         return self._max_norm
+
+    @property
+    def sums_over(self) -> Literal["examples"]:
+        """Examples: each one's gradient is clipped."""
+        return "examples"
 
     @property
     def views(self) -> int:

@@ -1,5 +1,9 @@
 from .candidate_count import CandidateCount as CandidateCount
 from .clipping import Fixed as Fixed
+from .clipping import Quantile as Quantile
+from .extrapolation import Extrapolated as Extrapolated
+from .extrapolation import extrapolate as extrapolate
+from .extrapolation import zcdp as zcdp
 from .ledger import Entry as Entry
 from .ledger import Ledger as Ledger
 from .loss import Loss as Loss
@@ -8,6 +12,11 @@ from .mechanism import BufferedToeplitz as BufferedToeplitz
 from .mechanism import Gaussian as Gaussian
 from .mechanism import Mechanism as Mechanism
 from .mechanism import Tree as Tree
+from .other_units import PersonEpsilon as PersonEpsilon
+from .other_units import group_epsilon as group_epsilon
+from .other_units import group_privacy as group_privacy
+from .other_units import per_person as per_person
+from .other_units import person_epsilon as person_epsilon
 from .participation import CyclicPoisson as CyclicPoisson
 from .participation import FixedOrder as FixedOrder
 from .participation import FullBatch as FullBatch
@@ -24,3 +33,6 @@ from .statement import Statement as Statement
 from .theorems import Theorem as Theorem
 from .theorems import theorem_for as theorem_for
 from .unit import Example as Example
+from .unit import User as User
+from .user_rule import UserRule as UserRule
+from .user_rule import user_rule as user_rule

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
-from sfumato._checks import positive
+from sfumato._checks import SfumatoError, fraction, number, positive
+
+_NORM = "give the clipping norm, 1.0 where nothing speaks against it"
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,116 @@ class Fixed:
     max_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("max_norm", self.max_norm, remedy="give the clipping norm, 1.0 where nothing speaks against it")
+        positive("max_norm", self.max_norm, remedy=_NORM)
+
+    def joint_noise(self, noise_multiplier: float) -> float:
+        """The noise multiplier of all that a step releases: the vectors' own, since there is nothing else."""
+        return noise_multiplier
+
+    def adapted(self, expected_batch_size: int) -> Self:
+        """Itself."""
+        return self
+
+    @property
+    def words(self) -> str:
+        """What a statement says of it."""
+        return f"clipping norm {self.max_norm:g}"
 
 
-Clipping = Fixed
+@dataclass(frozen=True, kw_only=True)
+class Quantile:
+    """A clipping norm that follows a quantile of the vectors' norms from step to step (Andrew et al. 2021).
+
+    Each step asks how many of its vectors are no longer than C, by one more coordinate of the same release:
+
+        sum_i (d_i / C, (z / sigma_b) (1[|d_i| <= C] - 1/2))  +  noise of multiplier z in every coordinate
+
+    The noisy sum of vectors is multiplied by C afterwards; the last coordinate times sigma_b / z is the centred count
+    plus noise of standard deviation sigma_b.
+
+    Args:
+        max_norm: C of the first step.
+        quantile: gamma, the share of vectors that are to be no longer than C.
+        rate: eta, of C's logarithm.
+        count_noise: sigma_b. None for the expected batch size over 20, which a plan's calibration puts in; with virtual
+            clients give their number over 20.
+
+    **Guarantee.** Each vector with its own coordinate has norm at most sqrt(1 + (z / (2 sigma_b))^2), so the release is
+    that of vectors of norm 1 with noise multiplier `joint_noise(z)` = (z^-2 + (2 sigma_b)^-2)^(-1/2), and every
+    mechanism's theorem speaks of it. One user of a virtual client changes an indicator by up to 1 and the vector by up
+    to 2 C: both parts double. C of a later step is a function of earlier releases. Andrew et al. (arXiv 1905.03871),
+    theorem 1, begins with the joint noise multiplier and splits it: `vector_noise`.
+
+    >>> clipping = Quantile(max_norm=1.0, count_noise=1.6)
+    >>> round(clipping.vector_noise(0.62), 3), round(clipping.joint_noise(clipping.vector_noise(0.62)), 9)
+    (0.632, 0.62)
+    """
+
+    max_norm: float = 1.0
+    quantile: float = 0.5
+    rate: float = 0.2
+    count_noise: float | None = None
+
+    def __post_init__(self) -> None:
+        positive("max_norm", self.max_norm, remedy=_NORM)
+        fraction("quantile", self.quantile, remedy="give the share of vectors to be no longer than C, such as 0.5")
+        positive("rate", self.rate, remedy="give how fast C follows, such as 0.2")
+        if self.count_noise is not None:
+            positive("count_noise", self.count_noise, remedy="give the standard deviation of the count's noise")
+
+    @property
+    def noise_of_count(self) -> float:
+        """sigma_b; refused where it has not been decided."""
+        if self.count_noise is None:
+            raise SfumatoError(
+                "count_noise must be given, got None",
+                "give the number of vectors in a step over 20, as PrivacyPlan.calibrate does",
+            )
+        return self.count_noise
+
+    def joint_noise(self, noise_multiplier: float) -> float:
+        """The noise multiplier of vectors and count together, for vectors with this one."""
+        return 1 / math.hypot(1 / noise_multiplier, 1 / (2 * self.noise_of_count))
+
+    def vector_noise(self, joint: float) -> float:
+        """z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2): what the vectors need for this joint noise multiplier z."""
+        if positive("noise_multiplier", joint) >= 2 * self.noise_of_count:
+            raise SfumatoError(
+                f"noise_multiplier must be below {2 * self.noise_of_count:g}, twice the count_noise, got {joint:g}: "
+                "the count alone would cost more",
+                f"give a count_noise above {joint / 2:g}",
+            )
+        return 1 / math.sqrt(1 / joint**2 - 1 / (2 * self.noise_of_count) ** 2)
+
+    def noisy_fraction(self, noisy_count: float, expected: float) -> float:
+        """b: the share of vectors no longer than C, from the noisy sum of 1[|d| <= C] - 1/2 and how many to expect."""
+        return min(max(number("noisy_count", noisy_count) / positive("expected", expected) + 0.5, 0.0), 1.0)
+
+    def following(self, max_norm: float, noisy_fraction: float) -> float:
+        """C of the next step: C exp(-eta (b - gamma)).
+
+        >>> round(Quantile().following(1.0, 1.0), 4), round(Quantile().following(1.0, 0.0), 4)
+        (0.9048, 1.1052)
+        """
+        return max_norm * math.exp(-self.rate * (noisy_fraction - self.quantile))
+
+    def adapted(self, expected_batch_size: int) -> Self:
+        """With a count's noise, where none was given: the expected batch size over 20."""
+        return self if self.count_noise is not None else replace(self, count_noise=expected_batch_size / 20)
+
+    @property
+    def words(self) -> str:
+        """What a statement says of it."""
+        return (
+            f"clipping norm {self.max_norm:g} at first and then following the {self.quantile:g} quantile of the norms, "
+            f"by counts with noise of standard deviation {self.noise_of_count:g} that are part of the same release"
+        )
+
+
+Clipping = Fixed | Quantile
+
+
+def clipping_from_dict(data: Mapping[str, Any]) -> Clipping:
+    """The clipping of a plan as `PrivacyPlan.to_dict` writes it."""
+    kind = Quantile if "count_noise" in data else Fixed
+    return kind(**{field.name: data[field.name] for field in fields(kind)})

@@ -96,7 +96,7 @@ class Loss:
         """The loss of these releases and the others' together."""
         parts = list(self.parts)
         for other in others:
-            if (other.unit, other.adjacency) != (self.unit, self.adjacency):
+            if (other.unit.name, other.adjacency) != (self.unit.name, self.adjacency):
                 raise SfumatoError(
                     f"losses for ({self.unit.name}, {self.adjacency}) and ({other.unit.name}, {other.adjacency}) do "
                     "not compose",
@@ -157,8 +157,9 @@ def event_of(parts: Sequence[Part]) -> Any:
     events = [part.event() for part in parts]
     if None in events:
         raise SfumatoError(
-            "no Renyi divergence is known of one of the releases (truncated Poisson sampling has none)",
-            "account by privacy loss distributions (pld), or take Poisson sampling without a cut",
+            "no Renyi divergence is known of one of the releases (truncated Poisson sampling has none, nor have users "
+            "whose records are drawn by themselves)",
+            "account by privacy loss distributions (pld), or take Poisson sampling of the units, without a cut",
         )
     return dp_accounting.ComposedDpEvent(events)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
 from sfumato.privacy import calibration, theorems
 from sfumato.privacy.calibration import MAX_STEPS
-from sfumato.privacy.clipping import Clipping, Fixed
+from sfumato.privacy.clipping import Clipping, Fixed, Quantile, clipping_from_dict
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, participation_for, refuse_unproven
 from sfumato.privacy.theorems.theorem import Theorem
-from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit
+from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
 if TYPE_CHECKING:
     from sfumato.privacy.factorisation.weights import NoiseInWeights
@@ -29,17 +29,19 @@ class PrivacyPlan:
     """What a run will release, decided before it sees the data.
 
     Args:
-        population: N, the declared number of units: a public constant, whatever number the data hold.
+        population: N, the declared number of what coins are tossed for: examples, users, or groups of users. A public
+            constant, whatever number the data hold.
         participation: who takes part in a step.
         mechanism: the noise of the steps.
         steps: T, the number of releases.
         delta: the delta at which the run's statement gives epsilon.
-        clipping: C, the L2 norm to which each unit's gradient is clipped.
-        unit: what one promise covers.
+        clipping: C, the L2 norm to which each vector is clipped: fixed, or following a quantile of the norms.
+        unit: what one promise covers: each example, or all that is kept of each user.
         adjacency: "add-or-remove" one unit, or "zero-out" one unit: replace what it contributes by nothing while its
             place and N stay known. A figure for one says nothing of the other.
 
-    **Guarantee.** If every step releases nothing but the sum of the participants' vectors, each of L2 norm at most C,
+    **Guarantee.** If every step releases nothing but the sum of the participants' vectors, each of L2 norm at most C
+    (and by which one unit moves as its kind says: `Example`, `User`), with adaptive clipping their count (`Quantile`),
     plus the noise that `mechanism` has for that step (Gaussian: N(0, (noise_multiplier * C)^2 I)), and participants are
     those of `participation`, then all steps together are `(plan.epsilon(delta), delta)`-differentially private for the
     unit and adjacency named here, by `plan.theorem`.
@@ -66,6 +68,7 @@ class PrivacyPlan:
         fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
         one_of("adjacency", self.adjacency, ADJACENCIES)
         self.participation.check(self.population)
+        self.unit.check(self.population)
         most = self.participation.most_steps(self.population)
         if most is not None and self.steps > most:
             raise SfumatoError(
@@ -84,7 +87,9 @@ class PrivacyPlan:
         steps: int | None = None,
         noise_multiplier: float | None = None,
         epsilon: float | None = None,
-        max_norm: float = 1.0,
+        max_norm: float | None = None,
+        clipping: Clipping | None = None,
+        unit: Unit | None = None,
         participation: Participation | None = None,
         mechanism: Mechanism | Optimal | None = None,
         adjacency: Adjacency = "add-or-remove",
@@ -95,6 +100,10 @@ class PrivacyPlan:
         four decimals) whose epsilon does not exceed the target; or, with all three given, simply their plan.
 
         Args:
+            examples: N, of what coins are tossed for: see `population`.
+            max_norm: C, by default 1.
+            clipping: in place of `max_norm`; its noise of counts, where it has none, follows from the batch size.
+            unit: by default `Example`.
             participation: the rule; its batch size gives way to the one given or found. By default Poisson sampling,
                 and full batches where the batch is everything. Of `FullBatch` the batch size is known.
             mechanism: the noise; its noise multiplier gives way to the one given or found, and what is to follow from
@@ -120,12 +129,17 @@ class PrivacyPlan:
                 f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, but {found} is",
                 "leave out the one that should follow from the others",
             )
+        if max_norm is not None and clipping is not None:
+            raise SfumatoError(
+                f"max_norm {max_norm!r} and a clipping are both given", "give one: a clipping has its own max_norm"
+            )
         positive_integer("examples", examples, remedy="give the number of training examples")
         fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
         if epsilon is not None:
             positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
 
         asked = Gaussian(noise_multiplier=1.0) if mechanism is None else mechanism
+        clip = clipping or Fixed(1.0 if max_norm is None else max_norm)
 
         def best(batch: Any, count: Any) -> Mechanism:
             who = participation_for(population=examples, batch_size=batch, rule=participation)
@@ -139,13 +153,15 @@ class PrivacyPlan:
             noise: Mechanism | None = None,
         ) -> PrivacyPlan:
             noise = best(batch, count) if noise is None else noise
+            who = participation_for(population=examples, batch_size=batch, rule=participation)
             return cls(
                 population=examples,
-                participation=participation_for(population=examples, batch_size=batch, rule=participation),
+                participation=who,
                 mechanism=replace(noise, noise_multiplier=sigma),
                 steps=count,
                 delta=delta,
-                clipping=Fixed(max_norm),
+                clipping=clip.adapted(who.expected_batch_size(examples)),
+                unit=Example() if unit is None else unit,
                 adjacency=adjacency,
             )
 
@@ -157,7 +173,8 @@ class PrivacyPlan:
                 lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
                 epsilon,
                 what=f"noise multiplier below 1e7 reaches epsilon {epsilon:g} at delta {delta:g}",
-                remedy="give a larger epsilon or delta, or fewer steps",
+                remedy="give a larger epsilon or delta, or fewer steps"
+                + (", or more count_noise" if isinstance(clip, Quantile) else ""),
             )
             return plan.with_noise(least)
         if steps is None:
@@ -244,13 +261,23 @@ class PrivacyPlan:
 
     @property
     def max_norm(self) -> float:
-        """C, to which each unit's gradient is clipped."""
+        """C, to which each vector is clipped; with adaptive clipping that of the first step."""
         return self.clipping.max_norm
 
     @property
     def noise_multiplier(self) -> float:
         """sigma, the noise's standard deviation over C."""
         return self.mechanism.noise_multiplier
+
+    @property
+    def units(self) -> int:
+        """How many units there are, as declared: what delta is to be small against."""
+        return self.unit.count(self.population)
+
+    @property
+    def users(self) -> int | None:
+        """The declared number of users; None where the unit is an example."""
+        return self.units if isinstance(self.unit, User) else None
 
     @property
     def expected_epochs(self) -> float:
@@ -275,6 +302,7 @@ class PrivacyPlan:
         """Plain data that `from_dict` reads back."""
         return {
             "unit": self.unit.name,
+            **asdict(self.unit),
             "adjacency": self.adjacency,
             "sampling": type(self.participation).__name__,
             "examples": self.population,
@@ -303,8 +331,8 @@ class PrivacyPlan:
                 mechanism=mechanism.from_dict(data),
                 steps=data["steps"],
                 delta=data["delta"],
-                clipping=Fixed(data["max_norm"]),
-                unit=UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)],
+                clipping=clipping_from_dict(data),
+                unit=UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)].from_dict(data),
                 adjacency=data["adjacency"],
             )
         except KeyError as error:
@@ -339,8 +367,10 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
-def default_delta(examples: int) -> float:
-    """The largest power of ten that is at most 1e-5 and at most 1/(10 N).
+def default_delta(units: int) -> float:
+    """The largest power of ten that is at most 1e-5 and at most 1/(10 N), N the number of units.
+
+    Where the promise is for users, it is their number that counts (`PrivacyPlan.units`), not that of their records.
 
     At 1/N a promise would allow one record to be published as it is; and a chance of one in a thousand, which that is
     for a thousand records, is none that anybody would sign.
@@ -348,5 +378,5 @@ def default_delta(examples: int) -> float:
     >>> default_delta(50_000), default_delta(1437), default_delta(47)
     (1e-06, 1e-05, 1e-05)
     """
-    positive_integer("examples", examples, remedy="give the number of training examples")
-    return float(f"1e-{max(5, len(str(examples - 1)) + 1)}")
+    positive_integer("examples", units, remedy="give the number of training examples")
+    return float(f"1e-{max(5, len(str(units - 1)) + 1)}")

@@ -13,8 +13,13 @@ LEAST_SENSIBLE_NOISE = 0.05
 
 def above_one_record(plan: PrivacyPlan) -> str | None:
     """What to say of a delta at which a record may be published as it is; None for smaller ones."""
-    if plan.delta <= 1 / plan.population:
+    if plan.delta <= 1 / plan.units:
         return None
+    if plan.users is not None:
+        return (
+            f"delta {plan.delta!r} is above 1 over {plan.users} users, a chance at which the records of some may be "
+            "published"
+        )
     return f"delta {plan.delta!r} is above 1/N, a chance at which some records may be published"
 
 

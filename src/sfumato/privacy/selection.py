@@ -15,6 +15,7 @@ from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import FullBatch
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.theorems.selection import Selection, best_of
+from sfumato.privacy.unit import Example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,12 @@ class PrivateSelection:
     score_noise: float | None
 
     def __post_init__(self) -> None:
+        if self.plan.unit.name != Example.name and self.score_noise is not None:
+            raise SfumatoError(
+                f"score_noise {self.score_noise!r} counts right answers by records, and the plan's unit is a "
+                f"{self.plan.unit.name}, who may have many of them, in both parts",
+                "score on public data (score_noise=None)",
+            )
         if self.score_noise is not None:
             positive(
                 "score_noise",

@@ -8,14 +8,16 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
+from sfumato.privacy.other_units import group_epsilon
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
-from sfumato.privacy.unit import ADJACENCIES
+from sfumato.privacy.wording import Wording, wording
 
 FACT_NAMES = {
     "examples": "the number of training examples",
+    "users": "the number of persons",
     "classes": "the list of classes",
     "size": "the image size",
     "channels": "whether the images are grey or in colour",
@@ -72,7 +74,7 @@ class Circumstances:
     """What a statement must say about a run beyond its plan. Nothing here may depend on the private data's content.
 
     Args:
-        read: which of "examples", "classes", "size", "channels" were read from the data instead of declared.
+        read: which of "examples", "users", "classes", "size", "channels" were read from the data instead of declared.
         data_public: the owner declared the training data public.
         test_public: the test split's data are public, so figures measured on it reveal nothing private.
         seeded: the run key was derived from a seed that somebody knows.
@@ -161,47 +163,53 @@ class Statement:
     @property
     def sentence(self) -> str:
         """The promise in one sentence that can be checked."""
-        plan = self.plan
-        participation = plan.participation.words(plan.population)
+        plan, words = self.plan, self._words
+        participation = plan.participation.words(plan.population, plan.unit.drawn_one)
         noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()
         told = (
             f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {participation}, "
-            f"clipping norm {plan.max_norm:g}, {noise}"
+            f"{plan.clipping.words}{words.moved}, {noise}"
         )
         included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
         if self.selection is not None:
             told, included = _best_of(self.selection, told), ", its selection included"
             fingerprint += f", selection {self.selection.fingerprint[:16]}"
         exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
-        if plan.delta > 1 / plan.population:
-            exception = f" Delta is above 1/N: with that chance some examples may be published as they are.{exception}"
+        if plan.delta > 1 / plan.units:
+            exception = f" {words.published}{exception}"
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"{self._covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
-            f"with N = {plan.population}; {fingerprint}.{exception}"
+            f"with N = {words.count}; {fingerprint}.{exception}"
         )
+
+    @property
+    def _words(self) -> Wording:
+        return wording(self.plan)
 
     @property
     def _covered(self) -> str:
         noisy = self.selection is not None and self.selection.score_noise is not None
-        return "example of the training and validation parts" if noisy else "training example"
+        return "example of the training and validation parts" if noisy else self._words.single
 
     @property
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
-        epsilon, plan = self.epsilon, self.plan
-        neighbours = ADJACENCIES[plan.adjacency]
+        epsilon, plan, words = self.epsilon, self.plan, self._words
+        neighbours = plan.unit.neighbours(plan.adjacency)
         lines = [
-            f"For every single {self._covered}: whoever sees the finished model, and whatever else they know, all the "
-            f"other examples included, learns almost the same as if that example had {neighbours.without}.",
+            f"For every single {self._covered.rstrip(',')}: whoever sees the finished model, and whatever else they "
+            f"know, {words.others} included, learns almost the same as if {words.subject} had {neighbours.without}.",
             f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
             f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
-            f"A test for whether an example was used that raises a false alarm in 1% of the cases finds it in at most "
+            f"A test for whether {words.used} that raises a false alarm in 1% of the cases finds it in at most "
             f"{math.ceil(100 * _detection(epsilon, plan.delta))}% of the cases.",
-            "The promise is per example: a person with several images in the data is protected more weakly; epsilon "
-            "grows by more than their number.",
+            *words.plain,
         ]
-        lines += filter(None, (neighbours.remark, plan.participation.remark, plan.mechanism.remark))
+        if (whole := group_epsilon(plan)) is not None:
+            lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
+        who = plan.participation.remark(plan.unit.drawn_one)
+        lines += filter(None, (neighbours.remark, who, plan.mechanism.remark))
         if self.selection is not None:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "
@@ -231,7 +239,7 @@ class Statement:
         lines += [
             *_earlier_runs(self.selection),
             "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
-            "Two records of one person, or copies of one image: each record counts as one example.",
+            *self._words.not_covered,
             f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
             f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
             "Philox; torch's own generator where a model throws other dice than dropout's).",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self
+
+from sfumato._checks import SfumatoError, one_of, positive_integer
 
 Adjacency = Literal["add-or-remove", "zero-out"]
+Drawn = Literal["examples", "users", "clients"]
+DRAWN = ("examples", "users", "clients")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +18,7 @@ class Neighbours:
     """What an adjacency means, in plain words.
 
     Args:
-        without: what the other one of two neighbouring data sets has in place of an example: "as if it had ...".
+        without: what the other one of two neighbouring data sets has in place of a unit: "as if it had ...".
         difference: what it is that makes the difference between the two.
         remark: what else a reader must know of it.
     """
@@ -35,14 +40,159 @@ ADJACENCIES: dict[str, Neighbours] = {
         ),
     ),
 }
+"""Of examples."""
+
+OF_PERSONS: dict[str, Neighbours] = {
+    "add-or-remove": Neighbours(without="never been used", difference="one person's presence"),
+    "zero-out": Neighbours(
+        without="contributed nothing",
+        difference="what one person contributes",
+        remark=(
+            "This is zero-out adjacency: of two neighbouring data sets one person contributes nothing in one, and "
+            "contributes in the other, while that person's place and the numbers of persons and of examples stay "
+            "known. Under add-or-remove adjacency the person may be missing altogether: figures of the one are no "
+            "figures of the other."
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Example:
-    """One record: the promise covers each by itself, whoever it is about."""
+    """One record: the promise covers each by itself, whoever it is about.
 
-    name = "example"
+    A step's sum holds one vector of an example that takes part, of norm C at most: by so much the example moves it.
+    """
+
+    name: ClassVar[str] = "example"
+    drawn: ClassVar[Drawn] = "examples"
+    vectors: ClassVar[int] = 1
+    moves: ClassVar[float] = 1.0
+    drawn_one: ClassVar[str] = "example"
+
+    def check(self, population: int) -> None:
+        """Refuse a population that it cannot be counted in: there is none."""
+
+    def count(self, population: int) -> int:
+        """How many units there are."""
+        return population
+
+    def neighbours(self, adjacency: Adjacency) -> Neighbours:
+        """The adjacency's words."""
+        return ADJACENCIES[adjacency]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The unit of a plan as `PrivacyPlan.to_dict` writes it."""
+        return cls()
 
 
-Unit = Example
-UNITS = {Example.name: Example()}
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """All records of one user: the promise covers each person, as far as each has one name in the data.
+
+    Args:
+        at_most: G, how many records of each user are kept; None for all of them.
+        drawn: whose coins are tossed, and what a clipped vector belongs to.
+            "examples": records are drawn, and each one's gradient is clipped to C. Needs `at_most`.
+            "users": users are drawn, and each one's update, of all records that are kept, is clipped to C as a whole.
+            "clients": users are drawn, and those of a step, each assigned independently to one of the step's virtual
+            clients, share one update, which is clipped to C.
+        users: how many there are, a declared constant. None where users are drawn: there it is the plan's population.
+        grouped: of "clients": groups of users are fixed and public, and drawn as wholes, by one coin each. Then the
+            plan's population is the number of groups, and `users` is given.
+
+    **Guarantee.** By how much one user moves a step's sum, in L2 norm and in C, whatever the others do (`vectors` times
+    `moves`): "users": 1, the user's own vector. "clients": 2, since one user's absence, or silence, turns one client's
+    clipped vector into another one, and users are assigned independently, so that no other client's changes.
+    "examples": as many as are drawn of the user's records, at most G. Which records of a user are kept must be a
+    function of that user's records alone. Then another user's absence changes nothing of it; but one *record*'s absence
+    may let another one in, so no promise for records follows from one for users at the same noise.
+
+    >>> User(drawn="examples", at_most=10, users=3400).vectors, User(drawn="clients").moves
+    (10, 2.0)
+    """
+
+    drawn: Drawn
+    at_most: int | None = None
+    users: int | None = None
+    grouped: bool = False
+    name: ClassVar[str] = "user"
+
+    def __post_init__(self) -> None:
+        one_of("drawn", self.drawn, DRAWN)
+        if self.at_most is not None:
+            positive_integer("at_most", self.at_most, remedy="give how many records of each user are kept")
+        elif self.drawn == "examples":
+            raise SfumatoError(
+                "at_most must be given where examples are drawn, got None: all records of a user count",
+                "give how many records of each user are kept, such as 10",
+            )
+        if not isinstance(self.grouped, bool):
+            raise SfumatoError(f"grouped must be true or false, got {self.grouped!r}", "give True or False")
+        if self.grouped and self.drawn != "clients":
+            raise SfumatoError(
+                f"grouped is for virtual clients, and drawn is {self.drawn}", 'leave it out, or take drawn="clients"'
+            )
+        counted_apart = self.grouped or self.drawn == "examples"
+        if counted_apart:
+            positive_integer("users", self.users, remedy="give the declared number of users")
+        elif self.users is not None:
+            raise SfumatoError(
+                f"users must be left out where users are drawn, got {self.users!r}: they are the population",
+                "leave it out",
+            )
+
+    @property
+    def vectors(self) -> int:
+        """How many clipped vectors of one unit a step's sum may hold."""
+        return self.at_most if self.drawn == "examples" and self.at_most else 1
+
+    @property
+    def moves(self) -> float:
+        """By how much, in C, one unit moves the sum through each vector that it has a part in."""
+        return 2.0 if self.drawn == "clients" else 1.0
+
+    @property
+    def drawn_one(self) -> str:
+        """What a coin is tossed for, in a statement's words."""
+        return "example" if self.drawn == "examples" else "group" if self.grouped else "person"
+
+    def check(self, population: int) -> None:
+        """Refuse a population that these users cannot make up."""
+        if self.users is None:
+            return
+        if self.users < population and self.grouped:
+            raise SfumatoError(
+                f"users must be at least as many as the groups, got {self.users} in {population} groups",
+                "give the number of users, and the number of groups as the population",
+            )
+        if self.grouped:
+            return
+        if self.users > population:
+            raise SfumatoError(
+                f"users must not be more than their examples, got {self.users} users of {population} examples",
+                "give the number of users who have an example",
+            )
+        if self.vectors * self.users < population:
+            raise SfumatoError(
+                f"examples must be at most {self.vectors} of each of {self.users} users, got {population}",
+                "give the number of examples that are kept",
+            )
+
+    def count(self, population: int) -> int:
+        """How many units there are."""
+        return population if self.users is None else self.users
+
+    def neighbours(self, adjacency: Adjacency) -> Neighbours:
+        """The adjacency's words."""
+        return OF_PERSONS[adjacency]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The unit of a plan as `PrivacyPlan.to_dict` writes it."""
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+Unit = Example | User
+UNITS: dict[str, type[Example] | type[User]] = {Example.name: Example, User.name: User}

@@ -34,7 +34,7 @@ def estimate(job: PrivateJob) -> Estimate:
     targets = torch.arange(count, device=job.device) % len(job.source.classes)
     job.gradient(inputs[:1], targets[:1])
     each = _seconds(job, lambda: job.gradient(inputs, targets)) / count
-    noise = Noise(job.plan.mechanism, sensitivity=1.0, key=DiceKey.fresh())
+    noise = Noise(job.plan.mechanism, max_norm=1.0, key=DiceKey.fresh())
     drawing = _seconds(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return Estimate(
         seconds=job.plan.steps * (each * rows + drawing) + _trunk_seconds(job),

@@ -16,16 +16,18 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import MOST_EXAMPLES
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import PrivacyPlan, Quantile
+from sfumato.privacy.unit import Drawn
 from sfumato.randomness import Noise, NoiseState
 
 
 class Query(Protocol):
-    """A vector for each unit, none longer than `max_norm`, summed: what a step asks of the private data.
+    """Vectors, none longer than `max_norm`, summed: what a step asks of the private data.
 
-    `ClippedGradient` is one. A call gets whole units, never a part of one, and its `gradients` are their sum by
-    parameter name; norms and losses stay inside. No number of them may be other than finite, and vectors stay below
-    `max_norm` by `grid.allowance`, the rounding of sums on the grid: a step does not look at private values to check.
+    `ClippedGradient` is one. A call gets all that a vector is made of (an example, all of a user's that take part, a
+    client), never a part of it, and its `gradients` are the sum by parameter name; norms and losses stay inside. No
+    number of them may be other than finite, and vectors stay below `max_norm` by `grid.allowance`, the rounding of sums
+    on the grid: a step does not look at private values to check.
     """
 
     @property
@@ -33,8 +35,13 @@ class Query(Protocol):
         """C."""
         ...
 
+    @property
+    def sums_over(self) -> Drawn:
+        """What each of its vectors belongs to."""
+        ...
+
     def sensitivity(self, adjacency: str) -> float:
-        """By how much one unit can move the sum, in L2 norm."""
+        """By how much one unit can move the sum in L2 norm, through each vector that it has a part in."""
         ...
 
     def zeros(self) -> dict[str, Tensor]:
@@ -58,8 +65,9 @@ class PrivateStep:
         noise: one draw for each step.
 
     **Guarantee.** What a call returns is one release of `plan`: unit and adjacency are the plan's; the sum's
-    sensitivity is `gradient.sensitivity(plan.adjacency)`, by which the noise was scaled (checked here); everything
-    that depends on private data passes through `gradient` and gets the noise before it leaves. The divisor is public. A
+    vectors belong to what the plan says (`sums_over`), and one unit moves it by `gradient.sensitivity(plan.adjacency)`,
+    which is what the plan's theorem is about; the noise is the plan's, scaled by C (all checked here); everything that
+    depends on private data passes through `gradient` and gets the noise before it leaves. The divisor is public. A
     step beyond the plan's last is refused. The caller must take the participants from a sampler built from
     `plan.participation` and call each step once, or again with the same participants.
     """
@@ -69,7 +77,7 @@ class PrivateStep:
     noise: Noise
 
     def __post_init__(self) -> None:
-        bound, wanted = self.gradient.sensitivity(self.plan.adjacency), self.plan.theorem.sensitivity
+        bound, wanted = self.gradient.sensitivity(self.plan.adjacency), self.plan.theorem.sensitivity(self.plan)
         size = self.plan.expected_batch_size
         if size > MOST_EXAMPLES:
             raise SfumatoError(
@@ -81,17 +89,28 @@ class PrivateStep:
                 f"the gradient clips to {self.gradient.max_norm}, but the plan says max_norm {self.plan.max_norm}",
                 "build ClippedGradient with max_norm=plan.max_norm",
             )
+        if self.gradient.sums_over != self.plan.unit.drawn:
+            raise SfumatoError(
+                f"the gradient sums over {self.gradient.sums_over}, but the plan's unit is {self.plan.unit}, which "
+                f"needs a sum over {self.plan.unit.drawn}",
+                "give a gradient whose vectors belong to what the plan says, or another plan",
+            )
+        if isinstance(self.plan.clipping, Quantile):
+            raise SfumatoError(
+                "the plan's clipping norm follows a quantile of the norms, and this step has one for the whole run",
+                "plan with clipping=Fixed(...)",
+            )
         if bound != wanted * self.plan.max_norm:
             raise SfumatoError(
                 f"one {self.plan.unit.name} moves the gradient's sum by up to {bound}, and the plan's theorem is about "
                 f"{wanted} times max_norm {self.plan.max_norm}",
                 "give a gradient of that sensitivity, or a plan whose theorem speaks of it",
             )
-        if self.noise.sensitivity != bound or self.noise.mechanism != self.plan.mechanism:
+        if self.noise.max_norm != self.plan.max_norm or self.noise.mechanism != self.plan.mechanism:
             raise SfumatoError(
-                f"the noise is {self.noise.mechanism} for sensitivity {self.noise.sensitivity}, but the plan needs "
-                f"{self.plan.mechanism} for sensitivity {bound}",
-                "build Noise with plan.mechanism and gradient.sensitivity(plan.adjacency)",
+                f"the noise is {self.noise.mechanism} for max_norm {self.noise.max_norm}, but the plan needs "
+                f"{self.plan.mechanism} for max_norm {self.plan.max_norm}",
+                "build Noise with plan.mechanism and max_norm=plan.max_norm",
             )
 
     @overload

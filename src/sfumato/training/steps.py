@@ -22,7 +22,7 @@ class PrivateSteps:
 
     def __init__(self, job: PrivateJob, key: DiceKey, progress: Progress | None = None):
         plan = job.plan
-        noise = Noise(plan.mechanism, sensitivity=job.gradient.sensitivity(plan.adjacency), key=key)
+        noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
         self._plan, self._key = plan, key
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
         self._sampler = Sampler(plan, key, records=len(job.source.train), times=job.times)

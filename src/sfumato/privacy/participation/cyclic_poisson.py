@@ -52,17 +52,17 @@ class CyclicPoisson(Batches):
         """The one that takes a whole group."""
         return population // self.groups
 
-    def words(self, population: int) -> str:
-        """What a statement says of it."""
+    def words(self, population: int, one: str = "example") -> str:
+        """What a statement says of it; `one` is what takes part."""
         return (
-            f"each example in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
+            f"each {one} in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
             f"of its group with probability {self.turn_probability(population):.6g}"
         )
 
-    @property
-    def remark(self) -> str:
+    def remark(self, one: str = "example") -> str:
         """The same in plain words."""
+        article = "An" if one == "example" else "A"
         return (
-            "The examples were split by secret draws into groups that took turns. An example took part in some of its "
-            "group's turns, by chance, and the promise rests on that chance as well as on the noise."
+            f"The {one}s were split by secret draws into groups that took turns. {article} {one} took part in some of "
+            "its group's turns, by chance, and the promise rests on that chance as well as on the noise."
         )

@@ -71,19 +71,18 @@ class FixedOrder(Batches):
         """By time each record takes part once, so the steps end with the bins."""
         return self.bins(population) if self.assignment == "time" else None
 
-    def words(self, population: int) -> str:
-        """What a statement says of it."""
+    def words(self, population: int, one: str = "example") -> str:
+        """What a statement says of it; `one` is what takes part."""
         bins = self.bins(population)
         match self.assignment:
             case "random":
-                return f"each example in every {bins}th step, beginning with one of the first {bins} drawn in secret"
+                return f"each {one} in every {bins}th step, beginning with one of the first {bins} drawn in secret"
             case "position":
-                return f"each example in every {bins}th step, by its place in the file, whose order is public"
+                return f"each {one} in every {bins}th step, by its place in the file, whose order is public"
             case "time":
-                return "each example in one step at most, which its own time stamp decides"
+                return f"each {one} in one step at most, which its own time stamp decides"
 
-    @property
-    def remark(self) -> str:
+    def remark(self, one: str = "example") -> str:
         """The same in plain words."""
         match self.assignment:
             case "random":
@@ -92,4 +91,4 @@ class FixedOrder(Batches):
                 order = "every so many steps, by its place in the file, whose order is taken as public"
             case "time":
                 order = "at most once, in the step that its own time stamp decides"
-        return f"Each example took part {order}. The promise rests on the noise alone, not on who was drawn."
+        return f"Each {one} took part {order}. The promise rests on the noise alone, not on who was drawn."

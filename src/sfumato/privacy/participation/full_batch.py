@@ -35,6 +35,6 @@ class FullBatch(Participation):
         """The steps from one participation of a unit to its next: one."""
         return 1
 
-    def words(self, population: int) -> str:
-        """What a statement says of it."""
-        return "every example in every step"
+    def words(self, population: int, one: str = "example") -> str:
+        """What a statement says of it; `one` is what takes part."""
+        return f"every {one} in every step"

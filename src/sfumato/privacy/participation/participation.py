@@ -60,11 +60,10 @@ class Participation(ABC):
         return None
 
     @abstractmethod
-    def words(self, population: int) -> str:
-        """What a statement says of it."""
+    def words(self, population: int, one: str = "example") -> str:
+        """What a statement says of it; `one` is what takes part."""
 
-    @property
-    def remark(self) -> str:
+    def remark(self, one: str = "example") -> str:
         """What a statement says of it to a reader who has never heard of differential privacy; nothing by default."""
         return ""
 

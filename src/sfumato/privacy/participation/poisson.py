@@ -35,6 +35,6 @@ class Poisson(Batches):
         """One less than all."""
         return population - 1
 
-    def words(self, population: int) -> str:
-        """What a statement says of it."""
-        return f"each example drawn into each step with probability {self.probability(population):.6g}"
+    def words(self, population: int, one: str = "example") -> str:
+        """What a statement says of it; `one` is what takes part."""
+        return f"each {one} drawn into each step with probability {self.probability(population):.6g}"

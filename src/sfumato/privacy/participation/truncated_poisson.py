@@ -44,17 +44,16 @@ class TruncatedPoisson(Poisson):
         """As many as remain after a cut."""
         return self.largest
 
-    def words(self, population: int) -> str:
-        """What a statement says of it."""
+    def words(self, population: int, one: str = "example") -> str:
+        """What a statement says of it; `one` is what takes part."""
         return (
-            f"each example drawn into each step with probability {self.probability(population):.6g}, at most "
-            f"{self.largest} of them, the number of examples being public"
+            f"each {one} drawn into each step with probability {self.probability(population):.6g}, at most "
+            f"{self.largest} of them, the number of {one}s being public"
         )
 
-    @property
-    def remark(self) -> str:
+    def remark(self, one: str = "example") -> str:
         """The same in plain words."""
         return (
-            f"Steps were drawn at random and cut at {self.largest} examples. The number of examples in the data is "
+            f"Steps were drawn at random and cut at {self.largest} {one}s. The number of {one}s in the data is "
             "taken as public."
         )

@@ -8,14 +8,17 @@ events explicitly.
 from __future__ import annotations
 
 from sfumato._checks import SfumatoError
+from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import CyclicPoisson, FixedOrder, Participation, Poisson, TruncatedPoisson
 from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian
 from sfumato.privacy.theorems.cyclic_banded import CyclicBanded
+from sfumato.privacy.theorems.mixture_of_gaussians import MixtureOfGaussians
 from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian
 from sfumato.privacy.theorems.theorem import Plan, Theorem
 from sfumato.privacy.theorems.toeplitz import ToeplitzGaussian
 from sfumato.privacy.theorems.tree_aggregation import TreeAggregation
 from sfumato.privacy.theorems.truncated_gaussian import TruncatedGaussian
+from sfumato.privacy.unit import Example
 
 TABLE: tuple[Theorem, ...] = (
     PoissonGaussian(),
@@ -24,13 +27,20 @@ TABLE: tuple[Theorem, ...] = (
     ToeplitzGaussian(),
     CyclicBanded(),
     TruncatedGaussian(),
+    MixtureOfGaussians(),
 )
-
+SINGLE = tuple(row for row in TABLE if row.covers(Example()))
+"""The rows about units of which a step's sum holds one vector."""
 
 _WHY: dict[type[Participation], str] = {
     Poisson: "a unit may take part in steps however near each other, each with noise of the others",
     TruncatedPoisson: "a unit may take part in steps however near each other, each with noise of the others",
     CyclicPoisson: "its groups amplify noise whose bands end before a group's next turn, and no other",
+}
+_WHY_NOT_SEVERAL: dict[type[Participation], str] = {
+    TruncatedPoisson: "at a cut several others may take their places at once",
+    CyclicPoisson: "they lie in different groups, so that the user has a turn in many steps",
+    FixedOrder: "they lie in different steps of an epoch",
 }
 _INSTEAD: dict[type[Participation], str] = {
     FixedOrder: "a random assignment",
@@ -42,11 +52,12 @@ def theorem_for(plan: Plan) -> Theorem:
     """The row that speaks for this plan, or a refusal with the reason and the rows nearest to it."""
     rule, mechanism, allowed = type(plan.participation), type(plan.mechanism), plan.participation.adjacencies
     row = next((row for row in TABLE if row.speaks_for(plan)), None)
+    if row is None and plan.unit.vectors > 1:
+        _refuse_several(plan)
     if row is None:
-        nearest = [
-            f"{mechanism.__name__} with {_names(*(row.participations for row in TABLE if mechanism in row.mechanisms))}"
-        ]
-        if known := [row.mechanisms for row in TABLE if rule in row.participations]:
+        having = (row.participations for row in SINGLE if mechanism in row.mechanisms)
+        nearest = [f"{mechanism.__name__} with {_names(*having)}"]
+        if known := [row.mechanisms for row in SINGLE if rule in row.participations]:
             nearest.append(f"{rule.__name__} with {_names(*known)}")
         why = f": {_WHY[rule]}" if rule in _WHY else ""
         raise SfumatoError(
@@ -60,6 +71,19 @@ def theorem_for(plan: Plan) -> Theorem:
             f"take {' or '.join(allowed)} adjacency, or {_INSTEAD[rule]}",
         )
     return row
+
+
+def _refuse_several(plan: Plan) -> None:
+    """Refuse a rule or noise under which nothing is proven of a user with several records."""
+    rule, mechanism = type(plan.participation), type(plan.mechanism)
+    why = _WHY_NOT_SEVERAL.get(rule)
+    if why is None and mechanism is not Gaussian:
+        why = "they take part in steps however near each other, each with noise of the others"
+    raise SfumatoError(
+        f"no theorem here covers {mechanism.__name__} noise under {rule.__name__} participation for a user with "
+        f"{plan.unit.vectors} records that are drawn by themselves{f': {why}' if why else ''}",
+        'take Gaussian noise with Poisson, or FullBatch, or draw users: User(drawn="users")',
+    )
 
 
 def _names(*kinds: tuple[type, ...]) -> str:

@@ -12,6 +12,7 @@ from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import FixedOrder, FullBatch
 from sfumato.privacy.theorems.poisson_gaussian import SampledGaussians
 from sfumato.privacy.theorems.theorem import Plan, Theorem
+from sfumato.privacy.unit import Unit
 
 
 class OneGaussianTheorem(Theorem):
@@ -20,18 +21,30 @@ class OneGaussianTheorem(Theorem):
     participations = (FullBatch, FixedOrder)
     tight = "exact Gaussian composition"
 
+    def speaks_for(self, plan: Plan) -> bool:
+        """Of units with several vectors in a step only where all of these are in every step, as if they were one."""
+        return super().speaks_for(plan) and (plan.unit.vectors == 1 or isinstance(plan.participation, FullBatch))
+
+    def covers(self, unit: Unit) -> bool:
+        """All."""
+        return True
+
     @abstractmethod
     def squared_sensitivity(self, plan: Plan, steps: int) -> float:
-        """S^2 of the first `steps` releases: by how much one unit moves what the noise is added to, squared, over C."""
+        """S^2 of the first `steps` releases: by how much one vector a step moves what the noise is added to, squared,
+        over C."""
 
     def part(self, plan: Plan, steps: int) -> OneGaussian:
-        """The Gaussian mechanism of noise sigma / S."""
-        return OneGaussian(precision=self.squared_sensitivity(plan, steps) / self.relative_noise(plan) ** 2)
+        """The Gaussian mechanism of noise sigma / (G S): G vectors of one unit have norm G C together at most."""
+        return OneGaussian(precision=self.squared_sensitivity(plan, steps) / self._noise(plan) ** 2)
 
     def steps_like(self, plan: Plan, mu: float) -> float:
         """S^2 / sigma^2 = mu^2, if S^2 grows as it does up to where every unit has taken part once."""
         once = gap(plan)
-        return once * mu**2 * self.relative_noise(plan) ** 2 / self.squared_sensitivity(plan, once)
+        return once * mu**2 * self._noise(plan) ** 2 / self.squared_sensitivity(plan, once)
+
+    def _noise(self, plan: Plan) -> float:
+        return self.relative_noise(plan) / plan.unit.vectors
 
 
 class ComposedGaussian(OneGaussianTheorem):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from sfumato._checks import SfumatoError
+from sfumato.privacy.clipping import Clipping
 from sfumato.privacy.loss import Loss, Part
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import Participation
@@ -28,20 +29,21 @@ class Plan(Protocol):
     def participation(self) -> Participation: ...
     @property
     def mechanism(self) -> Mechanism: ...
+    @property
+    def clipping(self) -> Clipping: ...
 
 
 class Theorem(ABC):
     """One row of the table of theorems. Its own class fills in all of this and carries its own mathematics.
 
     Args:
-        participations, mechanisms: the rules and mechanisms that it is about, each with each, for an example as the
-            unit. The adjacencies are those of the rule (`Participation.adjacencies`): where who else takes part does
-            not depend on one record, the sums with and without it differ by its own vector alone, as they do where it
-            is replaced by nothing.
+        participations, mechanisms: the rules and mechanisms that it is about, each with each, for units that coins or
+            an order decide about as a whole. The adjacencies are those of the rule (`Participation.adjacencies`): where
+            who else takes part does not depend on one unit, the sums with and without it differ by what the unit
+            itself moves, as they do where it is replaced by nothing.
         name: what a statement calls it.
         citation: where it is proven.
         tight: how the default accountant evaluates it.
-        sensitivity: by how much one unit can move a step's sum, in L2 norm and in units of the clipping norm C.
         by_prefix: whether any first steps of a run have a loss of their own, without those that follow.
     """
 
@@ -50,12 +52,23 @@ class Theorem(ABC):
     name: str
     citation: str
     tight: str
-    sensitivity: float = 1.0
     by_prefix: bool = True
 
     def speaks_for(self, plan: Plan) -> bool:
         """Whether it is about this combination."""
-        return type(plan.participation) in self.participations and type(plan.mechanism) in self.mechanisms
+        return (
+            type(plan.participation) in self.participations
+            and type(plan.mechanism) in self.mechanisms
+            and self.covers(plan.unit)
+        )
+
+    def covers(self, unit: Unit) -> bool:
+        """Whether it is about units like this: by default those of which a step's sum holds one vector at most."""
+        return unit.vectors == 1
+
+    def sensitivity(self, plan: Plan) -> float:
+        """By how much one unit moves a step's sum through each vector it has a part in, in L2 norm and in C."""
+        return plan.unit.moves
 
     def check(self, plan: Plan) -> None:
         """Refuse the plans of its combination that it does not cover."""
@@ -66,7 +79,9 @@ class Theorem(ABC):
 
         **Guarantee.** For the plan's unit and adjacency, if each release is the sum of the participants' vectors, none
         of norm above C, plus the mechanism's noise of that step (made of independent numbers of standard deviation
-        `noise_multiplier * C`), and no unit moves the sum by more than `sensitivity * C`.
+        `noise_multiplier * C`), and no unit moves the sum by more than `sensitivity(plan) * C` for each of the
+        `unit.vectors` that it may have in it. With adaptive clipping a vector has one coordinate more, for the count,
+        and the noise multiplier is the joint one (`Quantile`).
         """
         return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(self.part(plan, steps),))
 
@@ -79,11 +94,12 @@ class Theorem(ABC):
         """About how many steps cost as much as one Gaussian release of sensitivity mu and standard deviation 1."""
 
     def relative_noise(self, plan: Plan) -> float:
-        """The noise's standard deviation over the sensitivity, where the accountants compute: beyond, they answer 0."""
+        """The joint noise's standard deviation over the sensitivity, where the accountants compute: beyond, they answer
+        0."""
         sigma = plan.mechanism.noise_multiplier
         if not LEAST_NOISE <= sigma <= MOST_NOISE:
             raise SfumatoError(
                 f"noise_multiplier must lie between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {sigma!r}",
                 "give the noise's standard deviation over the clipping norm",
             )
-        return sigma / self.sensitivity
+        return plan.clipping.joint_noise(sigma) / self.sensitivity(plan)

@@ -51,33 +51,34 @@ class Noise:
 
     Args:
         mechanism: the plan's mechanism.
-        sensitivity: S, by how much one unit can move the sum in L2 norm: `ClippedGradient.sensitivity(adjacency)`.
+        max_norm: the clipping norm of the sum's vectors. By how many of it one unit moves the sum is no part of the
+            noise: the plan's accountant divides by that.
         key: the run key.
 
-    **Guarantee.** `add` returns the sum of step t plus noise_multiplier * S * (C^-1 z)_t in every coordinate, C the
-    mechanism's matrix over the steps (the identity for `Gaussian`; for `Tree` the prefix sums' noise, N_t - N_{t-1}),
-    z ~ N(0, 1) independent across steps, parameters and coordinates, drawn in float64 from a 256-bit key. What is
+    **Guarantee.** `add` returns the sum of step t plus noise_multiplier * max_norm * (C^-1 z)_t in every coordinate, C
+    the mechanism's matrix over the steps (the identity for `Gaussian`; for `Tree` the prefix sums' noise, N_t -
+    N_{t-1}), z ~ N(0, 1) independent across steps, parameters and coordinates, drawn in float64 from a 256-bit key. What is
     remembered from step to step is noise alone, never the sum, in float64: its rounding is as if z had been drawn a few
     parts in 2^53 differently, and does not grow over the steps. Noise and sum are rounded once, to float32, together. A
     replayed step has the same noise; two steps never share any z.
     """
 
-    def __init__(self, mechanism: Mechanism, *, sensitivity: float, key: DiceKey):
+    def __init__(self, mechanism: Mechanism, *, max_norm: float, key: DiceKey):
         self.mechanism = mechanism
-        self.sensitivity = positive("sensitivity", sensitivity)
+        self.max_norm = positive("max_norm", max_norm)
         self._key = key
         self._rule = NOISES[type(mechanism)](mechanism)
 
     @property
     def standard_deviation(self) -> float:
-        """noise_multiplier * sensitivity, in the units of the sum."""
-        return self.mechanism.noise_multiplier * self.sensitivity
+        """noise_multiplier * max_norm, in the units of the sum."""
+        return self.mechanism.noise_multiplier * self.max_norm
 
     def buffers(self, steps: int) -> int:
         """How many float64 numbers for each coordinate are remembered after so many steps: the state's memory.
 
         >>> from sfumato.privacy.mechanism import Tree
-        >>> Noise(Tree(noise_multiplier=2.0), sensitivity=1.0, key=DiceKey.from_seed(0)).buffers(1000)
+        >>> Noise(Tree(noise_multiplier=2.0), max_norm=1.0, key=DiceKey.from_seed(0)).buffers(1000)
         10
         """
         return self.mechanism.buffers(steps)

@@ -1,0 +1,139 @@
+"""What a promise would take among more users: the simulated run's signal-to-noise kept, with more users in a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sfumato._checks import one_of, positive, positive_integer
+from sfumato.privacy.loss import ACCOUNTANTS, COARSE_GRID, FINE_GRID
+from sfumato.privacy.participation import FullBatch
+from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.theorems.composed_gaussian import OneGaussian
+from sfumato.privacy.unit import User
+
+POPULATIONS = (1_000_000, 3_000_000, 10_000_000)
+LEAST_NOISE = 0.02
+"""Below this noise multiplier nothing is tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extrapolated:
+    """One population and one budget.
+
+    Args:
+        population: N', as the plan's population is counted.
+        epsilon: the budget.
+        accountant: "pld" or "rdp", by which it is met.
+        plan: the run with the fewest participants in a round that meets it at the simulated run's signal-to-noise; None
+            where not even a round of everybody would.
+    """
+
+    population: int
+    epsilon: float
+    accountant: str
+    plan: PrivacyPlan | None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Participants of a round."""
+        return None if self.plan is None else self.plan.expected_batch_size
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Standard deviation over C."""
+        return None if self.plan is None else self.plan.noise_multiplier
+
+    @property
+    def zcdp(self) -> float | None:
+        """rho, where the run is one Gaussian release: see `zcdp`."""
+        return None if self.plan is None else zcdp(self.plan)
+
+
+def extrapolate(
+    plan: PrivacyPlan,
+    *,
+    epsilons: Sequence[float],
+    delta: float,
+    populations: Sequence[int] = POPULATIONS,
+    accountants: Sequence[str] = ACCOUNTANTS,
+) -> list[Extrapolated]:
+    """The rounds that a budget takes among more users, where the noise in the mean stays what it was.
+
+    Noise multiplier over participants is the simulated run's, so what is learnt in a round is about the same (more
+    users in it make its own variance smaller); steps, rule, mechanism, clipping and unit are the plan's. A fixed order
+    with more users has longer gaps between one user's participations: its sensitivity is counted anew.
+
+    Args:
+        plan: the simulated run.
+        epsilons: budgets, at `delta`.
+        populations: N', each at least the plan's own batch.
+        accountants: "pld" and "rdp"; for mechanisms without sampling their exact Gaussian, and the bound by zCDP.
+
+    **Guarantee.** `row.plan.epsilon(accountant=row.accountant) <= row.epsilon` was computed for each row's plan. That
+    fewer participants would not do was looked for by bisection, to one in a thousand.
+    """
+    positive("delta", delta, remedy="give a number well below 1 over the largest population")
+    rows = []
+    for accountant in accountants:
+        one_of("accountants", accountant, plan.loss.accountants)
+        for population in populations:
+            positive_integer("populations", population, remedy="give numbers such as 1000000")
+            rows += [
+                Extrapolated(
+                    population=population,
+                    epsilon=epsilon,
+                    accountant=accountant,
+                    plan=_fewest(plan, population, positive("epsilon", epsilon), delta, accountant),
+                )
+                for epsilon in epsilons
+            ]
+    return rows
+
+
+def zcdp(plan: PrivacyPlan) -> float | None:
+    """rho of zero-concentrated DP, S^2 / (2 sigma^2), where the whole run is one Gaussian release; else None.
+
+    **Guarantee.** For the plan's unit and adjacency (Bun and Steinke 2016, proposition 1.6). By it the accountant "rdp"
+    bounds epsilon; the exact Gaussian is smaller.
+    """
+    (part,) = plan.loss.parts
+    return part.precision / 2 if isinstance(part, OneGaussian) else None
+
+
+def _fewest(plan: PrivacyPlan, population: int, epsilon: float, delta: float, accountant: str) -> PrivacyPlan | None:
+    ratio = plan.noise_multiplier / plan.expected_batch_size
+
+    def of(batch: int) -> PrivacyPlan:
+        rule, unit = plan.participation.with_batch_size(batch), plan.unit
+        if isinstance(unit, User) and unit.users is not None:  # as many records each, or as many in a group
+            unit = replace(unit, users=math.ceil(unit.users * population / plan.population))
+        mechanism = replace(plan.mechanism, noise_multiplier=ratio * batch)
+        return replace(plan, population=population, participation=rule, mechanism=mechanism, unit=unit, delta=delta)
+
+    def spent(batch: int, grid: float) -> float:
+        return of(batch).epsilon(accountant=accountant, grid=grid)
+
+    most = plan.participation.largest_batch(population, plan.steps)
+    if isinstance(plan.participation, FullBatch):
+        return of(most) if spent(most, FINE_GRID) <= epsilon else None
+    start = min(max(1, math.ceil(LEAST_NOISE / ratio)), most)
+    high = _least(lambda batch: spent(batch, COARSE_GRID) <= epsilon, start, most)
+    while high <= most and spent(high, FINE_GRID) > epsilon:
+        high += max(1, high // 1000)
+    return of(high) if high <= most else None
+
+
+def _least(enough: Callable[[int], bool], start: int, most: int) -> int:
+    """The least number from the start that is enough, to one in a thousand; more than the most where that is not."""
+    high = start
+    while not enough(high):
+        if high == most:
+            return most + 1
+        high = min(2 * high, most)
+    low = max(high // 2, start - 1)
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

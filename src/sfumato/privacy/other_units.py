@@ -1,0 +1,129 @@
+"""What a run promises of others than its unit: of a person with several records, of a whole group of users."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy.loss import Loss, Part
+from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.theorems.composed_gaussian import OneGaussian
+from sfumato.privacy.theorems.mixture_of_gaussians import MixedGaussians
+from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian
+from sfumato.privacy.unit import Example, User
+
+_TRIES = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonEpsilon:
+    """What a run of single examples promises a person with several images.
+
+    Args:
+        images: k, how many of the examples are the person's.
+        epsilon: by a theorem about all of them together; None where there is none.
+        by_multiplication: by group privacy, from the run's epsilon for one example alone; never below a tight figure.
+    """
+
+    images: int
+    epsilon: float | None
+    by_multiplication: float
+
+
+def per_person(plan: PrivacyPlan, images: int, delta: float | None = None) -> PersonEpsilon:
+    """Both figures, at delta (the plan's own by default), for a person with so many images in this very run."""
+    return PersonEpsilon(
+        images=images,
+        epsilon=person_epsilon(plan, images, delta),
+        by_multiplication=group_privacy(plan, images, delta),
+    )
+
+
+def person_epsilon(plan: PrivacyPlan, images: int, delta: float | None = None) -> float | None:
+    """Epsilon at delta (the plan's own by default) for a person with k images; None where no theorem here has it.
+
+    **Guarantee.** For all k examples added, removed or zeroed out, under the plan's adjacency:
+
+    - Poisson sampling with independent noise: the mixture of Gaussians with G = k, as for `User`.
+    - Without coins (full batches, a fixed order): one Gaussian of k times the sensitivity S. Whatever steps the k take
+      part in, what they move is a sum of k vectors of norm at most S (in units of C), so exact for full batches, and an
+      upper bound for a fixed order.
+
+    Cyclic and truncated sampling have none: there `group_privacy` is what is left.
+    """
+    _refuse_other_units(plan, images)
+    if images == 1:
+        return plan.epsilon(delta)
+    part: Part
+    (one,) = plan.loss.parts
+    if isinstance(one, OneGaussian):
+        part = OneGaussian(precision=images**2 * one.precision)
+    elif isinstance(plan.theorem, PoissonGaussian):
+        part = MixedGaussians(
+            sigma=plan.theorem.relative_noise(plan),
+            probability=plan.sampling_probability,
+            records=images,
+            steps=plan.steps,
+        )
+    else:
+        return None
+    of_person = Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,))
+    return of_person.epsilon(plan.delta if delta is None else delta)
+
+
+def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) -> float:
+    """Epsilon at delta for k examples by group privacy, which needs nothing but the run's promise for one.
+
+    **Guarantee.** (k e, (e^(k e) - 1) / (e^e - 1) d) for every (e, d) that holds for one example (Vadhan 2017, lemma
+    2.2): of these the least k e whose second figure, computed for what is returned, is at most delta. Infinite where
+    none was found.
+    """
+    _refuse_other_units(plan, images)
+    target, loss = plan.delta if delta is None else delta, plan.loss
+    if images == 1:
+        return plan.epsilon(target)
+
+    def enough(epsilon: float) -> bool:
+        logarithm = images * epsilon + math.log(-math.expm1(-images * epsilon)) - math.log(math.expm1(epsilon))
+        at_one = loss.delta(epsilon)
+        return at_one <= 0 or math.log(at_one) + logarithm <= math.log(target)
+
+    high = max(plan.epsilon(target), 1e-6)
+    while not enough(high):
+        high *= 1.5
+        if images * high > 700:
+            return math.inf
+    low = 0.0
+    for _ in range(_TRIES):
+        middle = (low + high) / 2
+        low, high = (low, middle) if middle and enough(middle) else (middle, high)
+        if high - low < 1e-5 * high:
+            break
+    return images * high
+
+
+def group_epsilon(plan: PrivacyPlan, delta: float | None = None) -> float | None:
+    """Epsilon for a whole group of users, a virtual client, at delta (the plan's own by default); None without groups.
+
+    **Guarantee.** For all users of one group together added, removed or zeroed out, under the plan's adjacency. It
+    holds only where groups are fixed, public and drawn as wholes (`User.grouped`): then the group takes part by one
+    coin of its own, and without it the sum loses one clipped vector, of norm C. One user of it moves the sum by up to
+    2 C, since the group's vector becomes another one: only the whole group gives C, and its smaller figure bounds
+    nothing of a part. Users who are assigned to clients anew in every step, or drawn one by one, are in no such group.
+    """
+    if not (isinstance(plan.unit, User) and plan.unit.grouped):
+        return None
+    return replace(plan, unit=User(drawn="users", at_most=plan.unit.at_most)).epsilon(delta)
+
+
+def _refuse_other_units(plan: PrivacyPlan, images: int) -> None:
+    positive_integer("images", images, remedy="give how many of the examples are the person's")
+    if not isinstance(plan.unit, Example):
+        raise SfumatoError(
+            f"the plan's unit is a {plan.unit.name}, and so is its epsilon", "ask a plan whose unit is an example"
+        )
+    if images > plan.population:
+        raise SfumatoError(
+            f"images must be at most the {plan.population} examples that there are, got {images}", "give fewer"
+        )

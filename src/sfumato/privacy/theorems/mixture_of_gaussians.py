@@ -1,0 +1,232 @@
+"""Gaussian steps under Poisson sampling of records, for a user with several of them: a mixture of Gaussians."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from sfumato.privacy.loss import Part
+from sfumato.privacy.mechanism import Gaussian
+from sfumato.privacy.participation import Poisson
+from sfumato.privacy.theorems.theorem import Plan, Theorem
+from sfumato.privacy.unit import Unit
+
+NEGLIGIBLE = 1e-20
+"""The probability, in one step, of more of a user's records than are told apart: it is counted as lost outright."""
+_POINTS, _NEWTON = 4097, 4
+
+
+class MixtureOfGaussians(Theorem):
+    """Each of a user's G records by a coin of its own: a step moves by k of them with probability Binomial(G, q)(k)."""
+
+    participations, mechanisms = (Poisson,), (Gaussian,)
+    name = "Poisson-subsampled Gaussian mechanism with several records of one user"
+    citation = (
+        "Charles et al. 2024 (arXiv 2407.07737: a user's records under Poisson sampling); Choquette-Choo et al. 2024 "
+        "(arXiv 2310.15526, corollary 4.7: vectors are dominated by their norms); Doroshenko et al. 2022 (privacy loss "
+        "distributions, pessimistic connect-the-dots)"
+    )
+    tight = "privacy loss distribution (PLD)"
+
+    def covers(self, unit: Unit) -> bool:
+        """Users of several records, each of which is drawn by itself."""
+        return unit.vectors > 1
+
+    def part(self, plan: Plan, steps: int) -> MixedGaussians:
+        """The self-composition of one step's privacy loss distribution."""
+        probability = plan.participation.probability(plan.population)
+        return MixedGaussians(
+            sigma=self.relative_noise(plan), probability=probability, records=plan.unit.vectors, steps=steps
+        )
+
+    def steps_like(self, plan: Plan, mu: float) -> float:
+        """The T whose composition tends to the Gaussian mechanism of mu."""
+        return self.part(plan, 1).repeats_like(mu)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedGaussians:
+    """`steps` Gaussian releases of noise `sigma` over a record's sensitivity, each with k of a user's records in it.
+
+    Args:
+        probability: q, of each record to be drawn into a step, by a coin of its own.
+        records: G, as many of the user's records as there are at most; k follows Binomial(G, q).
+
+    **Guarantee.** For users added, removed or zeroed out: with a user's k records in it, a step's sum differs by a
+    vector of norm at most k C, so the step is dominated by the pair of sum_k w_k N(k, sigma^2) and N(0, sigma^2), w the
+    binomial weights (arXiv 2407.07737; arXiv 2310.15526, corollary 4.7). Users of fewer records are dominated by those
+    of G: their k is stochastically smaller. Weights of together at most 1e-20 at the upper end are moved to a
+    sensitivity without bound, which is a loss without bound with that probability; at the lower end up to the least k
+    that is kept: never to a smaller sensitivity.
+    """
+
+    sigma: float
+    probability: float
+    records: int
+    steps: int
+
+    def and_then(self, other: Part) -> Part | None:
+        """More steps of the same release are more steps."""
+        if isinstance(other, MixedGaussians) and replace(other, steps=self.steps) == self:
+            return replace(self, steps=self.steps + other.steps)
+        return None
+
+    def repeats_like(self, mu: float) -> float:
+        """The T whose composition tends to the Gaussian mechanism of mu: T (E[e^(j k / sigma^2)] - 1) = mu^2.
+
+        j and k are independent numbers of records in a step; for G = 1 it is what Poisson sampling has.
+        """
+        import numpy as np
+
+        weights = _weights(self.records, self.probability)
+        # E over k, given j, of e^(j k / sigma^2) is (1 - q + q e^(j / sigma^2))^G.
+        logs = self.records * np.logaddexp(
+            math.log1p(-self.probability), math.log(self.probability) + weights.counts / self.sigma**2
+        )
+        return mu**2 / max(float(weights.masses @ np.expm1(np.minimum(logs, 700.0))), 1e-300)
+
+    @property
+    def coarsening(self) -> float:
+        """Finer where a step's losses are tiny, wider where they spread far: between a hundred and a million points."""
+        typical = self.records * self.probability / self.sigma
+        reach = _curve(self.sigma, self.probability, self.records).losses[-1]
+        return max(min(1.0, typical / 0.003), reach / 10, math.sqrt(self.steps) * typical / 20)
+
+    def distribution(self, width: float) -> Any:
+        """The privacy loss distribution of all steps."""
+        one = distribution_of_one(self.sigma, self.probability, self.records, width)
+        return one if self.steps == 1 else one.self_compose(self.steps)
+
+    def event(self) -> None:
+        """None: no Renyi divergence of it is known here."""
+
+
+@functools.lru_cache(maxsize=8)
+def distribution_of_one(sigma: float, probability: float, records: int, width: float) -> Any:
+    """The privacy loss distribution of one step, kept for other numbers of steps.
+
+    The same as dp-accounting's `from_mixture_gaussian_mechanism`, which inverts losses one by one and takes minutes
+    where many records are told apart; here all are inverted together.
+    """
+    import numpy as np
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+    from scipy.special import ndtr
+
+    counts, masses, lost = _weights(records, probability)
+    curve = _curve(sigma, probability, records)
+
+    def grid(least: float, most: float) -> tuple[int, int, Any]:
+        low, high = math.ceil(least / width), math.floor(most / width)
+        return low, high, width * np.arange(low, high + 1)
+
+    def among_all(points: Any, sign: float) -> Any:
+        """The mixture's mass above (sign 1) or below (sign -1) each point."""
+        return sum(mass * ndtr(sign * (count - points) / sigma) for count, mass in zip(counts, masses, strict=True))
+
+    # The hockey-stick divergence is that of the outcomes where the loss is above epsilon: those above a point with the
+    # user's records, below one without.
+    low, high, epsilons = grid(curve.losses[0], curve.losses[-1])
+    points = curve.points_of(epsilons)
+    removed = among_all(points, 1) - np.exp(epsilons) * ndtr(-points / sigma) + lost
+    remove = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(removed, 0, 1))
+
+    low, high, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0])
+    points = curve.points_of(-epsilons)
+    added = ndtr(points / sigma) - np.exp(epsilons) * among_all(points, -1)
+    add = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(added, 0, 1))
+    return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
+
+
+class _Weights(NamedTuple):
+    """How many of a user's records a step may hold, with which probability, and the probability of more than these.
+
+    Args:
+        counts, masses: arrays of shape (kept,).
+    """
+
+    counts: Any
+    masses: Any
+    lost: float
+
+
+@functools.lru_cache(maxsize=64)
+def _weights(records: int, probability: float) -> _Weights:
+    """Binomial(G, q) without its tails, none of which moves to fewer records."""
+    import numpy as np
+    from scipy.stats import binom
+
+    counts = np.arange(records + 1)
+    masses, above = binom.pmf(counts, records, probability), binom.sf(counts, records, probability)
+    last = int(np.argmax(above <= NEGLIGIBLE))
+    below = np.cumsum(masses)
+    first = int(np.argmax(below > NEGLIGIBLE))
+    masses[first] = below[first]
+    kept = slice(first, last + 1)
+    return _Weights(counts[kept].astype(float), masses[kept], float(above[last]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Curve:
+    """The loss of an outcome x between the mixture and N(0, sigma^2): log sum_k w_k e^((k x - k^2 / 2) / sigma^2).
+
+    Args:
+        farthest: the x that N(0, sigma^2) exceeds with probability `NEGLIGIBLE`.
+        points, losses: rising together, arrays of shape (points,), over all outcomes that are not negligible.
+    """
+
+    sigma: float
+    weights: _Weights
+    farthest: float
+    points: Any = None
+    losses: Any = None
+
+    def terms(self, points: Any) -> Any:
+        """The logarithms of the sum's terms: (points, kept)."""
+        import numpy as np
+
+        counts = self.weights.counts
+        return (np.multiply.outer(points, counts) - counts**2 / 2) / self.sigma**2 + np.log(self.weights.masses)
+
+    def loss(self, points: Any) -> Any:
+        """The loss of each point."""
+        import numpy as np
+        from scipy.special import logsumexp
+
+        return logsumexp(self.terms(np.atleast_1d(points)), axis=1)
+
+    def points_of(self, losses: Any) -> Any:
+        """The outcomes with these losses: Newton's method, which a convex rising function leads home, in brackets."""
+        import numpy as np
+
+        place = np.clip(np.searchsorted(self.losses, losses), 1, len(self.points) - 1)
+        low, high = self.points[place - 1], self.points[place]
+        found = np.clip(np.interp(losses, self.losses, self.points), low, high)
+        for _ in range(_NEWTON):
+            terms = self.terms(found)
+            most = terms.max(axis=1, keepdims=True)
+            shares = np.exp(terms - most)
+            total = shares.sum(axis=1)
+            slope = shares @ self.weights.counts / total / self.sigma**2
+            over = np.log(total) + most[:, 0] - losses
+            found = np.clip(found - over / np.maximum(slope, 1e-300), low, high)
+        return found
+
+
+@functools.lru_cache(maxsize=64)
+def _curve(sigma: float, probability: float, records: int) -> _Curve:
+    """The curve over all outcomes but those that both distributions exceed, or fall short of, by chance of 1e-20."""
+    import numpy as np
+    from scipy.special import ndtr, ndtri
+
+    weights = _weights(records, probability)
+    farthest = -float(ndtri(NEGLIGIBLE)) * sigma
+    low, high = farthest, farthest + float(weights.counts[-1])
+    while high - low > 1e-3 * sigma:
+        middle = (low + high) / 2
+        beyond = float(weights.masses @ ndtr((weights.counts - middle) / sigma))
+        low, high = (middle, high) if beyond > NEGLIGIBLE else (low, middle)
+    curve = _Curve(sigma=sigma, weights=weights, farthest=farthest)
+    points = np.linspace(-farthest, high, _POINTS)
+    return replace(curve, points=points, losses=curve.loss(points))

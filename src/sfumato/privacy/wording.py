@@ -1,0 +1,97 @@
+"""What a statement says of its plan's unit: of single examples, or of persons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.unit import User
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wording:
+    """The words that depend on the unit.
+
+    Args:
+        single: whom the promise is for, after "each single".
+        others: what else an attacker may know of the data.
+        subject: what would have "never been used".
+        used: what a test would find out, after "A test for whether".
+        count: N, after "with N =".
+        published: what a delta above 1/N allows, as a sentence.
+        moved: how far one unit moves a sum, where that is not the clipping norm; with its comma.
+        plain: of the unit, for a reader who has never heard of differential privacy.
+        not_covered: what else is no unit.
+    """
+
+    single: str
+    others: str
+    subject: str
+    used: str
+    count: str
+    published: str
+    moved: str = ""
+    plain: tuple[str, ...]
+    not_covered: tuple[str, ...]
+
+
+def wording(plan: PrivacyPlan) -> Wording:
+    """The words for a plan's unit."""
+    if isinstance(plan.unit, User):
+        return _of_persons(plan, plan.unit)
+    return Wording(
+        single="training example",
+        others="all the other examples",
+        subject="that example",
+        used="an example was used",
+        count=f"{plan.population}",
+        published="Delta is above 1/N: with that chance some examples may be published as they are.",
+        plain=(
+            "The promise is per example: a person with several images in the data is protected more weakly; epsilon "
+            "grows by more than their number.",
+        ),
+        not_covered=("Two records of one person, or copies of one image: each record counts as one example.",),
+    )
+
+
+def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
+    images = "all of their images" if unit.at_most is None else f"up to {unit.at_most} images"
+    count = f"{plan.units} persons"
+    if unit.users is not None:
+        count = f"{plan.population} {'groups' if unit.grouped else 'examples'} of {count}"
+    kept = "All images of a person count"
+    if unit.at_most is not None:
+        kept = f"Of a person with more than {unit.at_most} images the others were not used"
+    plain = [
+        f"The promise is per person, for all that the data hold of that person under one name. {kept}.",
+    ]
+    if unit.drawn == "clients":
+        plain.append(
+            "Persons were trained on together, several at a time, and each such group's contribution was limited as a "
+            "whole. Without one of them the group contributes something else, so twice the limit was counted."
+        )
+    lines = [
+        "One person under two names: each name counts as a person of its own, and both together are protected more "
+        "weakly.",
+        "Whose record it is: the names in the data are taken from their owner. Of a record that shows several persons "
+        "only the one that it is named after is covered, and of a record without a name nobody.",
+    ]
+    if unit.vectors > 1:
+        lines.append(
+            f"A single record at the noise of one record: where a person has more than {unit.at_most}, one that is "
+            "taken away may let another one in. It is covered as a part of its person, at the person's epsilon."
+        )
+    return Wording(
+        single=f"person, with {images},",
+        others="all images of the other persons",
+        subject="that person's data",
+        used="a person's images were used",
+        count=count,
+        published=(
+            "Delta is above one over the number of persons: with that chance some persons' images may be published as "
+            "they are."
+        ),
+        moved=", of which one person counts for two" if unit.drawn == "clients" else "",
+        plain=tuple(plain),
+        not_covered=tuple(lines),
+    )
