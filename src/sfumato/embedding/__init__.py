@@ -1,0 +1,5 @@
+"""Embeddings with a promise for whole users: virtual clients, their local training, and the clipped sum of a round."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,10 @@
+from .central import WithHead as WithHead
+from .central import centrally_trained as centrally_trained
+from .clients import anew as anew
+from .clients import by_group as by_group
+from .local import LocalSGD as LocalSGD
+from .local import LocalTraining as LocalTraining
+from .query import ClippedUpdates as ClippedUpdates
+from .query import ClippedUpdateSum as ClippedUpdateSum
+from .rounds import Rounds as Rounds
+from .rounds import server_gradient as server_gradient

@@ -1,0 +1,60 @@
+"""Who is grouped with whom does not depend on who else there is; ways in which it would are found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sfumato import DiceKey, SfumatoError
+from sfumato.embedding import anew, by_group
+
+KEY = DiceKey.from_seed(3)
+GROUPS = np.array([f"site {number % 7}" for number in range(50)])
+
+
+def test_clients_are_uniform_and_independent_of_each_other_and_of_the_round():
+    assigned = anew(KEY, 50, clients=8)
+    drawn = np.array([assigned(step) for step in range(400)])
+    assert drawn.dtype == np.int64
+    assert stats.chisquare(np.bincount(drawn.ravel(), minlength=8)).pvalue > 1e-6
+    for first, second in ((drawn[:, :-1], drawn[:, 1:]), (drawn[:-1], drawn[1:])):
+        pairs = np.bincount((8 * first + second).ravel(), minlength=64)
+        assert stats.chisquare(pairs).pvalue > 1e-6
+
+
+def test_a_replayed_round_has_the_same_clients():
+    for assigned in (anew(KEY, 50, clients=8), by_group(KEY, GROUPS, clients=8)):
+        assert (assigned(4) == assigned(4)).all()
+        assert (assigned(4) != assigned(5)).any()
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@settings(max_examples=30)
+@given(left=st.sets(st.integers(0, 49), max_size=49))
+def test_a_group_s_client_does_not_depend_on_who_else_is_there(fixed, left):
+    there = np.array([number not in left for number in range(50)])
+    whole = by_group(KEY, GROUPS, clients=4, fixed=fixed)(2)
+    assert (by_group(KEY, GROUPS[there], clients=4, fixed=fixed)(2) == whole[there]).all()
+
+
+def test_users_of_a_group_are_together_and_groups_are_spread_evenly():
+    names = np.array([str(number) for number in range(2000)])
+    assigned = by_group(KEY, np.concatenate([names, names]), clients=8)(0)
+    assert (assigned[:2000] == assigned[2000:]).all()
+    assert stats.chisquare(np.bincount(assigned[:2000], minlength=8)).pvalue > 1e-6
+
+
+def test_fixed_groups_stay_for_the_run_and_follow_the_key():
+    assigned = by_group(KEY, GROUPS, clients=8, fixed=True)
+    assert (assigned(0) == assigned(9)).all()
+    assert (assigned(0) != by_group(DiceKey.from_seed(4), GROUPS, clients=8, fixed=True)(0)).any()
+
+
+def test_what_cannot_be_assigned_is_refused():
+    with pytest.raises(SfumatoError, match="clients must be at least 1"):
+        anew(KEY, 5, clients=0)
+    with pytest.raises(SfumatoError, match=r"groups must be a text for each user, got int64 of shape \(3,\)"):
+        by_group(KEY, np.arange(3), clients=2)
