@@ -71,9 +71,8 @@ class LeNet(nn.Module):
         self.pool = nn.MaxPool2d(2, ceil_mode=True)
         height, width = (-(-side // 4) for side in size)
         self.head = nn.Linear(64 * height * width, classes)
-        for layer in (self.conv1, self.conv2, self.head):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+        for name, parameter in self.named_parameters():
+            nn.init.zeros_(parameter) if name.endswith("bias") else nn.init.xavier_uniform_(parameter)
 
     def forward(self, images: Tensor) -> Tensor:
         """Float images (N, C, H, W) to (N, classes)."""
