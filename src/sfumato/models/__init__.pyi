@@ -11,6 +11,8 @@ from .custom import away_from_working_directory as away_from_working_directory
 from .custom import function_of as function_of
 from .custom import is_own as is_own
 from .custom import trusted as trusted
+from .embedding import DIMENSION as DIMENSION
+from .embedding import create_embedding as create_embedding
 from .head import Head as Head
 from .head import OnBackbone as OnBackbone
 from .head import create_head as create_head

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models import custom, nf_resnet, zoo
+from sfumato.models import custom, group_norm, nf_resnet, zoo
 from sfumato.models.cnn import SmallCNN
-from sfumato.models.lenet import LeNet5
+from sfumato.models.lenet import LeNet, LeNet5
 from sfumato.models.linear import Linear
 from sfumato.models.name import parse
 from sfumato.models.pretrained import load
@@ -20,7 +20,17 @@ from sfumato.models.scattering import Scattering
 from sfumato.models.trial import check_shapes
 from sfumato.models.wide_resnet import WideResNet
 
-_FIXED = MappingProxyType({"scattering": Scattering, "lenet5": LeNet5, "cnn": SmallCNN, "linear": Linear})
+_FIXED: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+    {
+        "scattering": Scattering,
+        "lenet5": LeNet5,
+        "lenet": LeNet,
+        "cnn": SmallCNN,
+        "linear": Linear,
+        "mobilenet-v2": group_norm.mobilenet_v2,
+        "resnet-50": group_norm.resnet_50,
+    }
+)
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
@@ -42,10 +52,11 @@ def create(
     Initial weights are drawn from torch's global generator; they are public, whatever its seed.
 
     Args:
-        name: `scattering` (fixed wavelet features and a linear head), `lenet5`, `cnn`, `linear`, `wrn-DEPTH-WIDTH` such
-            as `wrn-16-4`, `nf-resnet-DEPTH` (50, 101 or 200), `timm:NAME` for any model of timm, or `package:function`
-            for one's own (called with the keywords classes, channels and size). Options follow after commas:
-            `wrn-16-4,norm=none`, `nf-resnet-50,skipinit=1`, or whatever timm or the function takes.
+        name: `scattering` (fixed wavelet features and a linear head), `lenet5`, `lenet`, `cnn`, `linear`,
+            `mobilenet-v2` and `resnet-50` (with group norm), `wrn-DEPTH-WIDTH` such as `wrn-16-4`, `nf-resnet-DEPTH`
+            (50, 101 or 200), `timm:NAME` for any model of timm, or `package:function` for one's own (called with the
+            keywords classes, channels and size). Options follow after commas: `wrn-16-4,norm=none`,
+            `nf-resnet-50,skipinit=1`, or whatever timm or the function takes.
         classes: number of classes.
         channels: colour channels C of the images.
         size: side of square images in pixels, or height and width (H, W).

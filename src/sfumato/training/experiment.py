@@ -102,8 +102,8 @@ class Choices:
     """
 
     model: str | None = left_out("NAME")
-    """scattering, lenet5, cnn, linear, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or package:function; head for
-    features; options follow after commas, as in wrn-16-4,norm=none."""
+    """scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or
+    package:function; head for features; options follow after commas, as in wrn-16-4,norm=none."""
     pretrained: str | None = left_out("PATH", "")
     """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
     head: str | None = left_out("new|pretrained", "new")
