@@ -4,8 +4,8 @@ from .clients import anew as anew
 from .clients import by_group as by_group
 from .local import LocalSGD as LocalSGD
 from .local import LocalTraining as LocalTraining
-from .query import ClippedUpdateSum as ClippedUpdateSum
 from .query import ClippedUpdates as ClippedUpdates
+from .query import ClippedUpdateSum as ClippedUpdateSum
 from .recall import OperatingPoint as OperatingPoint
 from .recall import Recall as Recall
 from .recall import check_disjoint as check_disjoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -55,6 +55,10 @@ class ClippedUpdates:
 
     def __post_init__(self) -> None:
         positive("max_norm", self.max_norm)
+
+    def at(self, max_norm: float) -> ClippedUpdates:
+        """The same with another bound C."""
+        return replace(self, max_norm=max_norm)
 
     def sensitivity(self, adjacency: str) -> float:
         """How far one user can move the sum in L2 norm: 2 C."""

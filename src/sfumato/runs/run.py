@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -20,9 +22,7 @@ class Run:
     Args:
         directory: where its files are.
         statement: what it promised.
-        accuracy: on the test split; a private figure unless the data are public.
-        top5: how often the right class is among the five likeliest there, private likewise; None with five classes or
-            fewer.
+        figures: how well it does on the test split, by name; private unless the data are public.
         seconds: time spent on training in this process.
         steps: how many steps were taken.
         kind: of the source: "digits", "folder", ...
@@ -32,13 +32,22 @@ class Run:
 
     directory: Path
     statement: Statement
-    accuracy: float
-    top5: float | None
+    figures: Mapping[str, Any] = field(repr=False)
     seconds: float
     steps: int = 0
     kind: str = ""
     uses: int = 0
     together: tuple[float, float] | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the test split that a classifier names rightly."""
+        return self.figures["accuracy"]
+
+    @property
+    def top5(self) -> float | None:
+        """How often the right class is among the five likeliest; None with five classes or fewer."""
+        return self.figures["top5"]
 
     def load(self, model: nn.Module | str | None = None) -> Loaded:
         """The trained model; give the module itself where the run trained an object of your own, or the name of the
@@ -49,7 +58,7 @@ class Run:
 def read(run: RunDirectory) -> Run:
     """A finished run, from its files."""
     run.require_finished()
-    written, result = run.read_json(names.STATEMENT), run.read_json(names.EVALUATION)
+    written = run.read_json(names.STATEMENT)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
     return Run(
@@ -57,8 +66,7 @@ def read(run: RunDirectory) -> Run:
         statement=Statement(
             plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]), selection=selection
         ),
-        accuracy=result["accuracy"],
-        top5=result["top5"],
+        figures=run.read_json(names.EVALUATION),
         seconds=0.0,
         steps=written["steps_taken"],
         kind=run.read_json(names.SETTINGS)["data"]["kind"],

@@ -20,7 +20,7 @@ from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import evaluate
 from sfumato.training.job import PrivateJob
-from sfumato.training.loop import Outcome
+from sfumato.training.loop import Measure, Outcome
 from sfumato.training.origins import trained_on
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
@@ -32,13 +32,13 @@ def conclude(
     ledger: Ledger,
     outcome: Outcome,
     *,
-    scorer: Scorer | None = None,
+    scorer: Measure | None = None,
     selection: PrivateSelection | None = None,
 ) -> Statement:
     """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again.
 
     Args:
-        scorer: what the run was measured by, where there is one already.
+        scorer: what the run was measured by; by default a classifier's `Scorer`.
         selection: the private selection that the run has won, which its statement then speaks for.
     """
     if job.candidate and selection is None:
@@ -50,11 +50,12 @@ def conclude(
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     result = (scorer or Scorer(job)).evaluation(outcome.weights, outcome.outputs)
-    run.write_json(names.EVALUATION, evaluate.to_dict(result), private=True)
+    run.write_json(names.EVALUATION, result, private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
-    about = model_metadata(job.settings, job.source, job.transform, statement.to_dict())
-    write(run / names.MODEL, to_bytes(on_backbone(job.source, job.settings, outcome.weights), about))
+    about = model_metadata(job.settings, job.source, job.transform, statement.to_dict(), **job.of_model)
+    weights = on_backbone(job.source, job.settings, job.released(outcome.weights))
+    write(run / names.MODEL, to_bytes(weights, about))
     _close(ledger, run, outcome.step)
     write(run / names.DONE, b"")
     run.clean()
@@ -87,7 +88,11 @@ def on_backbone(source: Source, settings: Settings, weights: dict[str, Tensor]) 
 
 
 def model_metadata(
-    settings: Settings, source: Source, transform: Transform | AsStored, statement: Mapping[str, Any]
+    settings: Settings,
+    source: Source,
+    transform: Transform | AsStored,
+    statement: Mapping[str, Any],
+    **further: Any,
 ) -> dict[str, str]:
     """What the model file says of itself: how to build and feed the model, its statement, and (under the owner's key)
     what stands behind it that was trained on without privacy."""
@@ -107,6 +112,7 @@ def model_metadata(
     }
     if source.user_from is not None:
         about["user_from"] = source.user_from
+    about |= further
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}
         if cache.transform is not None and settings.model != "module":

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
 from sfumato.data import AsStored, Clock, Source, Transform, Views
@@ -111,9 +111,24 @@ class PrivateJob(Job):
         """Whether it is measured on the test split on its way: a candidate is not."""
         return not self.candidate
 
+    @property
+    def further(self) -> dict[str, Any]:
+        """What else decides the sums, besides what every private run has: plain data by name, pinned like the settings."""
+        return {}
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """What else a model file must say of itself."""
+        return {}
+
+    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the weights that go into the model file."""
+        return weights
+
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
         return super().record(run) | {
+            **self.further,
             "candidate": self.candidate,
             "clock": {} if self.clock is None else self.clock.to_dict(),
             "circumstances": self.circumstances.to_dict(),

@@ -25,10 +25,8 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import optimizer_for, set_rate
-from sfumato.training.evaluate import score_of
 from sfumato.training.job import Job
 from sfumato.training.observers import Observer
-from sfumato.training.scorer import Scorer
 from sfumato.training.step import descend
 
 CHECKPOINT_SECONDS = 15.0
@@ -49,6 +47,27 @@ class Steps(Protocol):
         ...
 
 
+class Measure(Protocol):
+    """How weights do on the test split; without noise."""
+
+    @property
+    def figure(self) -> str:
+        """The name of the one figure that matters most."""
+        ...
+
+    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """What the model with these weights gives, (N, ...), on the CPU."""
+        ...
+
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """The figures of such outputs, JSON-ready."""
+        ...
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
+        """All that is to be kept of these weights, whose outputs may be known already, JSON-ready."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """Where the steps have led.
@@ -57,7 +76,7 @@ class Outcome:
         step: how many were taken.
         weights: parameters and buffers of the model to release: averaged where the run averages.
         seconds: time spent in this process.
-        outputs: logits (N, classes) of these weights for the test split, where they are known already.
+        outputs: of these weights for the test split, where they are known already (`Measure.outputs`).
     """
 
     step: int
@@ -73,7 +92,7 @@ def take_steps(
     checkpoint: Checkpoint,
     *,
     ledger: Ledger | None = None,
-    scorer: Scorer | None = None,
+    scorer: Measure | None = None,
     observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Take all steps that are still to be taken, beginning at the checkpoint.
@@ -108,9 +127,9 @@ def take_steps(
                 outputs = scorer.outputs(weights_of(module, average))
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}
                 if ledger is not None and average and step + 1 == job.steps:
-                    last = scorer.outputs(weights_of(module, {}))
-                    row["accuracy_of_last_weights"] = score_of(last, scorer.labels, loss=job.settings.loss).accuracy
-                row |= score_of(outputs, scorer.labels, loss=job.settings.loss).to_dict()
+                    last = scorer.score(scorer.outputs(weights_of(module, {})))
+                    row[f"{scorer.figure}_of_last_weights"] = last[scorer.figure]
+                row |= scorer.score(outputs)
                 for observer in observers:
                     observer.scored(row)
             for observer in observers:

@@ -207,7 +207,7 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
 def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Scorer) -> PublicRun:
     statement = job.statement
     result = scorer.evaluation(outcome.weights, outcome.outputs)
-    run.write_json(names.EVALUATION, evaluate.to_dict(result))
+    run.write_json(names.EVALUATION, result)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
     about = finish.model_metadata(job.settings, job.source, job.transform, statement.to_dict())
@@ -217,8 +217,8 @@ def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Score
     return PublicRun(
         directory=run.path,
         statement=statement,
-        accuracy=result.accuracy,
-        top5=result.top5,
+        accuracy=result["accuracy"],
+        top5=result["top5"],
         seconds=outcome.seconds,
         steps=job.steps,
     )

@@ -50,6 +50,8 @@ def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> Non
             "give the command of the search again, or another `directory`",
         )
     clock = recorded.get("clock", {})  # runs that were begun before there were clocks have none
+    for name, value in job.further.items():
+        pins.compare(name, recorded.get(name, {}), value, remedy=again, where=str(run.path))
     pins.compare("clock", clock, present["clock"], remedy=again, where=str(run.path))
     pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=str(run.path))
     for part, remedy in (
@@ -150,6 +152,7 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
 
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
     decided += () if job.clock is None else (job.clock.to_dict(),)
+    decided += (job.further,) if job.further else ()
     return {
         "plan": job.plan.to_dict(),
         "plan_fingerprint": job.plan.fingerprint,

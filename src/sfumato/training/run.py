@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -20,7 +21,7 @@ from sfumato.runs.run import Run, read
 from sfumato.training import finish, resume
 from sfumato.training.experiment import experiment_of, refuse_budget, settings_of
 from sfumato.training.job import PrivateJob
-from sfumato.training.loop import Outcome, take_none, take_steps
+from sfumato.training.loop import Measure, Outcome, Steps, take_none, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import trained_on
 from sfumato.training.prepare import own_threads, prepare
@@ -28,6 +29,22 @@ from sfumato.training.progress import Progress, Silence
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PrivateSteps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What a private run makes: which steps its job takes, and by what they are measured.
+
+    Args:
+        steps: of a job and the run key.
+        scorer: of a job.
+    """
+
+    steps: Callable[[Any, DiceKey, Progress], Steps]
+    scorer: Callable[[Any, Progress], Measure]
+
+
+CLASSIFIER = Kind(steps=PrivateSteps, scorer=Scorer)
 
 
 @own_threads()
@@ -115,7 +132,12 @@ def recorded_key(run: RunDirectory) -> DiceKey | None:
 
 
 def execute(
-    job: PrivateJob, run: RunDirectory, *, progress: Progress | None = None, observers: Sequence[Observer] = ()
+    job: PrivateJob,
+    run: RunDirectory,
+    *,
+    kind: Kind = CLASSIFIER,
+    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Run:
     """Begin or resume a run, take its steps, and conclude it; further observers may look on."""
     progress = progress or Silence()
@@ -138,7 +160,7 @@ def execute(
     with Ledger(run / names.LEDGER) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
-        outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
+        outcome, scorer = go_on(job, run, ledger, kind=kind, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
         progress.report("evaluating, and writing the model and its page")
@@ -151,9 +173,10 @@ def go_on(
     run: RunDirectory,
     ledger: Ledger,
     *,
+    kind: Kind = CLASSIFIER,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
-) -> tuple[Outcome, Scorer | None]:
+) -> tuple[Outcome, Measure | None]:
     """All steps that are still to be taken, with the run's own key, ledger and checkpoint; and what measured them.
 
     A candidate of a private selection is not measured: its scorer is None.
@@ -164,8 +187,8 @@ def go_on(
     key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
     if paid:
         progress.report(f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}")
-    steps = PrivateSteps(job, key, progress)
-    scorer = Scorer(job, progress) if job.scored else None
+    steps = kind.steps(job, key, progress)
+    scorer = kind.scorer(job, progress) if job.scored else None
     looking_on = (Rows(run), Shown(progress, "training"), *observers)
     outcome = take_steps(job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on)
     return outcome, scorer
@@ -185,7 +208,7 @@ def refuse_finished(run: RunDirectory) -> None:
         )
 
 
-def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
+def finish_early(job: PrivateJob, run: RunDirectory, *, kind: Kind = CLASSIFIER) -> Run:
     """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
     run.require()
     refuse_finished(run)
@@ -196,18 +219,16 @@ def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
         checkpoint = resume.own_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
         outcome = take_none(job, checkpoint)
         Rows(run).begin(checkpoint.step, job.steps)
-        statement = finish.conclude(job, run, ledger, outcome)
+        statement = finish.conclude(job, run, ledger, outcome, scorer=kind.scorer(job, Silence()))
     return _finished(job, run, statement, outcome)
 
 
 def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome: Outcome) -> Run:
     used = earlier_plans(job)
-    result = run.read_json(names.EVALUATION)
     return Run(
         directory=run.path,
         statement=statement,
-        accuracy=result["accuracy"],
-        top5=result["top5"],
+        figures=run.read_json(names.EVALUATION),
         seconds=outcome.seconds,
         steps=outcome.step,
         kind=job.source.kind,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sfumato.report import Evaluation
 from sfumato.training import evaluate
 from sfumato.training.inputs import OnFeatures, features
 from sfumato.training.job import Job
@@ -23,10 +23,12 @@ class Scorer:
         progress: where to report to.
     """
 
+    figure = "accuracy"
+
     def __init__(self, job: Job, progress: Progress | None = None):
         self._job, self._shown = job, copy.deepcopy(job.module)
         self._features = None if job.trunk is None else features(job, job.source.test, progress or Silence())
-        self.labels = torch.from_numpy(job.source.test.labels)
+        self._labels = torch.from_numpy(job.source.test.labels)
 
     def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Logits (N, classes) of the model with these weights, on the CPU."""
@@ -36,8 +38,12 @@ class Scorer:
         with torch.inference_mode():
             return OnFeatures(self._shown, self._job.trunk.head)(self._features).float().cpu()
 
-    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> Evaluation:
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """Accuracy, top five and loss of logits (N, classes)."""
+        return evaluate.score_of(outputs, self._labels, loss=self._job.settings.loss).to_dict()
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
         """Accuracy, loss, confusion and samples of the model with these weights, whose logits may be known already."""
         source, loss = self._job.source, self._job.settings.loss
         outputs = self.outputs(weights) if outputs is None else outputs
-        return evaluate.evaluation(outputs, source.test, source.classes, loss=loss)
+        return evaluate.to_dict(evaluate.evaluation(outputs, source.test, source.classes, loss=loss))

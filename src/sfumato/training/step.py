@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, positive
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import MOST_EXAMPLES
 from sfumato.privacy import PrivacyPlan, Quantile
@@ -63,6 +63,7 @@ class PrivateStep:
         plan: B (expected batch size, a public constant), C, sigma and the number of steps.
         gradient: the clipped sum over the examples of a micro-batch.
         noise: one draw for each step.
+        divisor: what the noisy sum is divided by, a public constant; B C by default.
 
     **Guarantee.** What a call returns is one release of `plan`: unit and adjacency are the plan's; the sum's
     vectors belong to what the plan says (`sums_over`), and one unit moves it by `gradient.sensitivity(plan.adjacency)`,
@@ -75,6 +76,7 @@ class PrivateStep:
     plan: PrivacyPlan
     gradient: Query
     noise: Noise
+    divisor: float | None = None
 
     def __post_init__(self) -> None:
         bound, wanted = self.gradient.sensitivity(self.plan.adjacency), self.plan.theorem.sensitivity(self.plan)
@@ -95,16 +97,22 @@ class PrivateStep:
                 f"needs a sum over {self.plan.unit.drawn}",
                 "give a gradient whose vectors belong to what the plan says, or another plan",
             )
-        if isinstance(self.plan.clipping, Quantile):
-            raise SfumatoError(
-                "the plan's clipping norm follows a quantile of the norms, and this step has one for the whole run",
-                "plan with clipping=Fixed(...)",
-            )
+        self._check_clipping()
         if bound != wanted * self.plan.max_norm:
             raise SfumatoError(
                 f"one {self.plan.unit.name} moves the gradient's sum by up to {bound}, and the plan's theorem is about "
                 f"{wanted} times max_norm {self.plan.max_norm}",
                 "give a gradient of that sensitivity, or a plan whose theorem speaks of it",
+            )
+        if self.divisor is not None:
+            positive("divisor", self.divisor, remedy="give a public constant")
+
+    def _check_clipping(self) -> None:
+        """Refuse a plan of another kind of clipping, and noise of another scale or mechanism than the plan's."""
+        if isinstance(self.plan.clipping, Quantile):
+            raise SfumatoError(
+                "the plan's clipping norm follows a quantile of the norms, and this step has one for the whole run",
+                "plan with clipping=Fixed(...)",
             )
         if self.noise.max_norm != self.plan.max_norm or self.noise.mechanism != self.plan.mechanism:
             raise SfumatoError(
@@ -129,18 +137,21 @@ class PrivateStep:
                 which is a release like any other: noise alone.
             state: of the noise, as `Noise.add` takes it.
         """
-        if not 0 <= step < self.plan.steps:
-            raise SfumatoError(
-                f"step must lie in 0..{self.plan.steps - 1}, got {step}", "plan more steps before the run begins"
-            )
+        self._refuse_beyond(step)
         total = GridSum(self.gradient.zeros(), max_norm=self.plan.max_norm)
         for micro_batch in micro_batches:
             total.add(self.gradient(*micro_batch).gradients)
-        divisor = self.plan.expected_batch_size * self.plan.max_norm
+        divisor = self.divisor or self.plan.expected_batch_size * self.plan.max_norm
         if state is None:
             return {name: value / divisor for name, value in self.noise.add(total.value(), step).items()}
         noisy, following = self.noise.add(total.value(), step, state)
         return {name: value / divisor for name, value in noisy.items()}, following
+
+    def _refuse_beyond(self, step: int) -> None:
+        if not 0 <= step < self.plan.steps:
+            raise SfumatoError(
+                f"step must lie in 0..{self.plan.steps - 1}, got {step}", "plan more steps before the run begins"
+            )
 
 
 def descend(
