@@ -956,7 +956,7 @@ def user_without_a_name(path):
     return archive(path, **four(users_train=np.array(["a", "b", " ", "c"]))), {}
 
 
-@refused("users of archive 'PATH/a.npz' holds a name that cannot be used: 'a\\nb' holds a control character; rename it")
+@refused("users of archive 'PATH/a.npz': the name 'a\\nb' holds a control character; rename it")
 def user_of_an_archive_on_two_lines(path):
     images = np.zeros((4, 8, 8), np.uint8)
     return archive(path, x=images, y=np.array([0, 1, 0, 1]), users=np.array(["a", "b", "a\nb", "c"])), {}

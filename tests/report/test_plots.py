@@ -38,6 +38,14 @@ def test_a_curve_without_figures_is_nothing_and_not_finite_ones_are_passed_over(
     assert "at step 10 and" in curve([*ROWS, {"step": 110, "loss": math.inf}], "loss")
 
 
+def test_recall_is_drawn_against_rounds_in_percent():
+    svg = curve([{"step": step, "recall": step / 200, "epsilon": step / 10} for step in (20, 100, 180)], "recall")
+    assert "recall on the test split, 10.0% at round 20 and 90.0% at round 180, against rounds, with the epsilon" in svg
+    texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter("text")]
+    assert {"rounds", "epsilon spent", "90.0%"} <= set(texts)
+    assert "steps" not in texts
+
+
 def test_one_measurement_is_enough_for_a_curve():
     assert "50.0% at step 7" in curve([{"step": 7, "epsilon": 1.0, "accuracy": 0.5}], "accuracy")
 

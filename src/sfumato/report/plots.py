@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 # Matplotlib draws in these colours; in the finished SVG each is replaced by a CSS variable of the page.
 _COLOURS = {"#010101": "var(--ink)", "#020202": "var(--muted)", "#030303": "var(--rule)"}
-_SERIES = {"accuracy": ("#040404", "var(--first)"), "loss": ("#050505", "var(--second)")}
-_INK, _MUTED, _RULE = _COLOURS
+_SERIES = {
+    "accuracy": ("#040404", "var(--first)"),
+    "loss": ("#050505", "var(--second)"),
+    "recall": ("#060606", "var(--first)"),
+}
+INK, MUTED, RULE = _COLOURS
 
 # Half the page's column: one plot fills a phone, two stand side by side on a desk.
-_WIDTH, _HEIGHT = 340, 236
+WIDTH, HEIGHT = 340, 236
 _MOST_POINTS = 400
 _MOST_CELLS = 250
 _SHADES = 24
@@ -32,7 +36,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
 
     Args:
         rows: the metrics of a run; rows without `key`, or with NaN or Inf there, are passed over.
-        key: "accuracy" or "loss".
+        key: "accuracy", "loss", or "recall", whose steps are rounds.
 
     Returns:
         an `<svg>` element, or an empty string where no row has the figure.
@@ -43,7 +47,8 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     points = _thinned(points)
     steps, values = [point[0] for point in points], [point[1] for point in points]
     sentinel, variable = _SERIES[key]
-    show = percent if key == "accuracy" else significant
+    unit, share = ("round" if key == "recall" else "step"), key != "loss"
+    show = percent if share else significant
     ticks = epsilon_ticks(rows)
 
     def draw(figure: Figure) -> None:
@@ -56,43 +61,43 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
         axes.set_xlim(0, max(last, 1) * 1.03)
         low, high = min(values), max(values)
         margin = 0.12 * (high - low) or 0.05 * max(abs(high), 0.1)
-        ceiling = 1.0 if key == "accuracy" else math.inf
+        ceiling = 1.0 if share else math.inf
         axes.set_ylim(max(0.0, low - margin), min(ceiling, high + margin))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
         axes.yaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: f"{100 * value:.4g}%" if key == "accuracy" else f"{value:.4g}")
+            FuncFormatter(lambda value, _: f"{100 * value:.4g}%" if share else f"{value:.4g}")
         )
-        axes.grid(axis="y", color=_RULE, linewidth=0.8)
+        axes.grid(axis="y", color=RULE, linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.set_xlabel("steps", color=_MUTED, labelpad=4)
-        above = 9 if key == "loss" or values[-1] < sum(axes.get_ylim()) / 2 else -17
+        axes.set_xlabel(f"{unit}s", color=MUTED, labelpad=4)
+        above = 9 if not share or values[-1] < sum(axes.get_ylim()) / 2 else -17
         axes.annotate(
             show(values[-1]),
             (steps[-1], values[-1]),
             xytext=(0, above),
             textcoords="offset points",
             ha="right",
-            color=_INK,
+            color=INK,
             fontweight="bold",
         )
         if ticks:
             top = axes.twiny()
             top.set_xlim(*axes.get_xlim())
             top.set_xticks([step for step, _ in ticks], [text for _, text in ticks])
-            top.set_xlabel("epsilon spent", color=_MUTED, labelpad=7)
-            _calm(top)
-            top.tick_params(length=4, pad=3, color=_RULE)
+            top.set_xlabel("epsilon spent", color=MUTED, labelpad=7)
+            calm(top)
+            top.tick_params(length=4, pad=3, color=RULE)
             top.spines["top"].set_visible(True)
             top.spines["bottom"].set_visible(False)
-        _calm(axes)
+        calm(axes)
 
     alternative = (
-        f"Line: {key} on the test split, {show(values[0])} at step {steps[0]:,} and {show(values[-1])} at step "
-        f"{steps[-1]:,}, against steps{', with the epsilon spent on a second axis' if ticks else ''}."
+        f"Line: {key} on the test split, {show(values[0])} at {unit} {steps[0]:,} and {show(values[-1])} at {unit} "
+        f"{steps[-1]:,}, against {unit}s{', with the epsilon spent on a second axis' if ticks else ''}."
     )
-    return _svg(draw, name=key, height=_HEIGHT, alternative=alternative, colours={sentinel: variable})
+    return inline(draw, name=key, height=HEIGHT, alternative=alternative, colours={sentinel: variable})
 
 
 def epsilon_ticks(rows: Sequence[Mapping[str, Any]], most: int = 8) -> list[tuple[float, str]]:
@@ -160,16 +165,16 @@ def heat_map(confusion: Sequence[Sequence[int]]) -> str:
         axes.imshow(image, interpolation="none", extent=(0, classes, classes, 0), aspect="auto")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
-        axes.set_xlabel("predicted class, by its place in the list", color=_MUTED)
-        axes.set_ylabel("true class", color=_MUTED)
-        _calm(axes)
+        axes.set_xlabel("predicted class, by its place in the list", color=MUTED)
+        axes.set_ylabel("true class", color=MUTED)
+        calm(axes)
         for spine in axes.spines.values():
             spine.set_visible(True)
 
-    return _svg(
+    return inline(
         draw,
         name="confusion",
-        height=_WIDTH,
+        height=WIDTH,
         alternative=f"Heat map: for each of {classes:,} true classes, the share of its test images by predicted class.",
     )
 
@@ -185,15 +190,16 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return [points[round(index * stride)] for index in range(_MOST_POINTS)]
 
 
-def _calm(axes: Any) -> None:
-    axes.tick_params(labelcolor=_MUTED, length=0, pad=5)
+def calm(axes: Any) -> None:
+    """Muted labels, no ticks, no box but the line below."""
+    axes.tick_params(labelcolor=MUTED, length=0, pad=5)
     for side, spine in axes.spines.items():
-        spine.set_color(_RULE)
+        spine.set_color(RULE)
         spine.set_visible(side == "bottom")
     axes.patch.set_visible(False)
 
 
-def _svg(
+def inline(
     draw: Callable[[Figure], None],
     *,
     name: str,
@@ -201,6 +207,15 @@ def _svg(
     alternative: str,
     colours: Mapping[str, str] | None = None,
 ) -> str:
+    """What `draw` draws, as an `<svg>` element of a page.
+
+    Args:
+        draw: fills a figure of the page's width, in colours that stand for the page's variables.
+        name: of the plot, no two on a page alike.
+        height: in pixels.
+        alternative: the plot in words.
+        colours: which of the page's variables further colours stand for.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -216,7 +231,7 @@ def _svg(
         # A matplotlibrc of the reader's own must not change the bytes.
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(settings)
-        figure = Figure(figsize=(_WIDTH / 72, height / 72))
+        figure = Figure(figsize=(WIDTH / 72, height / 72))
         figure.patch.set_visible(False)
         draw(figure)
         written = io.StringIO()
@@ -240,5 +255,5 @@ def _inline(text: str, name: str, height: int, alternative: str, colours: Mappin
     for sentinel, variable in colours.items():
         body = body.replace(sentinel, variable)
     body = re.sub(r"\s*\n\s*", "\n", body)
-    opening = f'<svg class="plot" role="img" aria-label="{alternative}" viewBox="0 0 {_WIDTH} {height}">'
+    opening = f'<svg class="plot" role="img" aria-label="{alternative}" viewBox="0 0 {WIDTH} {height}">'
     return opening + body.strip()
