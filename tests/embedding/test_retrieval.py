@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.embedding import embed, nearest, recall_at_k, similarity
+from sfumato.embedding import nearest, recall_at_k, similarity
+from sfumato.embedding.retrieval import embed
 
 
 def sorted_all(queries, gallery, *, themselves):

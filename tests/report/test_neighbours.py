@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sfumato.report import Looked, Neighbour, neighbours
+from sfumato.report import Looked, Neighbour, neighbours, png
 
 
 def image(value, side=8, channels=1):
@@ -17,10 +17,10 @@ def image(value, side=8, channels=1):
 
 def row(name="a <b>", side=8, channels=1):
     found = [
-        Neighbour(image=image(2, side, channels), name=name, similarity=0.98765),
-        Neighbour(image=image(3, side, channels), name="c & d", similarity=0.9),
+        Neighbour(png=png(image(2, side, channels)), name=name, similarity=0.98765),
+        Neighbour(png=png(image(3, side, channels)), name="c & d", similarity=0.9),
     ]
-    return Looked(image=image(1, side, channels), name=name, found=found)
+    return Looked(png=png(image(1, side, channels)), name=name, found=found)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -122,7 +122,7 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
             )
     names = {name: {folder.name for folder in _subfolders(part)} for name, part in parts.items()}
     only = sorted(names["train"] ^ names["test"])
-    if only and declared.classes is None:
+    if only and declared.classes is None and not declared.open_set:
         holder, other = ("train", "test") if only[0] in names["train"] else ("test", "train")
         raise SfumatoError(
             f"class {only[0]!r} of folder {str(root)!r} is in {holder} and not in {other}",

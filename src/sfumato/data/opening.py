@@ -43,6 +43,7 @@ def open_source(
     zoom: float = 1.0,
     user_from: str | None = None,
     users: int | None = None,
+    open_set: bool = False,
     progress: OnProgress | None = None,
 ) -> Source:
     """Read a source, check every record, and say what was declared and what was read.
@@ -79,6 +80,8 @@ def open_source(
             expression that is looked for in each file's name, whose first group is the user (all that matches where it
             has none). Tables and archives say it in a column.
         users: the declared number of users of the training part.
+        open_set: whether each part may have classes of its own, and single images of some, as for embeddings, which are
+            tested on classes that training did not see.
         progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
             while they are read and then again while they are decoded and fingerprinted.
 
@@ -120,12 +123,13 @@ def open_source(
         test_fraction=TEST_FRACTION if test_fraction is None else _checks.fraction("test_fraction", test_fraction),
         zoom=Views(zoom=zoom).zoom,
         user_from=user_from,
+        open_set=open_set,
         progress=progress,
     )
     loaded = kind.load(argument, declared)
     in_files = isinstance(loaded.train, FileRecords)
     seen = loaded.train if loaded.larger is None else loaded.larger
-    _check_parts(loaded, spec)
+    _check_parts(loaded, spec, open_set=open_set)
     _check_groups(loaded, spec)
     material, pixels = _materials(owner_key, loaded.train, loaded.test)
     given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
@@ -235,15 +239,16 @@ def _check_groups(loaded: Parts, spec: str) -> None:
                     )
 
 
-def _check_parts(loaded: Parts, spec: str) -> None:
-    class_lists.check_counts(
-        loaded.train.labels,
-        loaded.test.labels,
-        loaded.classes,
-        where=repr(spec),
-        listed=loaded.classes_listed,
-        parted=loaded.parted,
-    )
+def _check_parts(loaded: Parts, spec: str, *, open_set: bool) -> None:
+    if not open_set:
+        class_lists.check_counts(
+            loaded.train.labels,
+            loaded.test.labels,
+            loaded.classes,
+            where=repr(spec),
+            listed=loaded.classes_listed,
+            parted=loaded.parted,
+        )
     for name, part in (("training", loaded.train), ("test", loaded.test)):
         if not len(part):
             raise SfumatoError(

@@ -120,6 +120,7 @@ class Declared:
         test_fraction: expected share of the records that a split by keyed hash puts aside.
         zoom: how much larger than `size` the training images are wanted as well; 1 for not.
         user_from: how a folder says whose image each one is: "folder", or a pattern that file names match.
+        open_set: whether each part may have classes of its own.
         progress: called with (files read, files in all).
     """
 
@@ -133,4 +134,5 @@ class Declared:
     test_fraction: float = TEST_FRACTION
     zoom: float = 1.0
     user_from: str | None = None
+    open_set: bool = False
     progress: OnProgress | None = None

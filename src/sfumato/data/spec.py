@@ -32,6 +32,7 @@ class SourceSpec:
     zoom: float | None = None
     user_from: str | None = None
     users: int | None = None
+    open_set: bool | None = None
     public: bool | None = None
 
     @property

@@ -2,6 +2,7 @@ from .central import WithHead as WithHead
 from .central import centrally_trained as centrally_trained
 from .clients import anew as anew
 from .clients import by_group as by_group
+from .experiment import EmbeddingExperiment as EmbeddingExperiment
 from .local import LocalSGD as LocalSGD
 from .local import LocalTraining as LocalTraining
 from .query import ClippedUpdates as ClippedUpdates
@@ -11,10 +12,10 @@ from .recall import Recall as Recall
 from .recall import check_disjoint as check_disjoint
 from .recall import recall_at_far as recall_at_far
 from .recall import roc as roc
-from .retrieval import embed as embed
 from .retrieval import nearest as nearest
 from .retrieval import recall_at_k as recall_at_k
 from .rounds import Rounds as Rounds
 from .rounds import server_gradient as server_gradient
+from .run import embed as embed
 from .similarity import similarity as similarity
 from .similarity import verify as verify

@@ -15,6 +15,7 @@ FORMAT = 2
 LONGEST_SPELLING = 1000
 LARGEST_SIDE = 16_384
 MOST_CHANNELS = 1024
+MOST_NUMBERS = 1 << 16
 REQUIRED = ("model", "classes", "channels", "size", "transform", "statement", "test_fraction")
 
 
@@ -79,4 +80,5 @@ _RIGHT = {
     "trained_on": _texts,
     "loss": lambda value: isinstance(value, str),
     "user_from": _spelling,
+    "embedding": _whole(MOST_NUMBERS),
 }

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from sfumato.privacy.statement import rounded_up
 from sfumato.report.classes import ClassScore, class_scores, confused_pairs, worst
 from sfumato.report.drawing import rendered
+from sfumato.report.embedding import EmbeddingEvaluation
 from sfumato.report.facts import Evaluation, Facts
 from sfumato.report.numbers import cell, percent, significant
 from sfumato.report.plots import curve, heat_map
@@ -55,7 +56,10 @@ def page(facts: Facts, *, public: bool = False) -> str:
         public_test=facts.public_test,
         promise=_promise(facts.statement),
         training=_training(facts.metrics),
-        result=_result(facts.evaluation, promised) if facts.evaluation and facts.evaluation.examples else None,
+        result=_result(facts.evaluation, promised)
+        if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples
+        else None,
+        embedding=facts.evaluation.presented() if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),
             ("Settings", "What the model and its training were.", _table(facts.settings)),
@@ -100,23 +104,26 @@ def _training(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     # Markup is safe here: plots.py draws from numbers and its own words, never from a name in the data.
     plots = [
         (heading, Markup(svg))
-        for heading, svg in (("Accuracy", curve(rows, "accuracy")), ("Loss", curve(rows, "loss")))
+        for heading, svg in ((name.capitalize(), curve(rows, name)) for name in ("accuracy", "recall", "loss"))
         if svg
     ]
     if not plots:
         return None
-    measured = [row for row in rows if row.get("accuracy") is not None or row.get("loss") is not None]
+    shares = [name for name in ("accuracy", "recall") if any(row.get(name) is not None for row in rows)]
+    figures = [*shares, *(["loss"] if any(row.get("loss") is not None for row in rows) else [])]
+    measured = [row for row in rows if any(row.get(name) is not None for name in figures)]
     stride = (len(measured) - 1) / (_MOST_ROWS - 1)
     shown = measured if stride <= 1 else [measured[round(index * stride)] for index in range(_MOST_ROWS)]
     return {
         "plots": plots,
-        "columns": ("step", "epsilon", "accuracy", "loss"),
+        "columns": ("step", "epsilon", *figures),
         "rows": [
             (
                 f"{int(row['step']):,}",
                 *(
                     "" if row.get(key) is None else show(float(row[key]))
-                    for key, show in (("epsilon", rounded_up), ("accuracy", percent), ("loss", significant))
+                    for key, show in [("epsilon", rounded_up), *((n, percent) for n in shares), ("loss", significant)]
+                    if key in ("epsilon", *figures)
                 ),
             )
             for row in shown

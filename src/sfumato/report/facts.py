@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError
+from sfumato.report.embedding import EmbeddingEvaluation
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _STATEMENT_KEYS = ("sentence", "plain", "not_covered", "epsilon", "delta")
@@ -99,7 +100,7 @@ class Facts:
     environment: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, Any]] = ()
-    evaluation: Evaluation | None = None
+    evaluation: Evaluation | EmbeddingEvaluation | None = None
     public_test: bool = False
 
     def __post_init__(self) -> None:

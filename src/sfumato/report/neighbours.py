@@ -9,10 +9,9 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from markupsafe import Markup
 
-from sfumato.report.drawing import png, rendered
+from sfumato.report.drawing import rendered
 from sfumato.report.numbers import significant
 
 _SMALL_IMAGE = 64
@@ -23,12 +22,12 @@ class Neighbour:
     """An image that was found.
 
     Args:
-        image: uint8 (H, W, 1 or 3).
+        png: the image as the bytes of a PNG file.
         name: of its class.
         similarity: to the image that was looked for, from 0 to 1.
     """
 
-    image: np.ndarray
+    png: bytes
     name: str
     similarity: float
 
@@ -38,12 +37,12 @@ class Looked:
     """An image that was looked for, and what was found.
 
     Args:
-        image: uint8 (H, W, 1 or 3).
+        png: the image as the bytes of a PNG file.
         name: of its class.
         found: by falling similarity.
     """
 
-    image: np.ndarray
+    png: bytes
     name: str
     found: Sequence[Neighbour]
 
@@ -63,13 +62,13 @@ def neighbours(rows: Sequence[Looked]) -> Markup:
             rows=[
                 {
                     "name": row.name,
-                    **_shown(row.image),
+                    **_shown(row.png),
                     "found": [
                         {
                             "name": found.name,
                             "same": found.name == row.name,
                             "similarity": significant(found.similarity),
-                            **_shown(found.image),
+                            **_shown(found.png),
                         }
                         for found in row.found
                     ],
@@ -80,6 +79,7 @@ def neighbours(rows: Sequence[Looked]) -> Markup:
     )
 
 
-def _shown(image: np.ndarray) -> dict[str, object]:
-    source = "data:image/png;base64," + base64.b64encode(png(image)).decode("ascii")
-    return {"source": source, "small": image.shape[1] <= _SMALL_IMAGE}
+def _shown(png: bytes) -> dict[str, object]:
+    source = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+    width = int.from_bytes(png[16:20], "big")  # in the header of every PNG file
+    return {"source": source, "small": width <= _SMALL_IMAGE}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -33,6 +33,7 @@ class Loaded:
         statement: what its training promised, as in statement.json.
         loss: the name of the loss that it was trained by, which says what its logits mean.
         features: of a head that was trained on a cache: the width and the digest of its backbone's features.
+        embedding: D, where the module gives embeddings (N, D) in place of logits; else None.
         test_fraction: the share of the test part, where the keyed hash split the records that it was trained on.
         user_from: by which rule the folder that it was trained on said whose image each one is; None for none.
     """
@@ -43,6 +44,7 @@ class Loaded:
     statement: Mapping[str, Any]
     loss: str = "softmax"
     features: Mapping[str, Any] | None = None
+    embedding: int | None = None
     test_fraction: float = TEST_FRACTION
     user_from: str | None = None
 
@@ -70,6 +72,19 @@ class Loaded:
             return self.module.on_features(), AsStored(width=contents.width)
         return self.module, AsStored(width=contents.width)
 
+    def embed(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
+        """Embeddings (N, D) of length 1, on the CPU, of one image or of several.
+
+        Two images show the same, as far as the model can tell, where 1 - |x - y|^2 / 4 is large.
+
+        Args:
+            images, batch: as for `predict`.
+        """
+        if self.embedding is None:
+            raise SfumatoError("the model is a classifier", "call predict")
+        found = torch.cat(list(self._outputs(images, batch)) or [torch.zeros(0, self.embedding)])
+        return torch.nn.functional.normalize(found, dim=1)
+
     def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.
 
@@ -81,14 +96,19 @@ class Loaded:
         Errors: `SfumatoError` for whatever is no image, such as an array that has its channels first, a fourth one, or
         another number of dimensions.
         """
+        if self.embedding is not None:
+            raise SfumatoError("the model gives embeddings", "call embed")
+        parts = [probabilities(part, self.loss) for part in self._outputs(images, batch)]
+        return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+
+    def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
+        """What the module gives, (n, ...), on the CPU, so many at a time."""
         listed: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(listed), batch):
-                inputs = torch.stack([self.transform.read(image) for image in listed[start : start + batch]])
-                parts.append(probabilities(self.module(inputs.to(device)), self.loss).cpu())
-        return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+        for start in range(0, len(listed), batch):
+            inputs = torch.stack([self.transform.read(image) for image in listed[start : start + batch]])
+            with torch.inference_mode():
+                yield self.module(inputs.to(device)).cpu()
 
 
 def _is_one(images: Picture | Sequence[Picture]) -> bool:
@@ -164,6 +184,7 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
         statement=about["statement"],
         loss=about.get("loss", "softmax"),
         features=about.get("features"),
+        embedding=about.get("embedding"),
         test_fraction=about["test_fraction"],
         user_from=about.get("user_from"),
     )
@@ -181,6 +202,11 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
             remedy="if you trust that code, name it: `model={0}`",
         )
 
+    if "embedding" in about:
+        spelling = named if named and about["model"] == "module" else trusted(about["model"])
+        return models.create_embedding(
+            spelling, channels=about["channels"], size=about["size"], dimension=about["embedding"]
+        )
     if features is None:
         spelling = named if named and about["model"] == "module" else trusted(about["model"])
         return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])

@@ -26,7 +26,7 @@ class AdaptiveStep(PrivateStep):
     """The same with C_t from step to step, and the count that it follows as one more coordinate of the release:
 
         y_t = ( sum_i d_i / C_t,  (z / sigma_b) sum_i (1[|d_i| <= C_t] - 1/2) )  +  z xi,   |d_i| <= C_t
-        C_t y_t / divisor is the gradient;   b = (sigma_b / z) y_t[count] / m + 1/2;   C_{t+1} = C_t exp(-eta (b - gamma))
+        the gradient is C_t y_t / divisor;  b = (sigma_b / z) y_t[count] / m + 1/2;  C_{t+1} = C_t exp(-eta (b - gamma))
 
     Args:
         plan: its clipping is a `Quantile`.

@@ -14,7 +14,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.data import AsStored, Source, Transform
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
-from sfumato.report import Evaluation, Facts, page
+from sfumato.report import EmbeddingEvaluation, Evaluation, Facts, page
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -142,8 +142,11 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
     )
 
 
-def _evaluation(run: RunDirectory) -> Evaluation | None:
-    return evaluate.from_dict(run.read_json(names.EVALUATION)) if (run / names.EVALUATION).exists() else None
+def _evaluation(run: RunDirectory) -> Evaluation | EmbeddingEvaluation | None:
+    if not (run / names.EVALUATION).exists():
+        return None
+    data = run.read_json(names.EVALUATION)
+    return EmbeddingEvaluation.from_dict(data) if "recall" in data else evaluate.from_dict(data)
 
 
 def plan_table(plan: PrivacyPlan) -> dict[str, Any]:

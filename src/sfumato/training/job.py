@@ -65,6 +65,20 @@ class Job:
         """Whether it is measured on the test split on its way."""
         return True
 
+    @property
+    def further(self) -> dict[str, Any]:
+        """What else decides the steps, by name: plain data that is recorded and pinned like the settings."""
+        return {}
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """What else a model file must say of itself."""
+        return {}
+
+    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the weights that go into the model file."""
+        return weights
+
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds of any run."""
         return {
@@ -75,6 +89,7 @@ class Job:
             "environment": pins.environment(),
             "transform": self.transform.to_dict(),
             "model": dict(self.functions),
+            **self.further,
         }
 
 
@@ -111,24 +126,9 @@ class PrivateJob(Job):
         """Whether it is measured on the test split on its way: a candidate is not."""
         return not self.candidate
 
-    @property
-    def further(self) -> dict[str, Any]:
-        """What else decides the sums, besides what every private run has: plain data by name, pinned like the settings."""
-        return {}
-
-    @property
-    def of_model(self) -> dict[str, Any]:
-        """What else a model file must say of itself."""
-        return {}
-
-    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those of the weights that go into the model file."""
-        return weights
-
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
         return super().record(run) | {
-            **self.further,
             "candidate": self.candidate,
             "clock": {} if self.clock is None else self.clock.to_dict(),
             "circumstances": self.circumstances.to_dict(),

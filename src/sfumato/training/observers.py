@@ -66,7 +66,8 @@ class Shown(Observer):
     def scored(self, row: Mapping[str, Any]) -> None:
         """Say how it stands."""
         spent = f"epsilon {row['epsilon']:.2f}, " if "epsilon" in row else ""
-        self.progress.advance(row["step"], f"{spent}test accuracy {row['accuracy']:.1%}")
+        figure = "accuracy" if "accuracy" in row else "recall"
+        self.progress.advance(row["step"], f"{spent}test {figure} {row[figure]:.1%}")
 
 
 class TensorBoard(Observer):

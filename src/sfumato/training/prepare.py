@@ -148,9 +148,14 @@ def check(job: PrivateJob) -> None:
             f"views is {views.count}, but all views of an image would be alike", "give shift, flip or zoom, or one view"
         )
     check_choices(job.module, job.settings, steps=job.plan.steps)
-    if not math.isfinite(job.plan.epsilon()):
+    check_epsilon(job.plan)
+
+
+def check_epsilon(plan: PrivacyPlan) -> None:
+    """Refuse a plan that promises nothing at its own delta."""
+    if not math.isfinite(plan.epsilon()):
         raise SfumatoError(
-            f"the plan's epsilon is infinite at delta {job.plan.delta!r}, below what the accountant resolves",
+            f"the plan's epsilon is infinite at delta {plan.delta!r}, below what the accountant resolves",
             "give a larger delta, such as 1e-8, or more noise",
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ from sfumato.training.building import build, transform_for
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
 from sfumato.training.experiment import settings_of
 from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
-from sfumato.training.loop import Outcome, take_steps
+from sfumato.training.kind import Kind
+from sfumato.training.loop import Measure, Outcome, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import origins
 from sfumato.training.prepare import choose_device, default_threads, own_threads
@@ -43,6 +44,7 @@ from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PublicSteps
 
 MICRO_BATCH = 256
+CLASSIFIER = Kind(steps=PublicSteps, scorer=Scorer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +53,19 @@ class PublicRun:
 
     directory: Path
     statement: NoPromise
-    accuracy: float
-    top5: float | None
+    figures: Mapping[str, Any] = field(repr=False)
     seconds: float
     steps: int
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the test split that a classifier names rightly."""
+        return self.figures["accuracy"]
+
+    @property
+    def top5(self) -> float | None:
+        """How often the right class is among the five likeliest; None with five classes or fewer."""
+        return self.figures["top5"]
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
@@ -154,6 +165,7 @@ def execute(
     job: PublicJob,
     directory: str | os.PathLike[str],
     *,
+    kind: Kind = CLASSIFIER,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> PublicRun:
@@ -178,7 +190,8 @@ def execute(
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
     checkpoint.require_run(run.identity)
     sweep(run.path)
-    steps, scorer = PublicSteps(job, DiceKey.load(run / names.DICE_KEY)), Scorer(job)
+    key, told = DiceKey.load(run / names.DICE_KEY), progress
+    steps, scorer = kind.steps(job, key, told), kind.scorer(job, told)
     looking_on = (Rows(run), Shown(progress, "training without privacy"), *observers)
     outcome = take_steps(job, run, steps, checkpoint, scorer=scorer, observers=looking_on)
     return _conclude(job, run, outcome, scorer)
@@ -192,9 +205,9 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
         raise SfumatoError(
             f"{run.path} holds a private run", "resume it with sfumato train, or give another `directory`"
         )
-    for part in ("data", "transform", "performance", "model", "origin", "environment"):
+    for part in ("data", "transform", "performance", "model", "origin", "environment", *job.further):
         remedy = "give what the run began with, or another `directory`"
-        pins.compare(part, recorded[part], present[part], remedy=remedy, where=str(run.path))
+        pins.compare(part, recorded.get(part, {}), present[part], remedy=remedy, where=str(run.path))
     pins.compare(
         "settings",
         {**recorded["settings"], "steps": recorded["steps"], "batch size": recorded["batch_size"]},
@@ -204,21 +217,21 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
     )
 
 
-def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Scorer) -> PublicRun:
+def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Measure) -> PublicRun:
     statement = job.statement
     result = scorer.evaluation(outcome.weights, outcome.outputs)
     run.write_json(names.EVALUATION, result)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
-    about = finish.model_metadata(job.settings, job.source, job.transform, statement.to_dict())
-    write(run / names.MODEL, to_bytes(finish.on_backbone(job.source, job.settings, outcome.weights), about))
+    about = finish.model_metadata(job.settings, job.source, job.transform, statement.to_dict(), **job.of_model)
+    weights = finish.on_backbone(job.source, job.settings, job.released(outcome.weights))
+    write(run / names.MODEL, to_bytes(weights, about))
     write(run / names.DONE, b"")
     run.clean()
     return PublicRun(
         directory=run.path,
         statement=statement,
-        accuracy=result["accuracy"],
-        top5=result["top5"],
+        figures=result,
         seconds=outcome.seconds,
         steps=job.steps,
     )

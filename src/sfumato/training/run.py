@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -21,7 +20,8 @@ from sfumato.runs.run import Run, read
 from sfumato.training import finish, resume
 from sfumato.training.experiment import experiment_of, refuse_budget, settings_of
 from sfumato.training.job import PrivateJob
-from sfumato.training.loop import Measure, Outcome, Steps, take_none, take_steps
+from sfumato.training.kind import Kind
+from sfumato.training.loop import Measure, Outcome, take_none, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import trained_on
 from sfumato.training.prepare import own_threads, prepare
@@ -29,20 +29,6 @@ from sfumato.training.progress import Progress, Silence
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PrivateSteps
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What a private run makes: which steps its job takes, and by what they are measured.
-
-    Args:
-        steps: of a job and the run key.
-        scorer: of a job.
-    """
-
-    steps: Callable[[Any, DiceKey, Progress], Steps]
-    scorer: Callable[[Any, Progress], Measure]
-
 
 CLASSIFIER = Kind(steps=PrivateSteps, scorer=Scorer)
 

@@ -42,7 +42,7 @@ class PrivateSteps:
 class PublicSteps:
     """The mean gradient of a piece of a shuffled epoch. No noise, and no promise: public data only."""
 
-    def __init__(self, job: PublicJob, key: DiceKey):
+    def __init__(self, job: PublicJob, key: DiceKey, progress: Progress | None = None):
         self._job, self._key = job, key
         self._records = job.source.shown(job.views)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}

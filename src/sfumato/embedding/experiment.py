@@ -1,0 +1,279 @@
+"""What a training of embeddings is asked for, from the command line, a recipe or Python alike."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato.training.experiment import Budget, Pair, left_out
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
+    from sfumato.embedding.local import LocalSGD
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.training.settings import Settings
+
+METHODS = ("fedemb", "fedavg", "central")
+GROUPINGS = ("random", "group", "fixed")
+LARGEST_SMALL_IMAGE = 32
+"""Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
+USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
+"""Of Xu et al. 2022 for EMNIST."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientChoices:
+    """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
+
+    method: str | None = left_out("fedemb|fedavg|central", "fedemb")
+    """fedemb: a head of its own in each client (Xu et al. 2022). fedavg: one head, summed and noised too. central:
+    without clients, clipping and noise, on public data alone."""
+    clients: int | None = left_out(by_default="an eighth of the users in a round")
+    """m, virtual clients in each round."""
+    grouping: str | None = left_out("random|group|fixed", "random")
+    """Who shares a client: anybody, by a secret draw in each round; users of one group; or fixed groups, one client
+    for each, which are drawn as wholes."""
+    per_user: int | None = left_out(by_default="all")
+    """G, the most records of each user that are kept."""
+    client_rate: float | None = left_out(by_default="0.005")
+    """Learning rate of the backbone in a client."""
+    client_momentum: float | None = left_out(by_default="0.9")
+    """Momentum in a client."""
+    head_scale: float | None = left_out(by_default="100")
+    """Learning rate of a client's head, in units of the backbone's."""
+    client_epochs: int | None = left_out(by_default="1")
+    """How often a client sees each of its records."""
+    client_batch_size: int | None = left_out(by_default="32")
+    """Records in a client's step."""
+    client_examples: int | None = left_out(by_default="2048")
+    """How many records a client sees at most, over all epochs."""
+    shuffle_buffer: int | None = left_out(by_default="all")
+    """How many of a client's records wait to be drawn from."""
+    client_loss: str | None = left_out("softmax|binary|triplet|triplet-hard", "softmax")
+    """softmax over the classes present, or a loss of pairs or triplets within a batch, without a head."""
+    reconstruction_steps: int | None = left_out(by_default="0")
+    """So many of a client's steps train its head alone, and the others the backbone alone."""
+    quantile: float | None = left_out(by_default="the norm is fixed")
+    """Let the clipping norm follow this quantile of the updates' norms."""
+    far: float | None = left_out(by_default="0.001")
+    """At which false accept rate recall is measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerChoices:
+    """The model, and what the server does with the sum of updates."""
+
+    model: str | None = left_out("NAME")
+    """lenet, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, timm:NAME, or package:function; its last layer gives the
+    embedding."""
+    dimension: int | None = left_out(by_default="128")
+    """D, of the embedding."""
+    pretrained: str | None = left_out("PATH", "")
+    """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
+    trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
+    """What is trained: all, norm, first, or patterns of parameter names."""
+    optimizer: str | None = left_out("NAME", "momentum")
+    """sgd, momentum, adam, adamw or lamb."""
+    learning_rate: float | None = left_out(by_default="0.02 for each round's mean update")
+    """Step size of the server."""
+    momentum: float | None = left_out(by_default="0.9")
+    """Heavy-ball coefficient, or the first beta of the Adam family."""
+    weight_decay: float | None = left_out(by_default="0")
+    """L2 coefficient."""
+    schedule: str | None = left_out("NAME", "constant")
+    """constant, cosine, linear or step."""
+    warmup: int | None = left_out(by_default="0")
+    """Rounds of linear warm-up."""
+    ema: float | None = left_out(by_default="0")
+    """Decay of the weights' moving average; 0 keeps the last weights."""
+
+
+class Decided(NamedTuple):
+    """A plan, the server's settings, the clients', and in lines for the reader why the rest is what it is."""
+
+    plan: PrivacyPlan
+    settings: Settings
+    clients: Clients
+    reasons: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clients:
+    """How the users of a round become a sum of updates. None of it changes epsilon, given the plan.
+
+    Args:
+        local: how each client trains.
+        count: m, which the sum is divided by.
+        grouping: "random", "group" or "fixed".
+        method: "fedemb" or "fedavg".
+        dimension: D.
+        far: at which false accept rate recall is measured.
+    """
+
+    local: LocalSGD
+    count: int
+    grouping: str = "random"
+    method: str = "fedemb"
+    dimension: int = 128
+    far: float = 1e-3
+
+    def __post_init__(self) -> None:
+        positive_integer("clients", self.count, remedy="give the number of virtual clients in a round")
+        one_of("grouping", self.grouping, GROUPINGS)
+        one_of("method", self.method, METHODS)
+        positive_integer("dimension", self.dimension)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Clients:
+        """The clients of a run's record."""
+        from sfumato.embedding.local import LocalSGD
+
+        return cls(**{**data, "local": LocalSGD(**data["local"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, Budget):
+    """A private training of embeddings as it is asked for; the promise is for users.
+
+    Of the budget, `batch_size` is the expected number of users in a round (of groups, where these are fixed), `steps`
+    the number of rounds, and `max_norm` bounds a client's update.
+    """
+
+    seed: int | None = None
+
+    def decide(self, source: Source) -> Decided:
+        """Plan, settings and clients for this source.
+
+        Errors: `SfumatoError` for what cannot be, before anything is spent.
+        """
+        from sfumato.privacy.statement import rounded_up
+
+        method = self.method or METHODS[0]
+        one_of("method", method, METHODS)
+        if method == "central":
+            raise SfumatoError("method central has no plan: it promises nothing", "train it by `central`")
+        plan, reasons = self._plan(source)
+        settings = self.settings(source)
+        if self.model is None:
+            reasons.append(f"by rule: model {settings.model} (for images of {source.size} pixels)")
+        grouped = self.grouping == "fixed"
+        counted = max(1, plan.expected_batch_size // (1 if grouped else USERS_PER_CLIENT))
+        if self.clients is None:
+            why = "one for each group" if grouped else f"{USERS_PER_CLIENT} users in each"
+            reasons.append(f"by rule: clients {counted} ({why})")
+        elif grouped and self.clients != counted:
+            raise SfumatoError(
+                f"clients {self.clients} and {counted} groups in a round are both given",
+                "leave clients out: a fixed group is a client",
+            )
+        clients = Clients(
+            local=self.local(),
+            count=counted if self.clients is None else self.clients,
+            grouping=self.grouping or GROUPINGS[0],
+            method=method,
+            dimension=128 if self.dimension is None else self.dimension,
+            far=1e-3 if self.far is None else self.far,
+        )
+        if self.noise_multiplier is not None:
+            reasons.append(
+                f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
+            )
+        return Decided(plan, settings, clients, reasons)
+
+    def local(self) -> LocalSGD:
+        """How a client trains."""
+        from sfumato.embedding.local import LocalSGD
+
+        given = {
+            "learning_rate": 0.005 if self.client_rate is None else self.client_rate,
+            "momentum": self.client_momentum,
+            "head_scale": self.head_scale,
+            "epochs": self.client_epochs,
+            "batch_size": self.client_batch_size,
+            "examples": 2048 if self.client_examples is None else self.client_examples,
+            "shuffle_buffer": self.shuffle_buffer,
+            "loss": self.client_loss,
+            "reconstruction_steps": self.reconstruction_steps,
+        }
+        known = {name: value for name, value in given.items() if value is not None}
+        return LocalSGD(**known, head="global" if self.method == "fedavg" else "local")
+
+    def settings(self, source: Source) -> Settings:
+        """Of model and server."""
+        from sfumato.training.settings import Settings
+
+        by_rule = {
+            "model": "lenet" if source.size <= LARGEST_SMALL_IMAGE else "mobilenet-v2",
+            "learning_rate": 0.02,
+            "ema": 0.0,
+        }
+        names = {one.name for one in fields(Settings)}
+        given = {name: value for name, value in asdict(self).items() if name in names and value is not None}
+        return Settings(**{**by_rule, **given})
+
+    def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
+        from sfumato.privacy import PrivacyPlan, Quantile, User
+        from sfumato.privacy.plan import default_delta
+        from sfumato.training import defaults
+
+        users, grouped = source.users, self.grouping == "fixed"
+        if users is None:
+            raise SfumatoError(
+                "embeddings are trained with a promise for users, and the source does not say whose its records are",
+                "give a table with the column user, an archive with users_train, or a folder with `user_from`",
+            )
+        population = groups_of(source) if grouped else users
+        reasons: list[str] = []
+        given = {"epsilon": self.epsilon, "noise": self.noise_multiplier, "steps": self.steps, "batch": self.batch_size}
+        if given["epsilon"] is None and given["noise"] is None:
+            given["epsilon"] = defaults.EPSILON
+        if given["steps"] is None and None in (given["epsilon"], given["noise"]):
+            given["steps"] = ROUNDS
+            reasons.append(f"by rule: steps {ROUNDS} (rounds, as in Xu et al. 2022 for EMNIST)")
+        if given["batch"] is None:
+            given["batch"] = max(1, min(USERS_PER_ROUND, population // 4))
+            what = "groups" if grouped else "users"
+            reasons.append(
+                f"by rule: batch size {given['batch']} ({what} in a round: {USERS_PER_ROUND}, a quarter at most)"
+            )
+        momentum = 0.9 if self.momentum is None else self.momentum
+        heavy_ball = self.optimizer in (None, "momentum")
+        request = self.request(
+            population, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
+        )
+        unit = User(drawn="clients", at_most=self.per_user, users=users if grouped else None, grouped=grouped)
+        norm = 1.0 if self.max_norm is None else self.max_norm
+        m = self.clients or max(1, given["batch"] // (1 if grouped else USERS_PER_CLIENT))
+        adaptive = (
+            None if self.quantile is None else Quantile(max_norm=norm, quantile=self.quantile, count_noise=m / 20)
+        )
+        plan = PrivacyPlan.calibrate(
+            examples=population,
+            delta=default_delta(users) if self.delta is None else self.delta,
+            batch_size=given["batch"],
+            steps=given["steps"],
+            noise_multiplier=given["noise"],
+            epsilon=given["epsilon"],
+            max_norm=norm if adaptive is None else None,
+            clipping=adaptive,
+            unit=unit,
+            **request._asdict(),
+        )
+        return plan, reasons
+
+
+def groups_of(source: Source) -> int:
+    """How many groups of users the training part has."""
+    import numpy as np
+
+    if source.train.groups is None:
+        raise SfumatoError(
+            "grouping is by groups, and the source does not say which group each user belongs to",
+            "give a table with the column group, or an archive with groups_train; or take random grouping",
+        )
+    return len(np.unique(source.train.groups))

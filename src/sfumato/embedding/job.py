@@ -1,0 +1,187 @@
+"""A private training of embeddings that is to be: everything decided and checked, nothing spent."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfumato import models
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.data import Source, by_user
+from sfumato.embedding.central import WithHead
+from sfumato.embedding.experiment import Clients
+from sfumato.embedding.local import LocalTraining
+from sfumato.embedding.query import ClippedUpdates
+from sfumato.privacy import PrivacyPlan, User
+from sfumato.randomness import DiceKey
+from sfumato.runs import pins
+from sfumato.runs.public_records import refuse_trained_on
+from sfumato.training.building import transform_for
+from sfumato.training.descent import check_choices
+from sfumato.training.job import PrivateJob
+from sfumato.training.origins import trained_on
+from sfumato.training.prepare import check_epsilon, choose_device, circumstances, default_threads
+from sfumato.training.settings import Performance, Settings
+
+KIND = "embedding"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingJob(PrivateJob):
+    """A private training of embeddings that is to be.
+
+    Args:
+        clients: how the users of a round become a sum of updates.
+    """
+
+    clients: Clients
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """How clients are made and train."""
+        return {KIND: self.clients.to_dict()}
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """How long an embedding is."""
+        return {"embedding": self.clients.dimension}
+
+    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the backbone: a head over classes is not released."""
+        if self.clients.method == "fedemb":
+            return weights
+        inside = "backbone."
+        return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
+
+
+def prepare(
+    source: Source,
+    plan: PrivacyPlan,
+    settings: Settings,
+    clients: Clients,
+    *,
+    model: nn.Module | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    recorded: Performance | None = None,
+    key: DiceKey | None = None,
+    request: Mapping[str, Any] | None = None,
+) -> EmbeddingJob:
+    """Everything up to the first round.
+
+    Args:
+        source, plan, settings, clients: the run's choices.
+        model: a module of the caller's own in place of `settings.model`, copied: images (N, C, H, W) to (N, D).
+        device, threads, recorded, key, request: as for `sfumato.training.prepare`.
+
+    Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
+    """
+    if source.cache is not None:
+        raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
+    unit = plan.unit
+    if not isinstance(unit, User) or unit.drawn != "clients":
+        raise SfumatoError(f"the plan's unit is {unit}", 'give a plan whose unit is User(drawn="clients")')
+    if source.users is None or plan.users != source.users:
+        raise SfumatoError(
+            f"the plan is for {plan.users} users, the source has {source.users} declared or counted",
+            "calibrate the plan with the source's number of users, or declare the same number",
+        )
+    refuse_trained_on(source, trained_on(source, settings))
+    device = choose_device(device or (recorded.device if recorded else None))
+    threads = threads or (recorded.threads if recorded else default_threads())
+    torch.set_num_threads(positive_integer("threads", threads))
+    seeded = key is None and settings.seed is not None
+    if key is None:
+        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
+    module = build(source, settings, clients, key, model)
+    functions = {"function": pins.model_digest(module, source.shape)}
+    if seeded:
+        key = _seeded(module, functions, source, plan, settings, clients)
+    module.to(device)
+    check_choices(module, settings, steps=plan.steps)
+    check_epsilon(plan)
+    local = LocalTraining(module, clients.local)
+    facts = circumstances(source, plan, settings, key, search=None, behind=())
+    return EmbeddingJob(
+        module=module,
+        gradient=ClippedUpdates(local=local, max_norm=plan.max_norm),  # type: ignore[arg-type]
+        source=source,
+        plan=plan,
+        steps=plan.steps,
+        settings=settings,
+        performance=Performance(device=device, threads=threads, micro_batch=clients.local.batch_size),
+        transform=transform_for(module, source, settings),
+        circumstances=facts,
+        key=key,
+        input_shape=source.shape,
+        functions=functions,
+        request=request or {},
+        clients=clients,
+    )
+
+
+def build(
+    source: Source, settings: Settings, clients: Clients, key: DiceKey, model: nn.Module | None = None
+) -> nn.Module:
+    """The model with its initial weights, which are public: a backbone, with a head over all classes for fedavg."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key.seed("initial weights", 0))
+        backbone = (
+            models.create_embedding(
+                settings.model,
+                channels=source.channels,
+                size=source.size,
+                dimension=clients.dimension,
+                pretrained=settings.pretrained,
+                head=settings.head,
+            )
+            if model is None
+            else copy.deepcopy(model).cpu()
+        )
+    backbone.train()
+    if settings.trainable:
+        models.select(backbone, settings.trainable)
+    if clients.method == "fedemb":
+        return backbone
+    head = key.generator("initial head", 0)
+    return WithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
+
+
+def _seeded(
+    module: nn.Module,
+    functions: Mapping[str, str],
+    source: Source,
+    plan: PrivacyPlan,
+    settings: Settings,
+    clients: Clients,
+) -> DiceKey:
+    """The run key of a run with a seed: of its own wherever anything differs that sums depend on."""
+    weights = pins.weights_digest(module.state_dict())
+    parts = (plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict())
+    return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
+
+
+def groups_by_user(source: Source) -> np.ndarray:
+    """The name of each user's own group, text (users,).
+
+    Errors: `SfumatoError` where nobody knows, or where a user's records name two.
+    """
+    users, names = by_user(source.train)
+    if source.train.groups is None:
+        raise SfumatoError(
+            "grouping is by groups, and the source does not say which group each user belongs to",
+            "give a table with the column group, or an archive with groups_train; or take random grouping",
+        )
+    _, first = np.unique(users, return_index=True)
+    own = source.train.groups[first]
+    if not np.array_equal(own[users], source.train.groups):
+        odd = names[users[np.flatnonzero(own[users] != source.train.groups)[0]]]
+        raise SfumatoError("the records of one user name two groups", f"give each user one group (user {odd!r})")
+    return own

@@ -1,0 +1,150 @@
+"""Training embeddings from Python, and a run's job from its own record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Source, SourceSpec, capped, open_source
+from sfumato.embedding.central_job import prepare as prepare_central
+from sfumato.embedding.experiment import Clients, EmbeddingExperiment
+from sfumato.embedding.job import KIND, EmbeddingJob, prepare
+from sfumato.embedding.steps import CENTRAL, EMBEDDING
+from sfumato.privacy import PrivacyPlan, User
+from sfumato.randomness import owner_key
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.run import Run
+from sfumato.training import public
+from sfumato.training.experiment import of_fields
+from sfumato.training.observers import Observer
+from sfumato.training.prepare import own_threads
+from sfumato.training.progress import Progress, Silence
+from sfumato.training.public import PublicRun
+from sfumato.training.run import execute, recorded_key, recorded_performance, refuse_finished
+from sfumato.training.settings import Settings
+
+
+@own_threads()
+def embed(
+    source: str | Source,
+    *,
+    directory: str | os.PathLike[str],
+    model: str | nn.Module | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
+    **choices: Any,
+) -> Run | PublicRun:
+    """Train an image embedding privately, with a promise for each user; an unfinished run in `directory` is resumed.
+
+    Args:
+        source: a spelling such as "npz:faces.npz", or an opened `Source`; it must say whose record each one is.
+        directory: the run directory.
+        model: a name, a module of one's own (images (N, C, H, W) to embeddings (N, D), copied), or None for the rule's.
+        device, threads: performance; they don't change the promise.
+        progress: where to report to.
+        observers: who else looks on.
+        choices: fields of `EmbeddingExperiment`; whatever is left out follows its rules. With `method="central"` the
+            training is without privacy, on public data alone.
+
+    **Guarantee.** The released backbone has the plan's (epsilon, delta) for each single user, with all of their records
+    that are kept, with the exceptions that `run.statement.not_covered` lists: see `ClippedUpdates` and `PrivacyPlan`.
+
+    Errors: `SfumatoError`, before anything is spent, for whatever is refused.
+    """
+    named = model if isinstance(model, str) or model is None else "module"
+    experiment = of_fields(EmbeddingExperiment, {"model": named, **choices})
+    run, progress, request = RunDirectory(directory), progress or Silence(), {}
+    if isinstance(source, str):
+        spec = SourceSpec(spec=source, open_set=True)
+        source, request = spec.open(owner_key()), {"source": spec.record()}
+        source = kept(source, experiment.per_user)
+    own = model if isinstance(model, nn.Module) else None
+    return begin(
+        experiment,
+        source,
+        run,
+        model=own,
+        device=device,
+        threads=threads,
+        progress=progress,
+        observers=observers,
+        request=request,
+    )
+
+
+def begin(
+    experiment: EmbeddingExperiment,
+    source: Source,
+    run: RunDirectory,
+    *,
+    model: nn.Module | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    progress: Progress,
+    observers: Sequence[Observer] = (),
+    request: dict[str, Any] | None = None,
+) -> Run | PublicRun:
+    """Train as it is asked for, in this directory."""
+    performance = {"device": device, "threads": threads, "request": request}
+    performance |= {"recorded": recorded_performance(run), "key": recorded_key(run)}
+    if experiment.method == "central":
+        job = prepare_central(source, experiment, model=model, **performance)
+        return public.execute(job, run.path, kind=CENTRAL, progress=progress, observers=observers)
+    job, reasons = job_of(experiment, source, model=model, **performance)
+    if not run.exists:
+        for line in reasons:
+            progress.report(line)
+    return execute(job, run, kind=EMBEDDING, progress=progress, observers=observers)
+
+
+def job_of(
+    experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, **performance: Any
+) -> tuple[EmbeddingJob, list[str]]:
+    """Everything up to the first round, and why what was left out is what it is."""
+    plan, settings, clients, reasons = experiment.decide(source)
+    return prepare(source, plan, settings, clients, model=model, **performance), reasons
+
+
+def kept(source: Source, per_user: int | None) -> Source:
+    """The source with at most so many records of each user."""
+    return source if per_user is None else capped(source, owner_key(), per_user)
+
+
+def recorded_job(path: str) -> tuple[EmbeddingJob, RunDirectory]:
+    """The job of an unfinished run from its own record."""
+    run = RunDirectory(path)
+    run.require()
+    record = run.read_json(names.SETTINGS)
+    if not is_embedding(run):
+        raise SfumatoError(f"{path} holds no private training of embeddings", f"resume it with sfumato train {path}")
+    refuse_finished(run)
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    assert isinstance(plan.unit, User)
+    settings, request = Settings.from_dict(record["settings"]), record["request"]
+    if "source" not in request or settings.model == "module":
+        raise SfumatoError(
+            f"the run in {path} was begun from Python with objects that only its own code can build",
+            "run that code again; it resumes the run",
+        )
+    job = prepare(
+        kept(open_source(**request["source"], owner_key=owner_key()), plan.unit.at_most),
+        plan,
+        settings,
+        Clients.from_dict(record[KIND]),
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request=request,
+    )
+    return job, run
+
+
+def is_embedding(run: RunDirectory) -> bool:
+    """Whether a run directory holds a private training of embeddings."""
+    return run.exists and KIND in run.read_json(names.SETTINGS) and not public.is_public(run)

@@ -1,0 +1,184 @@
+"""A round as a step of the only loop: users by the plan, their virtual clients, the private step; and its measure."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato.data import by_user
+from sfumato.embedding import retrieval
+from sfumato.embedding.central import WithHead
+from sfumato.embedding.central_job import CentralJob
+from sfumato.embedding.clients import Assign, anew, by_group
+from sfumato.embedding.job import EmbeddingJob, groups_by_user
+from sfumato.embedding.recall import recall_at_far, roc
+from sfumato.embedding.rounds import Rounds
+from sfumato.privacy import Quantile
+from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
+from sfumato.report import png
+from sfumato.training.adaptive import AdaptiveStep
+from sfumato.training.progress import Progress
+from sfumato.training.run import Kind
+from sfumato.training.step import PrivateStep
+from sfumato.training.steps import PublicSteps
+
+BATCH = 256
+SAMPLED = 4096
+"""On so many images of the test part, at most, recall is measured on the way; at the end on all."""
+MINIBATCH = 32
+QUERIES, NEIGHBOURS = 8, 6
+
+
+class EmbeddingSteps:
+    """Users by the plan, their virtual clients, and the private step.
+
+    **Guarantee.** Users (or fixed groups of them) take part by the plan's own rule, each by a number that says nothing
+    of the others; which client a user belongs to is a function of the run key and of that user alone (`clients`).
+    """
+
+    def __init__(self, job: EmbeddingJob, key: DiceKey, progress: Progress | None = None):
+        plan, source, self._job = job.plan, job.source, job
+        users, names = by_user(source.train)
+        adaptive = isinstance(plan.clipping, Quantile)
+        noise = Noise(plan.mechanism, max_norm=1.0 if adaptive else plan.max_norm, key=key)
+        kind = AdaptiveStep if adaptive else PrivateStep
+        self._step = kind(plan=plan, gradient=job.gradient, noise=noise, divisor=job.clients.count)
+        self._group: np.ndarray | None = None
+        assign: Assign
+        if job.clients.grouping == "random":
+            assign = anew(key, len(names), clients=job.clients.count)
+        elif job.clients.grouping == "group":
+            assign = by_group(key, groups_by_user(source), clients=job.clients.count)
+        else:
+            _, group = np.unique(groups_by_user(source), return_inverse=True)
+            self._group = group
+            assign = lambda step: group  # noqa: E731 - a fixed group is a client
+        drawn_from = len(names) if self._group is None else int(self._group.max()) + 1
+        self._sampler = Sampler(plan, key, records=drawn_from)
+        self._rounds = Rounds(key=key, assign=assign, users=users, labels=source.train.labels, inputs=self._inputs)
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """What the server descends along in this round, and the noise's next state."""
+        drawn = self._sampler.draw(step)
+        users = drawn if self._group is None else np.flatnonzero(np.isin(self._group, drawn))
+        return self._step(step, self._rounds.micro_batches(step, users), state)
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """What so many rounds have spent, where the theorem says so of fewer than all; else None."""
+        plan = self._job.plan
+        known = plan.theorem.by_prefix or step == plan.steps
+        return {"epsilon": plan.epsilon(steps=step) if known else None}
+
+    def _inputs(self, records: np.ndarray) -> Tensor:
+        job = self._job
+        return job.transform(torch.from_numpy(job.source.train.take(records)).to(job.device))
+
+
+class EmbeddingScorer:
+    """Recall at a false accept rate on the test part: on the way on some of its users, at the end on all.
+
+    Args:
+        job: the run.
+        progress: where to report to.
+    """
+
+    figure = "recall"
+
+    def __init__(self, job: EmbeddingJob | CentralJob, progress: Progress | None = None):
+        self._job, self._shown = job, copy.deepcopy(job.module)
+        self._rows = _some(job.source.test.users, job.source.test.labels)
+
+    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Embeddings (n, D) of some test images, of length 1, on the CPU."""
+        return self._embedded(weights, self._rows)
+
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """Recall among those images."""
+        labels = self._job.source.test.labels[self._rows]
+        return {"recall": recall_at_far(outputs, labels, [self._job.clients.far]).points[0].recall}
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
+        """Recall among all pairs, by minibatch, the curve over false accept rates, and the nearest of some images."""
+        source, far = self._job.source, self._job.clients.far
+        every = np.arange(len(source.test))
+        embeddings = self._embedded(weights, every)
+        return evaluation(embeddings, source.test, source.classes, far=far)
+
+    def _embedded(self, weights: Mapping[str, Tensor], rows: np.ndarray) -> Tensor:
+        job = self._job
+        self._shown.load_state_dict(weights)
+        backbone = self._shown.backbone if isinstance(self._shown, WithHead) else self._shown
+        pieces = np.array_split(rows, max(1, -(-len(rows) // BATCH)))
+        images = (job.transform(torch.from_numpy(job.source.test.take(piece)).to(job.device)) for piece in pieces)
+        return retrieval.embed(backbone, images)  # type: ignore[arg-type]
+
+
+EMBEDDING = Kind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
+CENTRAL = Kind(steps=PublicSteps, scorer=EmbeddingScorer)
+
+
+def evaluation(embeddings: Tensor, records: Any, classes: tuple[str, ...], *, far: float) -> dict[str, Any]:
+    """What embeddings (N, D) of records are worth, JSON-ready; without noise."""
+    labels = records.labels
+    whole, curve = recall_at_far(embeddings, labels, [far]), roc(embeddings, labels)
+    shuffled = np.random.default_rng(0).permutation(len(labels))
+    batchwise: float | None = None  # where no two images of one class meet in a minibatch
+    with contextlib.suppress(SfumatoError):
+        mixed = embeddings[torch.from_numpy(shuffled)], labels[shuffled]
+        batchwise = recall_at_far(*mixed, [far], minibatch=MINIBATCH).points[0].recall
+    point = whole.points[0]
+    return {
+        "recall": point.recall,
+        "far": far,
+        "threshold": point.threshold,
+        "recall_by_minibatch": batchwise,
+        "images": whole.images,
+        "pairs_of_one_class": whole.same,
+        "pairs_of_two_classes": whole.different,
+        "curve": [[one.at_far, one.recall] for one in curve.points],
+        "retrieval": {str(k): share for k, share in retrieval.recall_at_k(embeddings, labels, (1, 5)).items()},
+        "neighbours": _neighbours(embeddings, records, classes),
+    }
+
+
+def _neighbours(embeddings: Tensor, records: Any, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Some images with those that are nearest to them, as PNG files in base64."""
+    count = min(NEIGHBOURS, len(embeddings) - 1)
+    asked = np.linspace(0, len(embeddings) - 1, min(QUERIES, len(embeddings))).astype(int)
+    places, similar = retrieval.nearest(embeddings, k=count)
+
+    def shown(place: int) -> dict[str, Any]:
+        image = records.take(np.array([place]))[0]
+        return {"png": base64.b64encode(png(image)).decode("ascii"), "class": classes[int(records.labels[place])]}
+
+    return [
+        {
+            "query": shown(int(query)),
+            "nearest": [
+                shown(int(place)) | {"similarity": float(value)}
+                for place, value in zip(places[query], similar[query], strict=True)
+            ],
+        }
+        for query in asked
+    ]
+
+
+def _some(users: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
+    """Rows of whole users, by their names' order in a fixed shuffle, so many that there are at most `SAMPLED`."""
+    if len(labels) <= SAMPLED:
+        return np.arange(len(labels))
+    shuffled = np.random.default_rng(0)
+    if users is None:
+        return np.sort(shuffled.choice(len(labels), SAMPLED, replace=False))
+    _, numbers, counts = np.unique(users, return_inverse=True, return_counts=True)
+    order = shuffled.permutation(len(counts))
+    kept = order[np.cumsum(counts[order]) <= SAMPLED]
+    return np.flatnonzero(np.isin(numbers, kept))
