@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, DiceKey, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, Sampler, SfumatoError
 from sfumato.gradients.grid import MOST_EXAMPLES, STEP
-from sfumato.privacy import Fixed
+from sfumato.privacy import Fixed, Quantile, User
 from sfumato.randomness import NoiseState
 from sfumato.training.step import descend
 
@@ -134,6 +134,39 @@ def test_a_gradient_of_another_sensitivity_than_the_theorem_s_is_refused():
     noise = Noise(PLAN.mechanism, max_norm=0.6, key=DiceKey.from_seed(0))
     with pytest.raises(SfumatoError, match=r"one example moves the gradient's sum by up to 0\.6"):
         PrivateStep(plan=PLAN, gradient=twice, noise=noise)
+
+
+def test_vectors_of_what_the_plan_s_unit_is_not_are_refused():
+    by_users = replace(PLAN, unit=User(drawn="users"))
+    with pytest.raises(SfumatoError, match="the gradient sums over examples, but the plan's unit is User") as error:
+        step_of(by_users)
+    assert "needs a sum over users" in error.value.problem
+    step_of(replace(PLAN, unit=User(drawn="examples", at_most=3, users=100)))
+
+
+def test_a_sum_over_clients_moves_by_twice_the_norm_and_its_noise_is_in_norms():
+    class Clients(ClippedGradient):
+        sums_over = "clients"
+
+        def sensitivity(self, adjacency):
+            return 2 * super().sensitivity(adjacency)
+
+    plan = replace(PLAN, unit=User(drawn="clients"))
+    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=DiceKey.from_seed(0))
+    step = PrivateStep(plan=plan, gradient=Clients(model(), functional.cross_entropy, max_norm=0.3), noise=noise)
+    assert np.array_equal(flat(step(0, [])), flat(step_of()(0, [])))
+    assert plan.epsilon() == PLAN.with_noise(0.75).epsilon()
+
+    class Once(ClippedGradient):
+        sums_over = "clients"
+
+    with pytest.raises(SfumatoError, match=r"one user moves the gradient's sum by up to 0\.3, .* about 2\.0 times"):
+        PrivateStep(plan=plan, gradient=Once(model(), functional.cross_entropy, max_norm=0.3), noise=noise)
+
+
+def test_a_norm_that_is_to_follow_a_quantile_is_refused_where_it_would_stay():
+    with pytest.raises(SfumatoError, match="this step has one for the whole run"):
+        step_of(replace(PLAN, clipping=Quantile(max_norm=0.3, count_noise=1.0)))
 
 
 def test_larger_batches_than_a_sum_holds_are_refused():

@@ -56,12 +56,13 @@ def wording(plan: PrivacyPlan) -> Wording:
 
 def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
     images = "all of their images" if unit.at_most is None else f"up to {unit.at_most} images"
+    images = "one image" if unit.at_most == 1 else images
     count = f"{plan.units} persons"
     if unit.users is not None:
         count = f"{plan.population} {'groups' if unit.grouped else 'examples'} of {count}"
     kept = "All images of a person count"
     if unit.at_most is not None:
-        kept = f"Of a person with more than {unit.at_most} images the others were not used"
+        kept = f"Of a person who has more than {images.removeprefix('up to ')} the others were not used"
     plain = [
         f"The promise is per person, for all that the data hold of that person under one name. {kept}.",
     ]

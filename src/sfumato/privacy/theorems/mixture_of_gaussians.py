@@ -112,29 +112,29 @@ def distribution_of_one(sigma: float, probability: float, records: int, width: f
     """
     import numpy as np
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-    from scipy.special import ndtr
+    from scipy.special import log_ndtr, logsumexp
 
     counts, masses, lost = _weights(records, probability)
     curve = _curve(sigma, probability, records)
 
     def grid(least: float, most: float) -> tuple[int, int, Any]:
-        low, high = math.ceil(least / width), math.floor(most / width)
+        low, high = math.floor(least / width), math.ceil(most / width)
         return low, high, width * np.arange(low, high + 1)
 
-    def among_all(points: Any, sign: float) -> Any:
-        """The mixture's mass above (sign 1) or below (sign -1) each point."""
-        return sum(mass * ndtr(sign * (count - points) / sigma) for count, mass in zip(counts, masses, strict=True))
+    def log_mixture(points: Any, sign: float) -> Any:
+        """The logarithm of the mixture's mass above (sign 1) or below (sign -1) each point."""
+        return logsumexp(log_ndtr(sign * np.subtract.outer(counts, points) / sigma), axis=0, b=masses[:, None])
 
     # The hockey-stick divergence is that of the outcomes where the loss is above epsilon: those above a point with the
-    # user's records, below one without.
+    # user's records, below one without. Outcomes beyond the curve have at most the negligible mass that is added.
     low, high, epsilons = grid(curve.losses[0], curve.losses[-1])
     points = curve.points_of(epsilons)
-    removed = among_all(points, 1) - np.exp(epsilons) * ndtr(-points / sigma) + lost
+    removed = np.exp(log_mixture(points, 1)) - np.exp(epsilons + log_ndtr(-points / sigma)) + lost + NEGLIGIBLE
     remove = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(removed, 0, 1))
 
     low, high, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0])
     points = curve.points_of(-epsilons)
-    added = ndtr(points / sigma) - np.exp(epsilons) * among_all(points, -1)
+    added = np.exp(log_ndtr(points / sigma)) - np.exp(epsilons + log_mixture(points, -1)) + NEGLIGIBLE
     add = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(added, 0, 1))
     return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
 

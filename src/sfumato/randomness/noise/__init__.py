@@ -59,8 +59,8 @@ class Noise:
     the mechanism's matrix over the steps (the identity for `Gaussian`; for `Tree` the prefix sums' noise, N_t -
     N_{t-1}), z ~ N(0, 1) independent across steps, parameters and coordinates, drawn in float64 from a 256-bit key.
     What is remembered from step to step is noise alone, never the sum, in float64: its rounding is as if z had been
-    drawn a few parts in 2^53 differently, and does not grow over the steps. Noise and sum are rounded once, to
-    float32, together. A replayed step has the same noise; two steps never share any z.
+    drawn a few parts in 2^53 differently, and does not grow over the steps. Noise and sum are rounded once, to float32,
+    together. A replayed step has the same noise; two steps never share any z.
     """
 
     def __init__(self, mechanism: Mechanism, *, max_norm: float, key: DiceKey):
