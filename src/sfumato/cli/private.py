@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sfumato.cli.choices import TrainingChoices
 from sfumato.cli.options import Epsilon, Examples, WholeByRule, shown
-from sfumato.training.experiment import Budget, Experiment, Pair
+from sfumato.training.experiment import Budget, Experiment, Pair, Units
 
 if TYPE_CHECKING:
     from sfumato.search import Trial
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @shown
 @dataclass(frozen=True, kw_only=True)
-class PrivateChoices(Pair, Budget, TrainingChoices):
+class PrivateChoices(Units, Pair, Budget, TrainingChoices):
     """Options of a verb that trains privately."""
 
     epsilon: Epsilon = None
     """The privacy budget, or in sfumato train several of them, with commas: a run for each."""
     examples: Examples = None
-    """N, declared: then the statement need not name it as read from the data."""
+    """N, declared: then the statement need not name it as read from the data. For users, of those that are kept."""
     private: bool = False
     """The data are private, although the source is a published one."""
     micro_batch: WholeByRule = None

@@ -43,6 +43,7 @@ def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | No
         examples=int(kept.sum()) if examples is None else positive_integer("examples", examples),
         read=read if examples is None else tuple(fact for fact in source.read if fact != "examples"),
         fingerprint=hmac.digest(owner_key, f"{source.fingerprint} at most {at_most}".encode(), "sha256").hex(),
+        at_most=at_most,
     )
 
 

@@ -66,6 +66,7 @@ class Source:
             record each one is.
         users_read: whether that number was counted in the data rather than declared.
         user_from: by which rule a folder said whose image each one is; None for others.
+        at_most: how many training records of each user were kept at most (`capped`); None for all of them.
     """
 
     kind: str
@@ -93,6 +94,7 @@ class Source:
     users: int | None = None
     users_read: bool = False
     user_from: str | None = None
+    at_most: int | None = None
 
     def __post_init__(self) -> None:
         if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):

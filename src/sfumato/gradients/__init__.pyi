@@ -5,4 +5,5 @@ from .alone import same_throughout as same_throughout
 from .clipped import ClippedGradient as ClippedGradient
 from .explain import Explanation as Explanation
 from .grid import GridSum as GridSum
+from .of_users import UserGradient as UserGradient
 from .sums import ClippedSum as ClippedSum

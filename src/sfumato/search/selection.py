@@ -143,6 +143,11 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
             "choose them beforehand, with sfumato tradeoff",
         )
     spaces.check(space, spaces.VARIED)
+    if experiment.unit not in (None, "example"):
+        raise SfumatoError(
+            f"a private selection promises for single examples, got unit {experiment.unit}",
+            "choose the settings on public data, or make a search that is not covered",
+        )
     for name in pair:
         if (value := getattr(experiment, name)) not in (None, _PAIR.get(name)):
             raise SfumatoError(
@@ -201,7 +206,7 @@ def _selection(
         "examples": examples,
         "batch_size": rules["batch_size"].value if experiment.batch_size is None else experiment.batch_size,
         "steps": rules["steps"].value if experiment.steps is None else experiment.steps,
-        "delta": default_delta(held.examples) if experiment.delta is None else experiment.delta,
+        "delta": default_delta(held.units) if experiment.delta is None else experiment.delta,
         "max_norm": 1.0 if experiment.max_norm is None else experiment.max_norm,
     }
     noise, epsilon = experiment.noise_multiplier, experiment.epsilon

@@ -76,25 +76,26 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The data of a search, read: the part to train on, the records to score on, and N of both together."""
+    """The data of a search, read: the part to train on, the records to score on, and how many units both have."""
 
     source: Source
     validation: Part
     request: dict[str, Any]
-    examples: int
+    units: int
 
 
 def read(shared: Shared) -> Held:
     """Read the source, and put the validation part aside."""
     spec, scoring = shared.trial.spec, shared.scoring
-    source, request = spec.open(owner_key()), spec.record()
+    source, request = shared.trial.experiment.kept(spec.open(owner_key())), spec.record()
+    units = source.users if shared.trial.experiment.unit == "user" and source.users else source.examples
     if scoring.score_on is None:
         rest, validation = hold_out(source, owner_key(), scoring.validation)
         request = {"source": request, "validation": scoring.validation}
-        return Held(source=rest, validation=validation, request=request, examples=source.examples)
+        return Held(source=rest, validation=validation, request=request, units=units)
     request = {"source": request, "scored on": scoring.score_on}
     validation = _public_test_part(scoring.score_on, source, spec.spec)
-    return Held(source=source, validation=validation, request=request, examples=source.examples)
+    return Held(source=source, validation=validation, request=request, units=units)
 
 
 def _public_test_part(score_on: str, source: Source, named: str) -> Part:
@@ -167,7 +168,7 @@ def decided(shared: Shared, held: Held, change: Mapping[str, Any]) -> tuple[Priv
     """The plan and the settings of one run; in a private selection all have the selection's plan."""
     experiment = shared.changed(change)
     if experiment.delta is None:  # as the run with the best settings has it, and as records of both parts are promised
-        experiment = replace(experiment, delta=default_delta(held.examples))
+        experiment = replace(experiment, delta=default_delta(held.units))
     if shared.selection is None:
         return experiment.decide(held.source)[:2]
     plan = shared.selection.plan  # what follows from the budget follows from that of the whole search

@@ -13,8 +13,12 @@ from sfumato.training.experiment import Experiment
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension, Space
 
-# Images are read once for all runs, and zoom decides how; a clock belongs to the data.
-VARIED = tuple(one.name for one in fields(Experiment) if one.name not in ("zoom", "seed", "start", "period"))
+# Images are read once for all runs, and zoom and the unit decide which; a clock belongs to the data.
+VARIED = tuple(
+    one.name
+    for one in fields(Experiment)
+    if one.name not in ("zoom", "seed", "start", "period", "unit", "per_user", "drawn")
+)
 
 
 def check(space: Space, varied: Iterable[str]) -> None:

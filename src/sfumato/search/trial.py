@@ -57,7 +57,7 @@ class Trial:
         """Everything up to the first step of a run in this directory."""
         if not run.exists:
             run.require_free()
-        source = read_source(self.spec, progress)
+        source = self.experiment.kept(read_source(self.spec, progress))
         plan, settings, reasons = self.experiment.decide(source)
         earlier = behind(source) if behind else None
         job = prepare(

@@ -57,6 +57,23 @@ def plan_rules(examples: int, request: Request | None = None) -> dict[str, Rule]
     }
 
 
+def of_users(rules: Mapping[str, Rule], examples: int, users: int, request: Request | None = None) -> dict[str, Rule]:
+    """The same where users are drawn: as many gradients in a step, and so as many users as have so many examples."""
+    size = rules["batch_size"]
+    drawn = users_like(size.value, examples, users, request)
+    what = f"all {users} users" if drawn == users else f"so many users have about {drawn * examples / users:.0f} examples"
+    return {**rules, "batch_size": Rule(value=drawn, reason=f"{what}; {size.reason}")}
+
+
+def users_like(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
+    """How many users have about so many of the examples: all of them only where that is all."""
+    if batch_size >= examples:
+        return users
+    asked = None if request is None else request.participation
+    most = users - 1 if asked is None else asked.largest_batch(users, STEPS_SAMPLED)
+    return max(1, min(round(batch_size * users / examples), most))
+
+
 def _rules_of_turns(examples: int, asked: Participation) -> dict[str, Rule]:
     small = examples <= FULL_BATCH_UP_TO
     steps = STEPS_FULL_BATCH if small else STEPS_SAMPLED

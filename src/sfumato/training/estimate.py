@@ -27,22 +27,35 @@ class Estimate:
 
 def estimate(job: PrivateJob) -> Estimate:
     """Time one micro-batch and one draw of noise on synthetic inputs; nothing private is touched, nothing is spent."""
-    rows = job.plan.participation.padded_size or job.plan.expected_batch_size
+    rows, each = _records_of_a_step(job)
     count = min(job.performance.micro_batch, rows)
     views = (job.settings.views,) if job.settings.views > 1 else ()
-    inputs = torch.randn(count, *views, *job.input_shape, device=job.device)
-    targets = torch.arange(count, device=job.device) % len(job.source.classes)
-    job.gradient(inputs[:1], targets[:1])
-    each = _seconds(job, lambda: job.gradient(inputs, targets)) / count
+    lead = (count,) if each is None else (max(1, count // each), each)
+    count = math.prod(lead)
+    inputs = torch.randn(*lead, *views, *job.input_shape, device=job.device)
+    made_up = [inputs, torch.arange(count, device=job.device).reshape(lead) % len(job.source.classes)]
+    if each is not None:
+        made_up.append(torch.full(lead, 1 / each, device=job.device))
+    job.gradient(*(values[:1] for values in made_up))
+    one = _seconds(job, lambda: job.gradient(*made_up)) / count
     noise = Noise(job.plan.mechanism, max_norm=1.0, key=DiceKey.fresh())
     drawing = _seconds(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return Estimate(
-        seconds=job.plan.steps * (each * rows + drawing) + _trunk_seconds(job),
+        seconds=job.plan.steps * (one * rows + drawing) + _trunk_seconds(job),
         activation_bytes=job.gradient.bytes_per_example(job.input_shape) * count,
         data_bytes=_data_bytes(job),
         parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
         micro_batches=-(-rows // job.performance.micro_batch),
     )
+
+
+def _records_of_a_step(job: PrivateJob) -> tuple[int, int | None]:
+    """How many records a step has, and each user where users are drawn, on average."""
+    expected = job.plan.participation.padded_size or job.plan.expected_batch_size
+    if job.plan.unit.drawn != "users":
+        return expected, None
+    each = max(1, round(len(job.source.train) / job.plan.population))
+    return expected * each, each
 
 
 def _data_bytes(job: PrivateJob) -> int:

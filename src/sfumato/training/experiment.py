@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError, positive
 if TYPE_CHECKING:
     from sfumato.averaging import EMA
     from sfumato.data import Clock, Source
-    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy import Example, PrivacyPlan, User
     from sfumato.privacy.requested import Request
     from sfumato.training.settings import Settings
 
@@ -95,6 +95,18 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Units:
+    """What one promise covers, as far as it is asked for."""
+
+    unit: str | None = left_out("example|user", "example")
+    """What one promise covers: each single record (example), or all that is kept of each person (user)."""
+    per_user: int | None = left_out("G", "by rule; all, where users are drawn")
+    """Of users: how many records of each are kept at most."""
+    drawn: str | None = left_out("examples|users", "the one with less noise over the signal")
+    """Of users: what takes part in a step by itself, each of their records or each user with all that is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choices:
     """The fields of `Settings`, as far as they are asked for. What is None follows a written rule.
 
@@ -143,7 +155,7 @@ class Choices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Choices, Pair, Budget):
+class Experiment(Choices, Units, Pair, Budget):
     """A private training as it is asked for. What is None follows a written rule, from public facts alone.
 
     With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see
@@ -151,6 +163,12 @@ class Experiment(Choices, Pair, Budget):
     """
 
     seed: int | None = None
+
+    def kept(self, source: Source) -> Source:
+        """The source as it is trained on: where the unit is a user, with at most so many records of each."""
+        from sfumato.training import users
+
+        return users.kept(source, users.most_of_each(source, self.unit, self.per_user, self.drawn))
 
     @property
     def clock(self) -> Clock | None:
@@ -167,7 +185,7 @@ class Experiment(Choices, Pair, Budget):
         from sfumato.training import defaults
         from sfumato.training.settings import Settings
 
-        given = asdict(self)
+        given, source = asdict(self), self.kept(source)
         plan, reasons = self._plan(source)
         rules = defaults.training_rules(
             plan, given=given, size=source.size, channels=source.channels, cached=source.cached_views
@@ -179,7 +197,7 @@ class Experiment(Choices, Pair, Budget):
 
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
         """The plan, with the reasons for its batch size and steps."""
-        from sfumato.privacy import PrivacyPlan
+        from sfumato.privacy import PrivacyPlan, User
         from sfumato.privacy.plan import default_delta
         from sfumato.privacy.statement import rounded_up
         from sfumato.training import defaults
@@ -198,9 +216,18 @@ class Experiment(Choices, Pair, Budget):
             source.examples, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
         )
         sizes = defaults.plan_rules(source.examples, request)
+        unit, why = self._unit(source, request, sizes)
+        population, units = source.examples, source.examples
+        if isinstance(unit, User):
+            units = source.users or 0
+        if unit.drawn == "users":
+            population, sizes = units, defaults.of_users(sizes, source.examples, units, request)
+            if self.drawn is None and batch_size is not None:
+                batch_size = defaults.users_like(batch_size, source.examples, units, request)
         plan = PrivacyPlan.calibrate(
-            examples=source.examples,
-            delta=default_delta(source.examples) if self.delta is None else self.delta,
+            examples=population,
+            unit=unit,
+            delta=default_delta(units) if self.delta is None else self.delta,
             batch_size=sizes["batch_size"].value if batch_size is None and not solved["batch_size"] else batch_size,
             steps=sizes["steps"].value if steps is None and not solved["steps"] else steps,
             noise_multiplier=noise,
@@ -208,7 +235,8 @@ class Experiment(Choices, Pair, Budget):
             max_norm=1.0 if self.max_norm is None else self.max_norm,
             **request._asdict(),
         )
-        reasons = defaults.reasons(sizes, {name: solved[name] or getattr(self, name) or None for name in sizes})
+        given = {name: solved[name] or getattr(self, name) or None for name in sizes}
+        reasons = [*why, *defaults.reasons(sizes, given)]
         if bounded:
             if plan.epsilon() > positive("epsilon", epsilon):
                 raise SfumatoError(
@@ -221,15 +249,37 @@ class Experiment(Choices, Pair, Budget):
             )
         return plan, reasons
 
+    def _unit(self, source: Source, request: Request, sizes: Mapping[str, Any]) -> tuple[Example | User, list[str]]:
+        """The unit, with the reason for what is drawn."""
+        from sfumato.privacy import Example
+        from sfumato.training import defaults, users
+
+        if self.unit != "user":
+            return Example(), []
+        drawn, why = self.drawn, []
+        if drawn is None:
+            drawn, why = users.drawn_by_rule(
+                source,
+                request,
+                gradients=self.batch_size or sizes["batch_size"].value,
+                steps=self.steps or sizes["steps"].value,
+                epsilon=defaults.EPSILON if self.epsilon is None else self.epsilon,
+                delta=self.delta,
+                noise_multiplier=self.noise_multiplier,
+            )
+        return users.unit_of(source, drawn), [*users.reasons(source, self.per_user), *why]
+
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""
         from sfumato.privacy import remarks
+        from sfumato.training import users
 
-        notes, counted = [remarks.above_one_record(plan)], len(source.train)
-        if not 0.8 * counted <= source.examples <= 1.25 * counted:
+        notes = [remarks.above_one_record(plan)]
+        what, counted = users.counted(source, plan)
+        if not 0.8 * counted <= plan.population <= 1.25 * counted:
             notes.append(
-                f"{source.examples} examples are declared, and the data hold {counted}; the promise holds as stated, "
-                f"but steps have about {counted * plan.sampling_probability:.0f} examples, and are divided by "
+                f"{plan.population} {what} are declared, and the data hold {counted}; the promise holds as stated, "
+                f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and are divided by "
                 f"{plan.expected_batch_size}"
             )
         notes.append(remarks.weak_signal(plan, len(source.classes)))
@@ -237,10 +287,10 @@ class Experiment(Choices, Pair, Budget):
             notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
         lines = [f"note: {note}" for note in notes if note is not None]
         if self.delta is None:
-            counted_as = plan.epsilon(min(0.5, 1 / plan.population))
+            counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(
-                f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N)); at 1/N, where a record may be published "
-                f"as it is, the same noise would count as epsilon {counted_as:.3g}"
+                f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N){of}); at 1/N, where a record may be "
+                f"published as it is, the same noise would count as epsilon {counted_as:.3g}"
             )
         return lines
 
@@ -262,7 +312,7 @@ def experiment_of(
     settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
 ) -> Experiment:
     """What a call without a plan asks for: the budget among the choices, and settings as such or as their fields."""
-    of_plan = {one.name for one in (*fields(Budget), *fields(Pair))}
+    of_plan = {one.name for one in (*fields(Budget), *fields(Pair), *fields(Units))}
     budget = {name: value for name, value in choices.items() if name in of_plan}
     others = {name: value for name, value in choices.items() if name not in of_plan}
     if settings is not None:
@@ -272,7 +322,7 @@ def experiment_of(
 
 def refuse_budget(choices: Mapping[str, Any]) -> None:
     """Refuse parts of a budget beside a plan, which has them already."""
-    both = [one.name for one in (*fields(Budget), *fields(Pair)) if one.name in choices]
+    both = [one.name for one in (*fields(Budget), *fields(Pair), *fields(Units)) if one.name in choices]
     if both:
         raise SfumatoError(f"a plan and {', '.join(both)} are both given", "give the plan, or a budget without it")
 

@@ -80,6 +80,11 @@ class Inputs:
             variants = [features(job, train, progress, mirrored=mirrored) for mirrored in _variants(job.views)]
             self._features = torch.stack(variants, dim=1) if len(variants) > 1 else variants[0].unsqueeze(1)
 
+    @property
+    def units(self) -> int:
+        """How many there are of what coins are tossed for."""
+        return len(self._job.source.train)
+
     def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[MicroBatch]:
         """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys,
         weights (b,) of booleans if the plan pads its steps.

@@ -30,9 +30,14 @@ class UserInputs(Inputs):
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
         super().__init__(job, progress)
-        users, _ = by_user(job.source.train)
+        users, names = by_user(job.source.train)
         self._order = np.argsort(users, kind="stable")
-        self._ends = np.searchsorted(users[self._order], np.arange(users.max(initial=-1) + 2))
+        self._ends = np.searchsorted(users[self._order], np.arange(len(names) + 1))
+
+    @property
+    def units(self) -> int:
+        """How many users there are."""
+        return len(self._ends) - 1
 
     def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[UserBatch]:  # type: ignore[override]
         """The step's users (ascending numbers) in pieces: inputs (b, R, ...) or (b, R, K, ...), targets and shares

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
 from sfumato.data import AsStored, Clock, Source, Transform, Views
-from sfumato.gradients import ClippedGradient
+from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan
 from sfumato.randomness import DiceKey
@@ -98,7 +98,7 @@ class PrivateJob(Job):
     """A private run that is to be.
 
     Args:
-        gradient: the clipped gradient of `module`, or of its head where there is a trunk.
+        gradient: the clipped gradient of `module`, or of its head where there is a trunk, of what the plan draws.
         plan: what the run will release.
         circumstances: what the statement must say besides the plan.
         input_shape: of one view of one example, as `gradient` takes it.
@@ -108,7 +108,7 @@ class PrivateJob(Job):
         times: the step int64 (N,) of each training record by it (`steps_by_time`).
     """
 
-    gradient: ClippedGradient
+    gradient: ClippedGradient | UserGradient
     plan: PrivacyPlan
     circumstances: Circumstances
     input_shape: tuple[int, ...]

@@ -15,12 +15,13 @@ from torch import nn
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Clock, Source
-from sfumato.gradients import ClippedGradient
+from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES
-from sfumato.privacy import Circumstances, PrivacyPlan, Search
+from sfumato.privacy import Circumstances, PrivacyPlan, Search, User
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
 from sfumato.runs.public_records import refuse_trained_on
+from sfumato.training import users
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
@@ -70,11 +71,7 @@ def prepare(
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
-    if plan.population != source.examples:
-        raise SfumatoError(
-            f"the plan is for {plan.population} examples, the source has {source.examples} declared or counted",
-            "calibrate the plan with examples=source.examples, or declare the same number",
-        )
+    users.check(source, plan)
     times = steps_by_time(source, plan, clock)
     refuse_trained_on(source, trained_on(source, settings))
     device = choose_device(device or (recorded.device if recorded else None))
@@ -102,7 +99,8 @@ def prepare(
         )  # refuses what would be refused after the beginning
         shape = (trunk.width,)
     trained = module if trunk is None else OnFeatures(module, trunk.head)
-    gradient = ClippedGradient(
+    clipped = UserGradient if plan.unit.drawn == "users" else ClippedGradient
+    gradient = clipped(
         trained,
         LOSSES[settings.loss],
         max_norm=plan.max_norm,
@@ -195,7 +193,7 @@ def circumstances(
 ) -> Circumstances:
     """What the statement of such a run must say; see `prepare`."""
     return Circumstances(
-        read=source.read,
+        read=source.read_by_user if isinstance(plan.unit, User) else source.read,
         data_public=source.public,
         test_public=source.public,
         seeded=settings.seed is not None,
@@ -236,7 +234,7 @@ def default_threads() -> int:
     return max(1, min(torch.get_num_threads(), joblib.cpu_count()))
 
 
-def size_micro_batch(gradient: ClippedGradient, shape: tuple[int, ...], device: str, *, images: bool) -> int:
+def size_micro_batch(gradient: ClippedGradient | UserGradient, shape: tuple[int, ...], device: str, *, images: bool) -> int:
     """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
     each = max(1, gradient.bytes_per_example(shape))
     if device.startswith("cuda"):

@@ -10,7 +10,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
-from sfumato.training import public
+from sfumato.training import public, users
 from sfumato.training.job import PrivateJob, PublicJob, PublicTraining
 from sfumato.training.prepare import prepare
 from sfumato.training.run import recorded_key, recorded_performance, refuse_finished
@@ -67,7 +67,7 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
             "run that code again; it resumes the run",
         )
     _trusted(settings, path, trust_code=trust_code)
-    source = open_source(**request["source"], owner_key=owner_key())
+    source = users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan)
     job = prepare(
         None,
         source,

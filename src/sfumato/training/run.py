@@ -17,7 +17,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import public_records, uses
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.run import Run, read
-from sfumato.training import finish, resume
+from sfumato.training import finish, resume, users
 from sfumato.training.experiment import experiment_of, refuse_budget, settings_of
 from sfumato.training.job import PrivateJob
 from sfumato.training.kind import Kind
@@ -77,15 +77,18 @@ def train(
     name, request = "module" if isinstance(model, nn.Module) else model, {}
     if isinstance(source, str):
         zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
-        examples = None if plan is None else plan.population
-        spec = SourceSpec(spec=source, examples=examples, zoom=zoom)
+        declared = {} if plan is None else users.declared_by(plan)
+        spec = SourceSpec(spec=source, **declared, zoom=zoom)
         source, request = spec.open(owner_key()), {"source": spec.record()}
     if plan is None:
-        plan, settings, reasons = experiment_of(settings, name, averaging, choices).decide(source)
+        asked = experiment_of(settings, name, averaging, choices)
+        source = asked.kept(source)
+        plan, settings, reasons = asked.decide(source)
         for line in reasons:
             (progress or Silence()).report(line)
     else:
         refuse_budget(choices)
+        source = users.kept_for(source, plan)
         settings = settings_of(settings, name, averaging, choices)
     run = RunDirectory(directory)
     job = prepare(

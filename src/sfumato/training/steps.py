@@ -12,6 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato.models.losses import LOSSES
 from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
 from sfumato.training.inputs import Inputs, viewed
+from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.progress import Progress
 from sfumato.training.step import PrivateStep
@@ -25,8 +26,8 @@ class PrivateSteps:
         noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
         self._plan, self._key = plan, key
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
-        self._sampler = Sampler(plan, key, records=len(job.source.train), times=job.times)
-        self._inputs = Inputs(job, progress)
+        self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
+        self._sampler = Sampler(plan, key, records=self._inputs.units, times=job.times)
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """The private gradient of a step, and the noise's next state."""
