@@ -101,10 +101,9 @@ class Observed:
         return (TensorBoard(run.path / "tensorboard"),)
 
 
-@shown
 @dataclass(frozen=True, kw_only=True)
-class TrainingChoices(RunChoices, SourceChoices, Choices):
-    """Options of a verb that trains, from the command line and from a recipe."""
+class Begins(RunChoices, SourceChoices):
+    """Options of a verb that begins runs, from the command line and from a recipe."""
 
     source: Text = None
     """The source, in place of the recipe's."""
@@ -150,7 +149,7 @@ class TrainingChoices(RunChoices, SourceChoices, Choices):
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
         options = recipe.read(what, self.given, known, verb=type(self).__name__.lower())
-        if self.model is None and "model" in options:
+        if getattr(self, "model", None) is None and "model" in options:
             recipe.trusted(options["model"], recipe.title(what), trust_code=self.trust_code)
         given = {key: value for key, value in self.given.items() if key != "what"}
         if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
@@ -164,26 +163,6 @@ class TrainingChoices(RunChoices, SourceChoices, Choices):
             raise SfumatoError(f"{recipe.title(what)} names no source", 'give --source, or add source = "digits" to it')
         refuse_absent(merged.source)
         return merged
-
-    def as_pretrained(self) -> tuple[Self, list[str]]:
-        """With the model, the size and the channels of the run that the weights come from, where none were given."""
-        if self.pretrained in (None, "timm"):
-            return self, []
-        from sfumato import models
-        from sfumato._checks import SfumatoError
-
-        about = models.stored_about(models.file_of(self.pretrained)) or {}
-        if about.get("features"):
-            raise SfumatoError(
-                f"{self.pretrained} is a head on the features of a fixed backbone",
-                "give the backbone as --model, with its own weights, to train all of its layers",
-            )
-        taken = {name: about[name] for name in ("model", "size", "channels") if name in about}
-        taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
-        if "model" in taken:
-            recipe.trusted(taken["model"], models.file_of(self.pretrained), trust_code=self.trust_code)
-        told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
-        return replace(self, **taken), told
 
     @property
     def spec(self) -> SourceSpec:
@@ -227,6 +206,32 @@ class TrainingChoices(RunChoices, SourceChoices, Choices):
         if self.output is not None or run.path == self.first or not names.RunDirectory(self.first).finished:
             return []
         return [f"note: {self.first} holds a finished run; this is another one, in {run.path}"]
+
+
+@shown
+@dataclass(frozen=True, kw_only=True)
+class TrainingChoices(Begins, Choices):
+    """Options of a verb that trains a classifier."""
+
+    def as_pretrained(self) -> tuple[Self, list[str]]:
+        """With the model, the size and the channels of the run that the weights come from, where none were given."""
+        if self.pretrained in (None, "timm"):
+            return self, []
+        from sfumato import models
+        from sfumato._checks import SfumatoError
+
+        about = models.stored_about(models.file_of(self.pretrained)) or {}
+        if about.get("features"):
+            raise SfumatoError(
+                f"{self.pretrained} is a head on the features of a fixed backbone",
+                "give the backbone as --model, with its own weights, to train all of its layers",
+            )
+        taken = {name: about[name] for name in ("model", "size", "channels") if name in about}
+        taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
+        if "model" in taken:
+            recipe.trusted(taken["model"], models.file_of(self.pretrained), trust_code=self.trust_code)
+        told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
+        return replace(self, **taken), told
 
 
 def source_spec(asked: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:

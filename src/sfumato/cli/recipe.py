@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import ordinary
+from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.training.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
 
 
 def _of_type(words: str) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(Experiment) if one.type == f"{words} | None")
+    known = {one.name: one.type for kind in (Experiment, EmbeddingExperiment) for one in fields(kind)}
+    return tuple(name for name, kind in known.items() if kind == f"{words} | None")
 
 
 TEXTS = (*_of_type("str"), "source", "root", "output", "device", "user_from")
@@ -75,7 +77,8 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
     """
     data = table_of(what)
     command = str(data.get(ABOUT, {}).get("command", "")).split()
-    if verb and len(command) > 1 and (command[1] == "pretrain") != (verb == "pretrain"):
+    own = ("pretrain", "embed")  # whose options are their own; all other verbs share theirs
+    if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
         raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
     shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
     return _checked(what, shared | _chosen(what, _rows(what, data), given), known)

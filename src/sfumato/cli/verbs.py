@@ -9,6 +9,7 @@ from typing import Any
 VERBS: MappingProxyType[str, str] = MappingProxyType(
     {
         "train": "Train an image classifier privately, and state what was promised.",
+        "embed": "Train an image embedding privately, with a promise for each person.",
         "pretrain": "Train without privacy, on public data: the start of private fine-tuning.",
         "features": "Compute the features of a source under a fixed public backbone, once.",
         "dedup": "Find copies and near copies of private images in a public set.",

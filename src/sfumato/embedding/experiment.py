@@ -23,6 +23,18 @@ USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
 
 
 @dataclass(frozen=True, kw_only=True)
+class BudgetOfRounds(Budget):
+    """What a plan is made of, where its steps are rounds and users are drawn."""
+
+    batch_size: int | None = left_out("B", "256, and at most a quarter of them")
+    """Expected number of users in a round; of groups, where these are fixed."""
+    steps: int | None = left_out("T", "200")
+    """Number of rounds."""
+    max_norm: float | None = left_out(by_default="1")
+    """C, the norm to which each client's update is clipped; where it follows a quantile, that of the first round."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientChoices:
     """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
 
@@ -137,7 +149,7 @@ class Clients:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, Budget):
+class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
     """A private training of embeddings as it is asked for; the promise is for users.
 
     Of the budget, `batch_size` is the expected number of users in a round (of groups, where these are fixed), `steps`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.data import Source, by_user
+from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding.central import WithHead
 from sfumato.embedding.experiment import Clients
 from sfumato.embedding.local import LocalTraining
 from sfumato.embedding.query import ClippedUpdates
 from sfumato.privacy import PrivacyPlan, User
-from sfumato.randomness import DiceKey
+from sfumato.randomness import DiceKey, owner_key
 from sfumato.runs import pins
 from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training.building import transform_for
@@ -93,6 +93,7 @@ def prepare(
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",
             "calibrate the plan with the source's number of users, or declare the same number",
         )
+    _check_users(source, unit)
     refuse_trained_on(source, trained_on(source, settings))
     device = choose_device(device or (recorded.device if recorded else None))
     threads = threads or (recorded.threads if recorded else default_threads())
@@ -166,6 +167,23 @@ def _seeded(
     weights = pins.weights_digest(module.state_dict())
     parts = (plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict())
     return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
+
+
+def _check_users(source: Source, unit: User) -> None:
+    """Refuse records beyond the plan's cap, and a test part that shares users with the training part."""
+    numbers, names = by_user(source.train)
+    most = int(np.bincount(numbers).max(initial=0))
+    if unit.at_most is not None and most > unit.at_most:
+        raise SfumatoError(
+            f"the plan keeps at most {unit.at_most} records of each user, and one in the source has {most}",
+            "keep as many as the plan says (sfumato.data.capped)",
+        )
+    if shared := shared_users(replace(source, held_out=None), owner_key()):
+        raise SfumatoError(
+            f"{shared} of the {len(names)} users to train on have records in the test part too, so recall would be "
+            "measured on those who were trained on",
+            "split by user, or let the keyed split do it: give one part only",
+        )
 
 
 def groups_by_user(source: Source) -> np.ndarray:

@@ -9,17 +9,17 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Source, SourceSpec, capped, open_source
+from sfumato.data import Source, SourceSpec, open_source
 from sfumato.embedding.central_job import prepare as prepare_central
 from sfumato.embedding.experiment import Clients, EmbeddingExperiment
 from sfumato.embedding.job import KIND, EmbeddingJob, prepare
 from sfumato.embedding.steps import CENTRAL, EMBEDDING
-from sfumato.privacy import PrivacyPlan, User
+from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
-from sfumato.training import public
+from sfumato.training import public, users
 from sfumato.training.experiment import of_fields
 from sfumato.training.observers import Observer
 from sfumato.training.prepare import own_threads
@@ -64,7 +64,7 @@ def embed(
     if isinstance(source, str):
         spec = SourceSpec(spec=source, open_set=True)
         source, request = spec.open(owner_key()), {"source": spec.record()}
-        source = kept(source, experiment.per_user)
+    source = users.kept(source, experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
     return begin(
         experiment,
@@ -112,11 +112,6 @@ def job_of(
     return prepare(source, plan, settings, clients, model=model, **performance), reasons
 
 
-def kept(source: Source, per_user: int | None) -> Source:
-    """The source with at most so many records of each user."""
-    return source if per_user is None else capped(source, owner_key(), per_user)
-
-
 def recorded_job(path: str) -> tuple[EmbeddingJob, RunDirectory]:
     """The job of an unfinished run from its own record."""
     run = RunDirectory(path)
@@ -126,7 +121,6 @@ def recorded_job(path: str) -> tuple[EmbeddingJob, RunDirectory]:
         raise SfumatoError(f"{path} holds no private training of embeddings", f"resume it with sfumato train {path}")
     refuse_finished(run)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    assert isinstance(plan.unit, User)
     settings, request = Settings.from_dict(record["settings"]), record["request"]
     if "source" not in request or settings.model == "module":
         raise SfumatoError(
@@ -134,7 +128,7 @@ def recorded_job(path: str) -> tuple[EmbeddingJob, RunDirectory]:
             "run that code again; it resumes the run",
         )
     job = prepare(
-        kept(open_source(**request["source"], owner_key=owner_key()), plan.unit.at_most),
+        users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan),
         plan,
         settings,
         Clients.from_dict(record[KIND]),

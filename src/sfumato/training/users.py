@@ -181,5 +181,3 @@ def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
             "one time",
             "give `order=random`",
         )
-
-

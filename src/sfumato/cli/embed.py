@@ -1,0 +1,200 @@
+"""sfumato embed: image embeddings with a promise for each person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato.cli import console
+from sfumato.cli.choices import Begins, Observed
+from sfumato.cli.options import Examples, shown
+from sfumato.embedding.experiment import BudgetOfRounds, ClientChoices, EmbeddingExperiment, ServerChoices
+from sfumato.training.experiment import Pair
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
+    from sfumato.embedding.job import EmbeddingJob
+    from sfumato.runs import Run
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.training.public import PublicRun
+
+
+@shown
+@dataclass(frozen=True, kw_only=True)
+class Embed(Observed, ClientChoices, ServerChoices, Pair, BudgetOfRounds, Begins):
+    """Train an image embedding privately, with a promise for each person (DP-FedEmb, Xu et al. 2022).
+
+    SOURCE is folder:PATH with --user-from, csv:PATH with a column user, or npz:PATH with users_train; or a recipe
+    (recipe:NAME, or a .toml file); or an unfinished run directory, which is resumed. Of the budget, --batch-size is the
+    number of users in a round and --steps the number of rounds. Every option that is left out follows a written rule,
+    and the choice is printed.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
+    """Where the images are, a recipe, or a run to resume."""
+
+    examples: Examples = None
+    """Number of training images, declared."""
+    private: bool = False
+    """The data are private, although the source is a published one."""
+    dry_run: bool = False
+    """Check everything, print the plan and the model, and spend nothing."""
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+    def run(self) -> int:
+        """Train, or say what training would be."""
+        if self.resumes(self.what):
+            return self._resume()
+        asked = self.with_recipe(self.what)
+        run = asked.directory()
+        from sfumato.embedding.run import begin, job_of
+        from sfumato.training import users
+        from sfumato.training.progress import Bars, read_source
+
+        experiment = asked.experiment
+        spec = asked.open_set
+        with Bars() as progress:
+            source = users.kept(read_source(spec, progress), self.per_user)
+            performance = {"device": asked.device, "threads": asked.threads}
+            if self.dry_run:
+                job, reasons = job_of(experiment, source, **performance)
+                for line in reasons:
+                    progress.report(line)
+                show_dry_run(job, run, json=self.json)
+                return 0
+            for line in asked.beside(run):
+                progress.report(line)
+            finished = begin(
+                experiment,
+                source,
+                run,
+                **performance,
+                progress=progress,
+                observers=self.looking_on(run, progress, public=source.public),
+                request={"source": spec.record()},
+            )
+        show(finished, source=source, json=self.json)
+        return 0
+
+    @property
+    def experiment(self) -> EmbeddingExperiment:
+        """What was chosen."""
+        return EmbeddingExperiment(**{one.name: getattr(self, one.name) for one in fields(EmbeddingExperiment)})
+
+    @property
+    def open_set(self) -> Any:
+        """The source, whose test part may have classes of its own."""
+        from dataclasses import replace
+
+        return replace(self.spec, open_set=True)
+
+    def _resume(self) -> int:
+        from sfumato.embedding.run import recorded_job
+        from sfumato.embedding.steps import EMBEDDING
+        from sfumato.runs.directory import RunDirectory
+        from sfumato.runs.run import read
+        from sfumato.training.progress import Bars
+        from sfumato.training.run import execute
+
+        run = RunDirectory(self.what)
+        if run.complete():
+            show(read(run), json=self.json)
+            return 0
+        with Bars() as progress:
+            job, run = recorded_job(self.what)
+            if self.dry_run:
+                show_dry_run(job, run, json=self.json)
+                return 0
+            observers = self.looking_on(run, progress, public=job.source.public)
+            finished = execute(job, run, kind=EMBEDDING, progress=progress, observers=observers)
+        show(finished, source=job.source, json=self.json)
+        return 0
+
+
+def show(run: Run | PublicRun, *, json: bool, source: Source | None = None) -> None:
+    """What a finished training of embeddings has to say."""
+    from sfumato.privacy.other_units import group_epsilon
+    from sfumato.privacy.statement import rounded_up
+    from sfumato.runs import Run
+    from sfumato.runs import directory as names
+
+    figures, path = run.figures, run.directory
+    of_group = group_epsilon(run.statement.plan) if isinstance(run, Run) else None
+    shown = {name: figures[name] for name in ("recall", "far", "threshold", "recall_by_minibatch", "retrieval")}
+    if json:
+        told: dict[str, Any] = {**shown, "steps": run.steps, "seconds": round(run.seconds, 3), "run": str(path)}
+        told |= {"epsilon": None, "statement": None, "epsilon_of_group": of_group}
+        if isinstance(run, Run):
+            told |= {
+                "epsilon": run.statement.to_dict()["epsilon"],
+                "delta": run.statement.plan.delta,
+                "statement": run.statement.sentence,
+                "uses": run.uses,
+                "epsilon_of_all_uses": run.together[0] if run.together else None,
+            }
+        console.as_json(told)
+        return
+    public = run.statement.circumstances.test_public if isinstance(run, Run) else True
+    console.result()
+    console.result(
+        f"recall {figures['recall']:.2%} of the pairs of one class at a false accept rate of {figures['far']:g} "
+        f"(similarity at least {figures['threshold']:.4f})"
+        + ("" if public else "  (measured on private data: keep it to yourself)")
+    )
+    console.result()
+    if isinstance(run, Run):
+        console.result(run.statement.sentence)
+        console.result()
+        if of_group is not None:
+            console.result(
+                f"For a whole group of people together, which is fixed and public here, epsilon is "
+                f"{rounded_up(of_group)}. For one person of it only the figure above holds."
+            )
+            console.result()
+        if run.together is not None:
+            epsilon, delta = run.together
+            console.result(
+                f"At least {run.uses} runs of yours have used these data; planned in advance, they are together "
+                f"({rounded_up(epsilon)}, {delta!r})-differentially private for a person who is in all of them."
+            )
+            console.result()
+    else:
+        console.result("Trained without privacy: it promises nothing.")
+        console.result()
+    console.note(f"{path / names.REPORT}   the page: what is promised, and which images are found")
+    console.note(f"sfumato evaluate {path} SOURCE   measures it on other images")
+    if isinstance(run, Run):
+        console.note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def show_dry_run(job: EmbeddingJob, run: RunDirectory, *, json: bool) -> None:
+    """What training would be."""
+    from sfumato.training.finish import plan_table
+
+    state = "resume" if run.exists else "begin"
+    plan = {**plan_table(job.plan), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    clients, settings = job.clients.to_dict(), job.settings.to_dict()
+    parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
+    if json:
+        console.as_json(
+            {
+                "run": str(run.path),
+                "would": state,
+                "plan": plan,
+                "settings": settings,
+                "clients": clients,
+                "performance": job.performance.to_dict(),
+                "parameters": parameters,
+            }
+        )
+        return
+    local = clients.pop("local")
+    rows = {**plan, "model": settings["model"], "server": f"{settings['optimizer']} {settings['learning_rate']:g}"}
+    rows |= {"clients": clients.pop("count"), **clients}
+    rows |= {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
+    rows["parameters"] = f"{parameters:,}"
+    console.columns([(name, f"{v:.6g}" if isinstance(v, float) else str(v)) for name, v in rows.items()])
+    console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")
