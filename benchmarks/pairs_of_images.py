@@ -78,4 +78,4 @@ def timed(compute: Callable[[], Any]) -> float:
 
 
 if __name__ == "__main__":
-    main([int(text) for text in sys.argv[1:]] or [1, 2])
+    main([int(text) for text in sys.argv[1:]] or [1])

@@ -18,6 +18,7 @@ def test_equal_vectors_have_exactly_one_opposite_ones_zero_and_right_angles_a_ha
     vectors = torch.randn(200, 7)
     assert (similarity(vectors, 3 * vectors) == 1).all()
     assert (similarity(vectors, -vectors) == 0).all()
+    assert (similarity(vectors, 1e-30 * vectors) == 1).all()
     assert similarity(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 0.1])) == 0.5
 
 

@@ -62,10 +62,10 @@ def checked(embeddings: Tensor) -> Tensor:
             f"{tuple(embeddings.shape)}",
             "give one vector for each image",
         )
-    lengths = torch.linalg.vector_norm(embeddings, dim=1, dtype=torch.float64)
-    odd = ((lengths == 0) | ~lengths.isfinite()).nonzero().flatten()
+    largest = torch.linalg.vector_norm(embeddings, ord=torch.inf, dim=1)
+    odd = ((largest == 0) | ~largest.isfinite()).nonzero().flatten()
     if len(odd):
-        what = "all zero" if lengths[odd[0]] == 0 else "not finite"
+        what = "all zero" if largest[odd[0]] == 0 else "not finite"
         raise SfumatoError(
             f"{len(odd):,} of {len(embeddings):,} embeddings have no direction: the numbers of embedding "
             f"{int(odd[0])} are {what}",
@@ -87,7 +87,7 @@ def codes_of(labels: Labels, images: int) -> np.ndarray:
 
 def unit(embeddings: Tensor) -> Tensor:
     """Embeddings (..., D) brought to length 1, float64."""
-    return torch.nn.functional.normalize(embeddings.double(), dim=-1)
+    return torch.nn.functional.normalize(embeddings.double(), dim=-1, eps=torch.finfo(torch.float64).tiny)
 
 
 def in_steps(cosines: Tensor) -> Tensor:
