@@ -6,10 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import Device, Directory, Own, OwnBitDepth, OwnWindow, Path, SourceName, TestShare, UserFrom
+from sfumato.cli.options import (
+    Device,
+    Directory,
+    Number,
+    Own,
+    OwnBitDepth,
+    OwnWindow,
+    Path,
+    SourceName,
+    TestShare,
+    UserFrom,
+)
 
 if TYPE_CHECKING:
     from sfumato.data import Transform
+    from sfumato.runs import Loaded
 
 
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
@@ -45,6 +57,8 @@ class Evaluate:
     """How many bits images of 16 bits use: 12 where white is 4095."""
     window: OwnWindow = None
     """Or what of them becomes black and what white."""
+    far: Number = None
+    """Of an embedding: the false accept rate at which recall is measured. (default: 0.001)"""
     device: Device = None
     """Where to compute."""
     json: bool = False
@@ -69,6 +83,10 @@ class Evaluate:
         one_of("--part", self.part, PARTS)
         loaded = load(self.run_directory, model=self.model)
         device = torch.device(choose_device(self.device))
+        if loaded.embedding is not None:
+            return self._embedding(loaded)
+        if self.far is not None:
+            raise SfumatoError(f"--far {self.far:g} is for embeddings, and the model is a classifier", "leave it out")
         module, transform = loaded.module, loaded.transform
         on_features = parse(self.source)[0] == "features"
         if on_features or isinstance(transform, AsStored):
@@ -137,6 +155,57 @@ class Evaluate:
                 *([] if several is None else [("label sets", f"{several[0]:.2%} of {several[1]} images with a set")]),
                 ("loss", f"{result.loss:.4f}"),
                 *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
+            ]
+        )
+        if not source.public:
+            console.note("note: measured on private data without noise; these figures are not covered by the promise")
+        return 0
+
+    def _embedding(self, loaded: Loaded) -> int:
+        """Recall at a false accept rate, and how often the nearest are of the same class."""
+        import torch
+
+        from sfumato._checks import SfumatoError
+        from sfumato.data import Transform, open_source
+        from sfumato.embedding.steps import embedded, evaluation
+        from sfumato.randomness import owner_key
+        from sfumato.training.prepare import choose_device
+
+        transform = loaded.transform
+        assert isinstance(transform, Transform)
+        if self.label_sets is not None:
+            raise SfumatoError("--label-sets is for classifiers, and the model gives embeddings", "leave it out")
+        if self.part == "all":
+            raise SfumatoError("--part all mixes images that were trained on with others", "give test or train")
+        source = open_source(
+            self.source,
+            owner_key=owner_key(),
+            size=transform.size,
+            channels=transform.channels,
+            **self._levels(transform),
+            root=self.root,
+            download=self.download,
+            test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
+            user_from=self.user_from,
+            open_set=True,
+        )
+        if source.kind == "folder" and not source.parted:
+            self._refuse_other_split(loaded.user_from)
+        part = source.test if self.part == "test" else source.train
+        device = torch.device(choose_device(self.device))
+        embeddings = embedded(loaded.module.to(device), part, transform, device)
+        found = evaluation(embeddings, part, source.classes, far=1e-3 if self.far is None else self.far)
+        found |= {"part": self.part, "public": source.public}
+        if self.json:
+            console.as_json({name: value for name, value in found.items() if name != "neighbours"})
+            return 0
+        pairs = f"{found['pairs_of_one_class']:,} pairs of one class, {found['pairs_of_two_classes']:,} of two"
+        console.columns(
+            [
+                ("recall", f"{found['recall']:.2%} at a false accept rate of {found['far']:g} ({PARTS[self.part]})"),
+                ("threshold", f"similarity {found['threshold']:.4f}"),
+                ("pairs", f"{pairs}, of {found['images']:,} images"),
+                *((f"nearest {k}", f"{share:.2%} have one of their class") for k, share in found["retrieval"].items()),
             ]
         )
         if not source.public:

@@ -24,9 +24,24 @@ class Finish:
     def run(self) -> int:
         """End it and print the outcome."""
         from sfumato.cli.outcome import show
+        from sfumato.embedding.run import is_embedding
+        from sfumato.runs.directory import RunDirectory
         from sfumato.training import recorded
         from sfumato.training.run import finish_early
 
+        if is_embedding(RunDirectory(self.run_directory)):
+            return self._embedding()
         finished = recorded.ended(self.run_directory)
         show(finished or finish_early(*recorded.job(self.run_directory, trust_code=self.trust_code)), json=self.json)
+        return 0
+
+    def _embedding(self) -> int:
+        from sfumato.cli import embed
+        from sfumato.embedding.run import recorded_job
+        from sfumato.embedding.steps import EMBEDDING
+        from sfumato.training import recorded
+        from sfumato.training.run import finish_early
+
+        ended = recorded.ended(self.run_directory)
+        embed.show(ended or finish_early(*recorded_job(self.run_directory), kind=EMBEDDING), json=self.json)
         return 0

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.data import by_user
+from sfumato.data import Part, by_user
 from sfumato.embedding import retrieval
 from sfumato.embedding.central import WithHead
 from sfumato.embedding.central_job import CentralJob
@@ -108,24 +108,30 @@ class EmbeddingScorer:
     def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
         """Recall among all pairs, by minibatch, the curve over false accept rates, and the nearest of some images."""
         source, far = self._job.source, self._job.clients.far
-        every = np.arange(len(source.test))
-        embeddings = self._embedded(weights, every)
+        embeddings = self._embedded(weights, np.arange(len(source.test)))
         return evaluation(embeddings, source.test, source.classes, far=far)
 
     def _embedded(self, weights: Mapping[str, Tensor], rows: np.ndarray) -> Tensor:
         job = self._job
         self._shown.load_state_dict(weights)
         backbone = self._shown.backbone if isinstance(self._shown, WithHead) else self._shown
-        pieces = np.array_split(rows, max(1, -(-len(rows) // BATCH)))
-        images = (job.transform(torch.from_numpy(job.source.test.take(piece)).to(job.device)) for piece in pieces)
-        return retrieval.embed(backbone, images)  # type: ignore[arg-type]
+        return embedded(backbone, job.source.test, job.transform, job.device, rows)
 
 
 EMBEDDING = Kind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
 CENTRAL = Kind(steps=PublicSteps, scorer=EmbeddingScorer)
 
 
-def evaluation(embeddings: Tensor, records: Any, classes: tuple[str, ...], *, far: float) -> dict[str, Any]:
+def embedded(
+    backbone: nn.Module, records: Part, transform: Any, device: torch.device, rows: np.ndarray | None = None
+) -> Tensor:
+    """Embeddings (n, D) of records, or of those in these rows, of length 1, on the CPU."""
+    rows = np.arange(len(records)) if rows is None else rows
+    pieces = np.array_split(rows, max(1, -(-len(rows) // BATCH)))
+    return retrieval.embed(backbone, (transform(torch.from_numpy(records.take(piece)).to(device)) for piece in pieces))
+
+
+def evaluation(embeddings: Tensor, records: Part, classes: tuple[str, ...], *, far: float) -> dict[str, Any]:
     """What embeddings (N, D) of records are worth, JSON-ready; without noise."""
     labels = records.labels
     whole, curve = recall_at_far(embeddings, labels, [far]), roc(embeddings, labels)
@@ -149,7 +155,7 @@ def evaluation(embeddings: Tensor, records: Any, classes: tuple[str, ...], *, fa
     }
 
 
-def _neighbours(embeddings: Tensor, records: Any, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+def _neighbours(embeddings: Tensor, records: Part, classes: tuple[str, ...]) -> list[dict[str, Any]]:
     """Some images with those that are nearest to them, as PNG files in base64."""
     count = min(NEIGHBOURS, len(embeddings) - 1)
     asked = np.linspace(0, len(embeddings) - 1, min(QUERIES, len(embeddings))).astype(int)

@@ -135,14 +135,15 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
             settings=presentable(choices) | backbone_shown(record),
             metrics=run.rows(),
-            evaluation=_evaluation(run),
+            evaluation=evaluation_of(run),
             public_test=facts.test_public,
         ),
         public=public,
     )
 
 
-def _evaluation(run: RunDirectory) -> Evaluation | EmbeddingEvaluation | None:
+def evaluation_of(run: RunDirectory) -> Evaluation | EmbeddingEvaluation | None:
+    """How a run did, as it has written down; None where that is not known yet."""
     if not (run / names.EVALUATION).exists():
         return None
     data = run.read_json(names.EVALUATION)

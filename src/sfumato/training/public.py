@@ -27,7 +27,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins, public_records, uses
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
-from sfumato.training import defaults, evaluate, finish
+from sfumato.training import defaults, finish
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
 from sfumato.training.experiment import settings_of
@@ -254,7 +254,7 @@ def report(run: RunDirectory) -> str:
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
             settings=finish.presentable(record["settings"]) | finish.backbone_shown(record),
             metrics=run.rows(),
-            evaluation=evaluate.from_dict(run.read_json(names.EVALUATION)),
+            evaluation=finish.evaluation_of(run),
             public_test=True,
         )
     )

@@ -56,6 +56,8 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
         )
     refuse_finished(run)
     record = run.read_json(names.SETTINGS)
+    if "embedding" in record:
+        raise SfumatoError(f"{path} holds a training of embeddings", f"resume it with sfumato embed {path}")
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     settings = Settings.from_dict(record["settings"])
     request = record["request"]
