@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,8 @@ from sfumato.privacy import UserRule, user_rule
 
 @pytest.fixture(scope="module")
 def rule() -> UserRule:
-    return user_rule(users=2000, records=9, gradients=360, steps=5, epsilon=2.0, delta=1e-5)
+    """Every record in every step, where both plans have a closed form."""
+    return user_rule(users=2000, records=9, gradients=18_000, steps=5, epsilon=2.0, delta=1e-5)
 
 
 def test_both_ways_meet_the_same_promise_and_the_figures_are_the_formulas(rule):
@@ -20,12 +22,13 @@ def test_both_ways_meet_the_same_promise_and_the_figures_are_the_formulas(rule):
     for row in (examples, users):
         assert 1.99 < row.plan.epsilon() <= 2.0
         assert row.plan.units == row.plan.users == 2000
-    assert (examples.plan.population, examples.plan.expected_batch_size) == (18_000, 360)
-    assert (users.plan.population, users.plan.expected_batch_size) == (2000, 40)
-    assert examples.orthogonal == examples.parallel == examples.plan.noise_multiplier / 360
-    assert users.parallel == users.plan.noise_multiplier / 40
-    assert users.orthogonal == pytest.approx(users.plan.noise_multiplier / (40 * 3))
+    assert (examples.plan.population, examples.plan.expected_batch_size) == (18_000, 18_000)
+    assert (users.plan.population, users.plan.expected_batch_size) == (2000, 2000)
+    assert examples.orthogonal == examples.parallel == examples.plan.noise_multiplier / 18_000
+    assert users.parallel == users.plan.noise_multiplier / 2000 == pytest.approx(examples.parallel, rel=1e-4)
+    assert users.orthogonal == pytest.approx(users.plan.noise_multiplier / (2000 * 3))
     assert users.between == pytest.approx(math.sqrt(users.orthogonal * users.parallel))
+    assert rule.take == "users"
     taken = next(row for row in rule.rows() if row["taken"])
     assert taken["drawn"] == rule.take
     assert taken["between"] == min(row["between"] for row in rule.rows())
@@ -33,13 +36,21 @@ def test_both_ways_meet_the_same_promise_and_the_figures_are_the_formulas(rule):
     assert {"noise_multiplier", "batch_size", "epsilon", "orthogonal", "parallel"} <= set(taken)
 
 
-def test_few_gradients_are_drawn_by_records_and_many_by_users(rule):
-    """Charles et al. 2024: clipping per user is better at strong privacy and with much computation."""
-    assert rule.take == "examples"
-    assert rule.sure
-    everything = user_rule(users=2000, records=9, gradients=18_000, steps=5, epsilon=2.0, delta=1e-5)
-    assert everything.take == "users"
-    assert everything.users.parallel == pytest.approx(everything.examples.parallel, rel=1e-4)
+def test_the_geometric_mean_decides_and_both_cosines_make_it_sure(rule):
+    def with_users(orthogonal: float, parallel: float) -> UserRule:
+        examples = replace(rule.examples, orthogonal=1.0, parallel=1.0)
+        return UserRule(examples=examples, users=replace(rule.users, orthogonal=orthogonal, parallel=parallel))
+
+    assert (with_users(0.5, 1.9).take, with_users(0.5, 1.9).sure) == ("users", False)
+    assert (with_users(0.5, 2.1).take, with_users(0.5, 2.1).sure) == ("examples", False)
+    assert (with_users(0.5, 0.9).take, with_users(0.5, 0.9).sure) == ("users", True)
+    assert (with_users(1.1, 3.0).take, with_users(1.1, 3.0).sure) == ("examples", True)
+
+
+def test_a_part_of_each_user_s_records_makes_more_users(rule):
+    several = user_rule(users=2000, records=9, gradients=6000, each=3, steps=5, epsilon=2.0, delta=1e-5)
+    assert several.users.plan == rule.users.plan
+    assert several.users.orthogonal == pytest.approx(several.users.parallel / math.sqrt(3))
 
 
 def test_one_record_each_makes_no_difference():
