@@ -12,7 +12,7 @@ from sfumato import DiceKey, SfumatoError
 from sfumato.embedding import anew, by_group
 
 KEY = DiceKey.from_seed(3)
-GROUPS = np.array([f"site {number % 7}" for number in range(50)])
+GROUPS = np.array([f"site {number % 40}" for number in range(50)])
 
 
 def test_clients_are_uniform_and_independent_of_each_other_and_of_the_round():
