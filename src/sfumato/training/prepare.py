@@ -229,7 +229,9 @@ def default_threads() -> int:
     return max(1, min(torch.get_num_threads(), joblib.cpu_count()))
 
 
-def size_micro_batch(gradient: ClippedGradient | UserGradient, shape: tuple[int, ...], device: str, *, images: bool) -> int:
+def size_micro_batch(
+    gradient: ClippedGradient | UserGradient, shape: tuple[int, ...], device: str, *, images: bool
+) -> int:
     """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
     each = max(1, gradient.bytes_per_example(shape))
     if device.startswith("cuda"):

@@ -205,6 +205,8 @@ def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
 
 def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome: Outcome) -> Run:
     used = earlier_plans(job)
+    own = [use for use in used if uses.unit_of(use) == job.plan.unit.name]
+    others = [use for use in used if uses.unit_of(use) != job.plan.unit.name]
     result = run.read_json(names.EVALUATION)
     return Run(
         directory=run.path,
@@ -215,5 +217,6 @@ def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome:
         steps=outcome.step,
         kind=job.source.kind,
         uses=len(used),
-        together=uses.together(used) if len(used) > 1 else None,
+        together=uses.together(own) if len(own) > 1 else None,
+        beside=tuple(uses.side_by_side(others)),
     )

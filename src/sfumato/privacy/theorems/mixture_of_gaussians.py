@@ -112,7 +112,7 @@ def distribution_of_one(sigma: float, probability: float, records: int, width: f
     """
     import numpy as np
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-    from scipy.special import ndtr
+    from scipy.special import log_ndtr, ndtr
 
     counts, masses, lost = _weights(records, probability)
     curve = _curve(sigma, probability, records)
@@ -129,12 +129,13 @@ def distribution_of_one(sigma: float, probability: float, records: int, width: f
     # user's records, below one without.
     low, high, epsilons = grid(curve.losses[0], curve.losses[-1])
     points = curve.points_of(epsilons)
-    removed = among_all(points, 1) - np.exp(epsilons) * ndtr(-points / sigma) + lost
+    removed = among_all(points, 1) - np.exp(np.minimum(epsilons + log_ndtr(-points / sigma), 0)) + lost
     remove = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(removed, 0, 1))
 
     low, high, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0])
     points = curve.points_of(-epsilons)
-    added = ndtr(points / sigma) - np.exp(epsilons) * among_all(points, -1)
+    with np.errstate(divide="ignore"):  # a mass of zero: nothing is taken away
+        added = ndtr(points / sigma) - np.exp(np.minimum(epsilons + np.log(among_all(points, -1)), 0))
     add = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(added, 0, 1))
     return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
 
