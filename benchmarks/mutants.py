@@ -1509,6 +1509,7 @@ BUGS = (
         "mechanism = replace(plan.mechanism, noise_multiplier=ratio * batch)",
         "mechanism = replace(plan.mechanism, noise_multiplier=1.1 * ratio * batch)",
         ("privacy/test_extrapolation.py",),
+    ),
     # -- virtual clients
     Bug(
         "clients are filled with the drawn users in their order",

@@ -17,6 +17,8 @@ def show(run: Run, *, json: bool) -> None:
     """What a finished run has to say."""
     from sfumato.privacy.statement import rounded_up
     from sfumato.runs import directory as names
+    from sfumato.runs.uses import beside
+    from sfumato.training.finish import person_with_most
 
     statement = run.statement
     path = run.directory
@@ -33,6 +35,7 @@ def show(run: Run, *, json: bool) -> None:
                 "statement": statement.sentence,
                 "uses": run.uses,
                 "epsilon_of_all_uses": run.together[0] if run.together else None,
+                "uses_of_other_units": [one._asdict() for one in run.beside],
             }
         )
         return
@@ -48,13 +51,25 @@ def show(run: Run, *, json: bool) -> None:
     console.result()
     console.result(statement.sentence)
     console.result()
+    if (person := person_with_most(run.directory)) is not None:
+        images, epsilon = person
+        console.result(
+            f"For the person with the most images to train on, {images} of them, epsilon is {rounded_up(epsilon)} "
+            "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
+        )
+        console.result()
     if run.together is not None:
         epsilon, delta = run.together
+        alike = run.uses - sum(other.runs for other in run.beside)
+        one = "a person who" if statement.plan.users else "an example that"
         console.result(
-            f"At least {run.uses} runs of yours have used these data; planned in advance, they are together "
-            f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in all of them. A set "
+            f"At least {alike} runs of yours have used these data; planned in advance, they are together "
+            f"({rounded_up(epsilon)}, {delta!r})-differentially private for {one} is in all of them. A set "
             "that was changed and lies elsewhere counts apart."
         )
+        console.result()
+    for other in run.beside:
+        console.result(f"On the same data {beside(other)}.")
         console.result()
     console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
     if run.kind == "digits":

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.loss import Loss, Part
+from sfumato.privacy.loss import FINE_GRID, Loss, Part
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 from sfumato.privacy.theorems.mixture_of_gaussians import MixedGaussians
@@ -40,7 +40,9 @@ def per_person(plan: PrivacyPlan, images: int, delta: float | None = None) -> Pe
     )
 
 
-def person_epsilon(plan: PrivacyPlan, images: int, delta: float | None = None) -> float | None:
+def person_epsilon(
+    plan: PrivacyPlan, images: int, delta: float | None = None, *, grid: float = FINE_GRID
+) -> float | None:
     """Epsilon at delta (the plan's own by default) for a person with k images; None where no theorem here has it.
 
     **Guarantee.** For all k examples added, removed or zeroed out, under the plan's adjacency:
@@ -54,7 +56,7 @@ def person_epsilon(plan: PrivacyPlan, images: int, delta: float | None = None) -
     """
     _refuse_other_units(plan, images)
     if images == 1:
-        return plan.epsilon(delta)
+        return plan.epsilon(delta, grid=grid)
     part: Part
     (one,) = plan.loss.parts
     if isinstance(one, OneGaussian):
@@ -69,7 +71,7 @@ def person_epsilon(plan: PrivacyPlan, images: int, delta: float | None = None) -
     else:
         return None
     of_person = Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,))
-    return of_person.epsilon(plan.delta if delta is None else delta)
+    return of_person.epsilon(plan.delta if delta is None else delta, grid=grid)
 
 
 def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) -> float:

@@ -27,7 +27,8 @@ def signal_per_class(plan: PrivacyPlan, classes: int) -> float:
     """B T / (sigma K F): what the examples of one of K classes add up to, over the noise F in the sum of all steps.
 
     An example's clipped gradient has norm C at most and for the greater part speaks of its own class. What that leaves
-    to tell classes apart by depends on the features; this compares plans. F is sqrt(T) where steps are independent.
+    to tell classes apart by depends on the features; this compares plans. F is sqrt(T) where steps are independent. A
+    user who is drawn as a whole counts as one vector, as if it spoke of one class.
     """
     in_the_sum = math.sqrt(plan.steps) if plan.mechanism.independent else plan.noise_in_weights().final
     return plan.expected_batch_size * plan.steps / (plan.noise_multiplier * classes * in_the_sum)
@@ -38,15 +39,15 @@ def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:
     signal = signal_per_class(plan, classes)
     if signal >= ENOUGH_SIGNAL:
         return None
-    short = ENOUGH_SIGNAL / signal
+    short, what = ENOUGH_SIGNAL / signal, "persons" if plan.unit.drawn == "users" else "images"
     helps = [*(["fewer classes"] if classes > 2 else []), "features of a public network (sfumato features)"]
     if plan.sampling_probability == 1:
-        helps.insert(0, f"some {math.ceil(plan.population / classes * short)} images of each class")
+        helps.insert(0, f"some {math.ceil(plan.population / classes * short)} {what} of each class")
     if plan.noise_multiplier / short > LEAST_SENSIBLE_NOISE:
         enough = plan.with_noise(plan.noise_multiplier / short).epsilon()
         helps.insert(0, f"epsilon {enough:.2g} in place of {plan.epsilon():.2g}")
     return (
-        f"{classes} classes of about {plan.population / classes:.0f} images each leave a signal of {signal:.2g} over "
+        f"{classes} classes of about {plan.population / classes:.0f} {what} each leave a signal of {signal:.2g} over "
         f"the noise for each class; below {ENOUGH_SIGNAL:g}, most trials learnt less than half of what is learnt "
         f"without privacy; what helps: {', or '.join(filter(None, (', '.join(helps[:-1]), helps[-1])))}"
     )

@@ -34,10 +34,10 @@ def page(facts: Facts, *, public: bool = False) -> str:
 
     The same facts give the same bytes.
 
-    **Guarantee.** With `public`, the metrics and the evaluation of a run whose test split is private are taken out of
-    the facts before anything is drawn, so that no byte of the page depends on them. What remains (title, statement,
-    plan, settings, environment) is printed as given: that it holds nothing measured on private data is for whoever
-    gathers the facts to see to.
+    **Guarantee.** With `public`, the metrics, the evaluation and the largest number of images of one person of a run
+    whose test split is private are taken out of the facts before anything is drawn, so that no byte of the page depends
+    on them. What remains (title, statement, plan, settings, environment) is printed as given: that it holds nothing
+    measured on private data is for whoever gathers the facts to see to.
 
     Args:
         facts: what to tell.
@@ -45,7 +45,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
     """
     withheld = public and not facts.public_test
     if withheld:
-        facts = replace(facts, metrics=(), evaluation=None)
+        facts = replace(facts, metrics=(), evaluation=None, most_of_one=None)
     promised = facts.statement["epsilon"] is not None
     return rendered(
         "page.html.jinja",
@@ -55,6 +55,8 @@ def page(facts: Facts, *, public: bool = False) -> str:
         withheld=withheld,
         public_test=facts.public_test,
         promise=_promise(facts.statement),
+        persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.persons],
+        most_of_one=facts.most_of_one and (f"{facts.most_of_one[0]:,}", rounded_up(facts.most_of_one[1])),
         training=_training(facts.metrics),
         result=_result(facts.evaluation, promised)
         if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples

@@ -92,6 +92,8 @@ class Facts:
             those that were measured.
         evaluation: how the model did at the end; None where that is not known yet.
         public_test: whether the test split is public data, so that figures measured on it are nobody's secret.
+        persons: of numbers of images, the epsilon for a person with so many, where the promise is for single ones.
+        most_of_one: the same for the person with the most images in the data: how many these are is private.
     """
 
     title: str
@@ -102,6 +104,8 @@ class Facts:
     metrics: Sequence[Mapping[str, Any]] = ()
     evaluation: Evaluation | EmbeddingEvaluation | None = None
     public_test: bool = False
+    persons: Sequence[tuple[int, float]] = ()
+    most_of_one: tuple[int, float] | None = None
 
     def __post_init__(self) -> None:
         missing = [key for key in _STATEMENT_KEYS if key not in self.statement]

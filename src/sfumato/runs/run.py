@@ -13,6 +13,7 @@ from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statem
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
+from sfumato.runs.uses import Together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,9 @@ class Run:
         steps: how many steps were taken.
         kind: of the source: "digits", "folder", ...
         uses: how many runs of this owner, this one among them, have used the data; 0 for public data.
-        together: (epsilon, delta) of all of them by composition; None where this run is the only one.
+        together: (epsilon, delta) by composition of all of them that promise for the same unit; None where this run is
+            the only one.
+        beside: what those with another unit come to, which does not add up with it.
     """
 
     directory: Path
@@ -38,6 +41,7 @@ class Run:
     kind: str = ""
     uses: int = 0
     together: tuple[float, float] | None = None
+    beside: tuple[Together, ...] = ()
 
     @property
     def accuracy(self) -> float:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import held_alone, ordinary
@@ -122,10 +122,41 @@ def _torn(line: bytes) -> bool:
     return False
 
 
-def together(many: Sequence[Use]) -> tuple[float, float]:
-    """(epsilon, delta) of all runs together, at the largest of their deltas.
+class Together(NamedTuple):
+    """What runs with one unit cost together.
 
-    **Guarantee.** Composition of the plans' releases for one example that is in the data of every run, provided that
+    Attributes:
+        unit: "example" or "user".
+        runs: how many they are.
+        epsilon, delta: for one such unit that is in the data of each of them.
+    """
+
+    unit: str
+    runs: int
+    epsilon: float
+    delta: float
+
+
+def side_by_side(many: Sequence[Use]) -> list[Together]:
+    """What all runs cost together, for each unit by itself, that of the first one first: units don't compose."""
+    units = dict.fromkeys(map(unit_of, many))
+    parts = {unit: [use for use in many if unit_of(use) == unit] for unit in units}
+    return [Together(unit, len(part), *together(part)) for unit, part in parts.items()]
+
+
+def unit_of(use: Use) -> str:
+    """What its promise covers: "example" or "user"."""
+    return _plan_of(use).unit.name
+
+
+def _plan_of(use: Use) -> PrivacyPlan:
+    return use.plan if isinstance(use, PrivateSelection) else use
+
+
+def together(many: Sequence[Use]) -> tuple[float, float]:
+    """(epsilon, delta) of all runs together, at the largest of their deltas. All must have one unit.
+
+    **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that
     the plans were fixed before the first of them (`Loss`). Private selections are added by basic
     composition, each at an equal share of delta. Plans of different adjacencies are composed for zero-out, which each
     of them holds for. Data that were changed and moved are not known to be the same, so the count of runs is a lower
@@ -173,13 +204,26 @@ def called_public(source: Source) -> str | None:
 
 def summary(earlier: Sequence[Use], coming: Use) -> str:
     """What the owner should know before another run on the same data is paid for."""
-    epsilon, delta = together([*earlier, coming])
-    plans = [use.plan if isinstance(use, PrivateSelection) else use for use in (*earlier, coming)]
-    mixed = len({plan.adjacency for plan in plans}) > 1
-    under = ", for zero-out adjacency, which each of them holds for" if mixed else ""
+    own, *others = side_by_side([coming, *earlier])
+    count, like = len(earlier), own.runs - 1
+    told = f"note: {count} earlier run{'s' if count > 1 else ''} of yours used these data"
+    if like:
+        plans = [_plan_of(use) for use in (*earlier, coming) if unit_of(use) == own.unit]
+        mixed = len({plan.adjacency for plan in plans}) > 1
+        under = ", for zero-out adjacency, which each of them holds for" if mixed else ""
+        which = f", {like} of them with a promise for each single {own.unit}" if others else ""
+        told += (
+            f"{which}; together with this one, if all were planned in advance, they come to epsilon "
+            f"{rounded_up(own.epsilon)} at delta {own.delta!r}{under}"
+        )
+    return "; ".join([told, *map(beside, others), "a set that was changed and lies elsewhere counts apart"])
+
+
+def beside(other: Together) -> str:
+    """What to say of runs whose unit is another one: figures of two units don't add up."""
+    several = other.runs > 1
     return (
-        f"note: {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''} of yours used these data; together with "
-        f"this one, if all were planned in advance, they come to epsilon {rounded_up(epsilon)} at delta "
-        f"{delta!r}{under}; "
-        "a set that was changed and lies elsewhere counts apart"
+        f"{other.runs} run{'s' if several else ''} with a promise for each single {other.unit} "
+        f"{'come' if several else 'comes'} to epsilon {rounded_up(other.epsilon)} at delta {other.delta!r} for that, "
+        "which does not add up with other units"
     )

@@ -110,7 +110,11 @@ def with_other_runs(run: Run, standing: int, epsilon: float) -> float:
         return epsilon
     record = RunDirectory(run.directory).read_json(names.SETTINGS)
     materials = [record["data"][name] for name in ("material", "pixels") if record["data"].get(name)]
-    known = uses.plans(materials, place=record["request"]["source"]["spec"])
+    known = [
+        use
+        for use in uses.plans(materials, place=record["request"]["source"]["spec"])
+        if uses.unit_of(use) == run.statement.plan.unit.name
+    ]
     return max(epsilon, uses.together(known)[0]) if len(known) > standing else epsilon
 
 

@@ -61,9 +61,9 @@ def of_users(rules: Mapping[str, Rule], examples: int, users: int, request: Requ
     """The same where users are drawn: as many gradients in a step, and so as many users as have so many examples."""
     size = rules["batch_size"]
     drawn = users_like(size.value, examples, users, request)
-    what = (
-        f"all {users} users" if drawn == users else f"so many users have about {drawn * examples / users:.0f} examples"
-    )
+    what = f"all {users} users"
+    if drawn < users:
+        what = f"so many users have about {drawn * examples / users:.0f} examples"
     return {**rules, "batch_size": Rule(value=drawn, reason=f"{what}; {size.reason}")}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +14,9 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.data import AsStored, Source, Transform
-from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement, User
+from sfumato.privacy.loss import COARSE_GRID
+from sfumato.privacy.other_units import group_privacy, person_epsilon
 from sfumato.report import EmbeddingEvaluation, Evaluation, Facts, page
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
@@ -24,6 +27,9 @@ from sfumato.training.loop import Measure, Outcome
 from sfumato.training.origins import trained_on
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
+
+PERSONS = (2, 5, 10)
+"""For persons with so many images a page gives epsilon, where the promise is for single ones."""
 
 
 def conclude(
@@ -137,6 +143,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             metrics=run.rows(),
             evaluation=evaluation_of(run),
             public_test=facts.test_public,
+            **_persons(record, plan),
         ),
         public=public,
     )
@@ -150,12 +157,43 @@ def evaluation_of(run: RunDirectory) -> Evaluation | EmbeddingEvaluation | None:
     return EmbeddingEvaluation.from_dict(data) if "recall" in data else evaluate.from_dict(data)
 
 
+def _persons(record: Mapping[str, Any], plan: PrivacyPlan) -> dict[str, Any]:
+    """What a run of single examples promises persons with several, where the data say whose each one is."""
+    most = record.get("most_of_one_user")
+    if most is None:
+        return {}
+    counts = [count for count in PERSONS if count <= plan.population]
+    return {"persons": [of_person(plan, count) for count in counts], "most_of_one": of_person(plan, most)}
+
+
+def person_with_most(directory: Path) -> tuple[int, float] | None:
+    """How many images the person with the most has in a run of single examples, and that person's epsilon: private."""
+    run = RunDirectory(directory)
+    most = run.read_json(names.SETTINGS).get("most_of_one_user")
+    return None if most is None else of_person(PrivacyPlan.from_dict(run.read_json(names.PLAN)), most)
+
+
+def of_person(plan: PrivacyPlan, images: int) -> tuple[int, float]:
+    """A number of images and the epsilon of a person with so many: by a theorem, else by group privacy.
+
+    **Guarantee.** An upper bound: see `person_epsilon` and `group_privacy`.
+    """
+    images = min(images, plan.population)
+    known = person_epsilon(plan, images, grid=COARSE_GRID)
+    return images, group_privacy(plan, images) if known is None else known
+
+
 def plan_table(plan: PrivacyPlan) -> dict[str, Any]:
     """The plan's numbers, the derived ones among them."""
+    of_users: dict[str, Any] = {}
+    if isinstance(plan.unit, User):
+        kept = "all" if plan.unit.at_most is None else plan.unit.at_most
+        of_users = {"users": plan.users, "examples per user, at most": kept, "drawn": plan.unit.drawn}
     return {
         "unit": plan.unit.name,
+        **of_users,
         "adjacency": plan.adjacency,
-        "examples N": plan.population,
+        f"{'examples' if plan.unit.drawn == 'examples' else 'users'} N": plan.population,
         "sampling": type(plan.participation).__name__,
         "expected batch size B": plan.expected_batch_size,
         "sampling probability q": plan.sampling_probability,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
-from sfumato.data import AsStored, Clock, Source, Transform, Views
+from sfumato.data import AsStored, Clock, Source, Transform, Views, by_user
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
-from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan
+from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
 from sfumato.training.settings import Performance, Settings
@@ -122,13 +122,23 @@ class PrivateJob(Job):
         return self.request.get("source", {}).get("spec")
 
     @property
+    def most_of_one_user(self) -> int | None:
+        """The largest number of training records of one user, where the promise is for single ones and the data say
+        whose each one is: a private figure."""
+        if self.source.train.users is None or isinstance(self.plan.unit, User):
+            return None
+        return int(np.bincount(by_user(self.source.train)[0]).max())
+
+    @property
     def scored(self) -> bool:
         """Whether it is measured on the test split on its way: a candidate is not."""
         return not self.candidate
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
+        most = {} if self.most_of_one_user is None else {"most_of_one_user": self.most_of_one_user}
         return super().record(run) | {
+            **most,
             "candidate": self.candidate,
             "clock": {} if self.clock is None else self.clock.to_dict(),
             "circumstances": self.circumstances.to_dict(),

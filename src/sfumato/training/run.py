@@ -214,6 +214,8 @@ def finish_early(job: PrivateJob, run: RunDirectory, *, kind: Kind = CLASSIFIER)
 
 def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome: Outcome) -> Run:
     used = earlier_plans(job)
+    own = [use for use in used if uses.unit_of(use) == job.plan.unit.name]
+    others = [use for use in used if uses.unit_of(use) != job.plan.unit.name]
     return Run(
         directory=run.path,
         statement=statement,
@@ -222,5 +224,6 @@ def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome:
         steps=outcome.step,
         kind=job.source.kind,
         uses=len(used),
-        together=uses.together(used) if len(used) > 1 else None,
+        together=uses.together(own) if len(own) > 1 else None,
+        beside=tuple(uses.side_by_side(others)),
     )

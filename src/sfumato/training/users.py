@@ -130,8 +130,8 @@ def counted(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
 def check(source: Source, plan: PrivacyPlan) -> None:
     """Refuse a plan that is not for this source, before anything is spent.
 
-    **Guarantee.** What a plan for users takes as true of the data is looked at: that each record has a user, and that no
-    user has more than G of them. That it is not refused tells of the data what any other check of them does.
+    **Guarantee.** What a plan for users takes as true of the data is looked at: each record has a user, and no user has
+    more than G of them. That it is not refused tells of the data what any other check of them does.
     """
     declared: Any = plan.population, source.examples, "examples"
     if isinstance(plan.unit, User):
@@ -177,7 +177,7 @@ def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
         )
     if isinstance(rule, FixedOrder) and rule.assignment != "random":
         raise SfumatoError(
-            f"order {rule.assignment} is of records, and here users are drawn, who have neither a place in the file nor "
-            "one time",
+            f"order {rule.assignment} is of records, and users are drawn, who have neither a place in the file nor a "
+            "time of their own",
             "give `order=random`",
         )

@@ -129,12 +129,14 @@ def distribution_of_one(sigma: float, probability: float, records: int, width: f
     # user's records, below one without. Outcomes beyond the curve have at most the negligible mass that is added.
     low, high, epsilons = grid(curve.losses[0], curve.losses[-1])
     points = curve.points_of(epsilons)
-    removed = np.exp(log_mixture(points, 1)) - np.exp(epsilons + log_ndtr(-points / sigma)) + lost + NEGLIGIBLE
+    removed = (
+        np.exp(log_mixture(points, 1)) - np.exp(np.minimum(epsilons + log_ndtr(-points / sigma), 0)) + lost + NEGLIGIBLE
+    )
     remove = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(removed, 0, 1))
 
     low, high, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0])
     points = curve.points_of(-epsilons)
-    added = np.exp(log_ndtr(points / sigma)) - np.exp(epsilons + log_mixture(points, -1)) + NEGLIGIBLE
+    added = np.exp(log_ndtr(points / sigma)) - np.exp(np.minimum(epsilons + log_mixture(points, -1), 0)) + NEGLIGIBLE
     add = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(added, 0, 1))
     return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
 
