@@ -2,6 +2,7 @@ from .budgets import curve_of_budgets as curve_of_budgets
 from .comparison import compared as compared
 from .document import page as page
 from .drawing import png as png
+from .extrapolated import extrapolated as extrapolated
 from .facts import Evaluation as Evaluation
 from .facts import Facts as Facts
 from .facts import Sample as Sample
