@@ -83,3 +83,67 @@ def test_what_cannot_be_compared_or_planned_is_refused(options, words, capsys, t
     assert main(shlex.split(f"plan --examples 100 {options}")) in (1, 2)
     assert words in capsys.readouterr().err
     assert not list(Path().iterdir())
+
+
+BOTH = "plan --unit user --users 340 --per-user 4 --batch-size 136 --steps 20 --epsilon 3"
+
+
+def test_both_ways_of_drawing_are_compared_for_users(call, capsys):
+    from sfumato.privacy import user_rule
+
+    found = json.loads(call(f"{BOTH} --json"))
+    rule = user_rule(users=340, records=4, gradients=136, steps=20, epsilon=3.0, delta=1e-5)
+    assert (found["ways"], found["take"]) == (rule.rows(), rule.take)
+    told = call(BOTH)
+    (taken,) = [line for line in told.splitlines() if line.endswith("<- take")]
+    assert taken.split()[0] == rule.take
+
+
+@pytest.mark.parametrize(
+    ("options", "population", "users", "batch"),
+    [
+        ("--drawn users --batch-size 30", 340, 340, "30 of 340 users"),
+        ("--drawn examples --per-user 4 --batch-size 30", 1360, 340, "30 of 1360 examples"),
+        ("--drawn examples --per-user 4 --examples 900 --batch-size 30", 900, 340, "30 of 900 examples"),
+        ("--drawn clients --batch-size 30", 340, 340, "30 of 340 users"),
+    ],
+)
+def test_a_plan_for_users(call, options, population, users, batch):
+    command = f"plan --unit user --users 340 {options} --steps 20 --noise-multiplier 4"
+    found = json.loads(call(f"{command} --json"))
+    assert found["examples" if "examples" in options else "users"] == (population if "examples" in options else users)
+    assert (found["unit"], found["users"]) == ("user", 340)
+    assert batch in call(command)
+
+
+def test_a_budget_among_more_users(call, workplace):
+    run = "plan --unit user --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
+    command = f"{run} --epsilon 1,4 --extrapolate 2e3 --plot plot.svg"
+    found = json.loads(call(f"{command} --json"))
+    assert found["delta"] == 1e-5
+    assert {(row["users"], row["epsilon"], row["accountant"]) for row in found["rows"]} == {
+        (2000, epsilon, accountant) for epsilon in (1, 4) for accountant in ("pld", "rdp")
+    }
+    for row in found["rows"]:
+        assert row["batch_size"] is None or abs(row["noise_multiplier"] / row["batch_size"] - 1 / 60) < 1e-12
+    assert (workplace / "plot.svg").read_text().startswith("<?xml")
+    assert "accountant" in call(command)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--unit user --batch-size 3 --steps 3 --epsilon 3", "--users is missing"),
+        ("--unit user --users 9 --batch-size 3 --steps 3 --epsilon 3", "--per-user must be given to compare both ways"),
+        (f"{BOTH[5:]} --noise-multiplier 3", "both ways of drawing are compared by the noise that they need"),
+        (f"{BOTH[5:]} --plot a.svg", "--plot is given without --extrapolate"),
+        (f"{BOTH[5:]} --compare", "--compare and --unit user are both given"),
+        (f"{BOTH[5:-1]} 3,4", "--epsilon 3.0,4.0 names several budgets; give one, or --extrapolate"),
+        (f"{BOTH[5:]} --extrapolate 1e6", "--noise-multiplier must be given with --extrapolate"),
+        ("--examples 9 --per-user 3", "--per-user is for users, and the unit is an example; give --unit user"),
+        ("--examples 9 --epsilon 3,4", "--epsilon 3.0,4.0 names several budgets"),
+        ("--users 9 --unit person", "unit must be one of example, user; got 'person'"),
+    ],
+)
+def test_refusals_of_plans_for_users(call, options, words):
+    assert words in call(f"plan {options}", status=2 if "unit must" not in words else 1)

@@ -51,6 +51,24 @@ def _ends(text: str) -> tuple[int, int]:
     return low, high
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = (0.5,)
+    if not all(value.is_integer() and value > 0 for value in values):
+        raise ValueError(f"must be whole numbers with commas between them, such as 1e6,1e7, got {text!r}")
+    return tuple(map(int, values))
+
+
+_POPULATIONS = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="N,N,...",
+    instance_from_str=lambda words: _numbers(words[0]),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(map(str, value))],
+)
+
 _WINDOW = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="LOW,HIGH",
@@ -75,6 +93,7 @@ Epsilon = Annotated[
     ),
     _shown("EPSILON[,EPSILON...]", "default: 3"),
 ]
+Populations = Annotated[tuple[int, ...] | None, _POPULATIONS, _shown("N,N,...")]
 Delta = Annotated[float | None, _shown("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _shown("NAME")]
 Vary = Annotated[

@@ -6,8 +6,19 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import Delta, Number, OfMomentum, OfSchedule, Path, UnclearError, Whole, shown
-from sfumato.training.experiment import Pair, rates_of
+from sfumato.cli.options import (
+    Delta,
+    Epsilon,
+    Number,
+    OfMomentum,
+    OfSchedule,
+    Path,
+    Populations,
+    UnclearError,
+    Whole,
+    shown,
+)
+from sfumato.training.experiment import Pair, Units, rates_of
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
@@ -17,23 +28,26 @@ FOUR = ("batch_size", "steps", "noise_multiplier", "epsilon")
 
 @shown
 @dataclass(frozen=True, kw_only=True)
-class Plan(Pair):
+class Plan(Units, Pair):
     """Find one of noise multiplier, steps, batch size and epsilon from the others. Looks at no data.
 
     Give three of the four, with --examples; with --compare all of them but the noise multiplier. For instance:
-    sfumato plan --examples 50000 --batch-size 4096 --steps 2500 --epsilon 8
+    sfumato plan --examples 50000 --batch-size 4096 --steps 2500 --epsilon 8. For users give --users in place of
+    --examples; without --drawn both ways of drawing are compared.
     """
 
     examples: Whole = None
-    """N, the number of training examples."""
+    """N, the number of training examples; of users, of those that are kept (by default --per-user of each)."""
+    users: Whole = None
+    """The number of users, where the unit is a user."""
     batch_size: Whole = None
-    """Expected number of examples in a step; as many as --examples means full-batch steps."""
+    """Expected number of examples in a step, or of users where these are drawn; all there are for full-batch steps."""
     steps: Whole = None
     """Number of training steps."""
     noise_multiplier: Number = None
     """Standard deviation of the noise over the clipping norm."""
-    epsilon: Number = None
-    """The privacy budget."""
+    epsilon: Epsilon = None
+    """The privacy budget; with --extrapolate that of the larger populations, one or several with commas."""
     delta: Delta = None
     """The chance at which the bound may fail."""
     max_norm: float = 1.0
@@ -44,8 +58,10 @@ class Plan(Pair):
     """Of the learning rate: likewise."""
     compare: bool = False
     """Compare all pairs of participation and mechanism: the noise in the final weights, epsilon, memory."""
+    extrapolate: Populations = None
+    """Among so many users in place of --users: the rounds that the budget takes at the same noise in the mean."""
     plot: Path = None
-    """With --compare, draw it to this SVG file."""
+    """With --compare or --extrapolate, draw it to this SVG file."""
     json: bool = False
     """Print one JSON object."""
 
@@ -53,6 +69,11 @@ class Plan(Pair):
         """Solve and print."""
         from sfumato._checks import positive_integer
 
+        if self.unit == "user":
+            from sfumato.cli import of_users
+
+            return of_users.run(self)
+        self._refuse_of_users()
         if self.examples is None:
             raise UnclearError(
                 "--examples is missing", "give the number of training examples, such as --examples 50000"
@@ -71,8 +92,27 @@ class Plan(Pair):
             )
         with console.bar("calibrating"):
             plan = self._plan()
-        self._show(plan)
+        self.show(plan)
         return 0
+
+    def _refuse_of_users(self) -> None:
+        from sfumato._checks import one_of
+
+        if self.unit is not None:
+            one_of("unit", self.unit, ("example", "user"))
+        for name in ("users", "per_user", "drawn", "extrapolate"):
+            if getattr(self, name) is not None:
+                option = name.replace("_", "-")
+                raise UnclearError(f"--{option} is for users, and the unit is an example", "give --unit user")
+        if isinstance(self.epsilon, tuple):
+            raise UnclearError(
+                f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one: several are for users"
+            )
+
+    @property
+    def budget(self) -> float | None:
+        """The single budget."""
+        return None if isinstance(self.epsilon, tuple) else self.epsilon
 
     @property
     def _delta(self) -> float:
@@ -94,15 +134,19 @@ class Plan(Pair):
             batch_size=self.batch_size,
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
-            epsilon=self.epsilon,
+            epsilon=self.budget,
             max_norm=self.max_norm,
             **self.request(self.examples, momentum=self._momentum, schedule=self.schedule)._asdict(),
         )
 
-    def _show(self, plan: PrivacyPlan) -> None:
+    def show(self, plan: PrivacyPlan) -> None:
+        """One plan, as a table or as JSON."""
         from sfumato.privacy.remarks import above_one_record, weak_signal
 
         correlated = not plan.mechanism.independent
+        what, users = ("examples" if plan.unit.drawn == "examples" else "users"), ""
+        if what == "examples" and plan.users is not None:
+            users = f" --users {plan.users}"
         figures: dict[str, Any] = {
             "epsilon": plan.epsilon(),
             "epsilon_rdp": plan.epsilon_rdp,
@@ -113,7 +157,8 @@ class Plan(Pair):
             "buffers": plan.mechanism.buffers(plan.steps),
             "steps": plan.steps,
             "batch_size": plan.expected_batch_size,
-            "examples": plan.population,
+            what: plan.population,
+            **_of_users(plan),
             "sampling": type(plan.participation).__name__,
             "sampling_probability": plan.sampling_probability,
             "expected_epochs": plan.expected_epochs,
@@ -135,30 +180,33 @@ class Plan(Pair):
             ("epsilon", f"{figures['epsilon']:.4f}  by {plan.theorem.tight}"),
             *([("", f"{by_rdp:.4f}  by Renyi DP, for comparison with papers")] if by_rdp is not None else []),
             ("delta", f"{plan.delta:g}"),
+            *((name.replace("_", " "), f"{value}") for name, value in _of_users(plan).items()),
             *([("adjacency", plan.adjacency)] if plan.adjacency != "add-or-remove" else []),
             ("noise multiplier", f"{plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()),
             *([("memory of the noise", f"{figures['buffers']} copies of the model")] if correlated else []),
             ("steps", f"{plan.steps}"),
-            ("expected batch size", f"{plan.expected_batch_size} of {plan.population} examples"),
+            ("expected batch size", f"{plan.expected_batch_size} of {plan.population} {what}"),
             ("sampling", f"{figures['sampling']}, probability {plan.sampling_probability:.6g}"),
             ("expected epochs", f"{plan.expected_epochs:.4g}"),
             ("theorem", plan.theorem.name),
             ("plan", plan.fingerprint[:16]),
         ]
         console.columns(rows)
+        if plan.unit.drawn == "clients":
+            return
         norm = "" if plan.max_norm == 1 else f" --max-norm {plan.max_norm:g}"
         console.note(
-            f"next: sfumato train SOURCE --examples {plan.population} --batch-size {plan.expected_batch_size} "
+            f"next: sfumato train SOURCE{users} --{what} {plan.population} --batch-size {plan.expected_batch_size} "
             f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"
             f"{self._asked_for()}"
         )
 
     def _numbers(self) -> str:
-        return f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.epsilon:g} --delta {self._delta!r}"
+        return f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.budget:g} --delta {self._delta!r}"
 
     def _asked_for(self) -> str:
         """The options that name the pair, as they were given."""
-        names = [*(one.name for one in fields(Pair)), "momentum", "schedule"]
+        names = [*(one.name for one in (*fields(Units), *fields(Pair))), "momentum", "schedule"]
         given = [(name.replace("_", "-"), getattr(self, name)) for name in names if getattr(self, name) is not None]
         return "".join(f" --{name} {value}" for name, value in given)
 
@@ -180,7 +228,7 @@ class Plan(Pair):
                 examples=self.examples or 0,
                 batch_size=self.batch_size or 0,
                 steps=self.steps or 0,
-                epsilon=self.epsilon or 0.0,
+                epsilon=self.budget or 0.0,
                 delta=self._delta,
                 momentum=self._momentum,
                 rates=rates_of(self.schedule, None),
@@ -190,3 +238,13 @@ class Plan(Pair):
         figures = {"examples": self.examples, "delta": self._delta, "momentum": self._momentum}
         compared.show(pairs, figures, plot=self.plot, json=self.json, after=self._numbers())
         return 0
+
+
+def _of_users(plan: PrivacyPlan) -> dict[str, Any]:
+    """The rows of a plan for users."""
+    from sfumato.privacy import User
+
+    if not isinstance(plan.unit, User):
+        return {}
+    kept = "all" if plan.unit.at_most is None else plan.unit.at_most
+    return {"unit": "user", "users": plan.users, "per_user": kept, "drawn": plan.unit.drawn}

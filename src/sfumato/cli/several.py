@@ -82,10 +82,11 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
     console.result()
     console.result(f"One run: {statement.sentence}")
     console.result()
+    one = "a person who" if statement.plan.users else "an example that"
     void = " To whoever knows their seeds they promise nothing." if statement.circumstances.seeded else ""
     console.result(
         f"All {found.standing} runs on these data that stand there, planned in advance, are together "
-        f"({rounded_up(found.epsilon)}, {found.delta!r})-differentially private for an example that is in each of them."
+        f"({rounded_up(found.epsilon)}, {found.delta!r})-differentially private for {one} is in each of them."
         f"{void}"
     )
     if found.epsilon_of_all_uses > found.epsilon:

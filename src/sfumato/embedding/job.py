@@ -42,6 +42,7 @@ class EmbeddingJob(PrivateJob):
     """
 
     clients: Clients
+    gradient: ClippedUpdates  # type: ignore[assignment]
 
     @property
     def further(self) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def prepare(
     facts = circumstances(source, plan, settings, key, search=None, behind=())
     return EmbeddingJob(
         module=module,
-        gradient=ClippedUpdates(local=local, max_norm=plan.max_norm),  # type: ignore[arg-type]
+        gradient=ClippedUpdates(local=local, max_norm=plan.max_norm),
         source=source,
         plan=plan,
         steps=plan.steps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -51,10 +51,13 @@ class ClippedUpdates:
     local: LocalTraining
     max_norm: float = 1.0
 
-    sums_over: ClassVar[Literal["clients"]] = "clients"
-
     def __post_init__(self) -> None:
         positive("max_norm", self.max_norm)
+
+    @property
+    def sums_over(self) -> Literal["clients"]:
+        """Virtual clients: each one's update is clipped."""
+        return "clients"
 
     def at(self, max_norm: float) -> ClippedUpdates:
         """The same with another bound C."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +44,6 @@ class UserGradient:
     (torch.Size([3, 4]), torch.Size([2]))
     """
 
-    sums_over = "users"
-
     def __init__(
         self,
         model: nn.Module,
@@ -60,6 +58,11 @@ class UserGradient:
         self._at_once, self._given = max(1, at_once // views), ways
         self._by_records: dict[tuple[int, bool], ClippedGradient] = {}
         self._of(1)  # refuses here whatever it refuses
+
+    @property
+    def sums_over(self) -> Literal["users"]:
+        """Users: all that each has is clipped together."""
+        return "users"
 
     @property
     def max_norm(self) -> float:

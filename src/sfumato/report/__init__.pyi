@@ -3,6 +3,7 @@ from .comparison import compared as compared
 from .document import page as page
 from .drawing import png as png
 from .embedding import EmbeddingEvaluation as EmbeddingEvaluation
+from .extrapolated import extrapolated as extrapolated
 from .facts import Evaluation as Evaluation
 from .facts import Facts as Facts
 from .facts import Sample as Sample

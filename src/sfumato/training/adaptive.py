@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,12 +13,20 @@ from sfumato._checks import SfumatoError
 from sfumato.gradients import GridSum
 from sfumato.privacy import Quantile
 from sfumato.randomness import NoiseState
-from sfumato.training.step import PrivateStep
+from sfumato.training.step import PrivateStep, Query
 
 COUNT = "vectors within the norm"
 NORM = "norm of the next step"
 FARTHEST = 1e6
 """By so much, at most, the norm leaves the first one, in either direction."""
+
+
+class AdaptiveQuery(Query, Protocol):
+    """A query whose bound may be another one in each step."""
+
+    def at(self, max_norm: float) -> Query:
+        """The same with another C; what it returns has `within`, the centred count, beside `gradients`."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +47,8 @@ class AdaptiveStep(PrivateStep):
     theorem speaks of both at once, whatever the mechanism; C_t is a function of earlier releases, and noise that
     remembers earlier steps is added to sums in units of the C of their own step. The rest is as for `PrivateStep`.
     """
+
+    gradient: AdaptiveQuery
 
     def _check_clipping(self) -> None:
         if not isinstance(self.plan.clipping, Quantile) or self.divisor is None:

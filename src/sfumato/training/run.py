@@ -77,7 +77,7 @@ def train(
     name, request = "module" if isinstance(model, nn.Module) else model, {}
     if isinstance(source, str):
         zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
-        declared = {} if plan is None else users.declared_by(plan)
+        declared: dict[str, Any] = {} if plan is None else users.declared_by(plan)
         spec = SourceSpec(spec=source, **declared, zoom=zoom)
         source, request = spec.open(owner_key()), {"source": spec.record()}
     if plan is None:
