@@ -111,6 +111,8 @@ def prepare(
     check_epsilon(plan)
     local = LocalTraining(module, clients.local)
     facts = circumstances(source, plan, settings, key, search=None, behind=())
+    if unit.grouped:
+        facts = replace(facts, read=(*facts.read, "groups"))
     return EmbeddingJob(
         module=module,
         gradient=ClippedUpdates(local=local, max_norm=plan.max_norm),

@@ -70,11 +70,13 @@ class LocalSGD:
         one_of("head", self.head, HEADS)
         not_negative("reconstruction_steps", self.reconstruction_steps)
         if self.head == "global" and self.loss != "softmax":
-            raise SfumatoError(f"loss {self.loss!r} has no head, and head is 'global'", "give `loss` softmax")
+            raise SfumatoError(
+                f"loss {self.loss!r} has no head, and head is 'global'", "take the loss softmax, or a local head"
+            )
         if self.reconstruction_steps and not self.has_local_head:
             raise SfumatoError(
                 f"reconstruction_steps is {self.reconstruction_steps}, and there is no local head to train first",
-                "give 0, or a local head with `loss` softmax",
+                "give 0, or take a local head with the loss softmax",
             )
 
     @property

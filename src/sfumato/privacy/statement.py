@@ -18,6 +18,7 @@ from sfumato.privacy.wording import Wording, wording
 FACT_NAMES = {
     "examples": "the number of training examples",
     "users": "the number of persons",
+    "groups": "the number of groups of persons",
     "classes": "the list of classes",
     "size": "the image size",
     "channels": "whether the images are grey or in colour",

@@ -1,0 +1,102 @@
+"""sfumato embed: from the command line to a page, its dry run, and going on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from sfumato.cli import main
+from sfumato.training import loop
+
+QUICK = (
+    "--model linear --dimension 8 --steps 3 --batch-size 6 --clients 2 --noise-multiplier 4 --threads 1 --device cpu"
+)
+
+
+@pytest.fixture
+def people(workplace) -> str:
+    generator = np.random.default_rng(0)
+    users = np.repeat(np.arange(20), 4)
+    labels = np.where(users < 14, users % 5, 5 + users % 4)
+    images = (20 * labels[:, None, None] + generator.integers(0, 60, (80, 8, 8))).astype(np.uint8)
+    train = users < 14
+    columns = {
+        "x": images,
+        "y": labels,
+        "users": users.astype(str),
+        "groups": np.char.add("g", (users % 3).astype(str)),
+    }
+    parts = {f"{name}_train": column[train] for name, column in columns.items()}
+    parts |= {f"{name}_test": column[~train] for name, column in columns.items()}
+    np.savez(workplace / "people.npz", **parts)
+    return "npz:people.npz"
+
+
+def test_it_trains_says_what_it_promised_and_what_to_do_next(people, capsys):
+    assert main(shlex.split(f"embed {people} {QUICK} --output run")) == 0
+    printed, said = capsys.readouterr()
+    assert "each single person, with all of their images" in printed
+    assert "of the pairs of one class at a false accept rate of 0.001" in printed
+    assert "measured on private data: keep it to yourself" in printed
+    assert "sfumato verify run" in said
+    assert main(["verify", "run"]) == 0
+    assert main(shlex.split(f"evaluate run {people} --far 0.1 --json")) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["far"], found["images"], found["public"]) == (0.1, 24, False)
+    assert main(shlex.split("report run --public")) == 0
+    assert main(shlex.split("predict run people.npz")) == 1
+    assert main(shlex.split(f"evaluate run {people} --part all")) == 1
+
+
+def test_json_holds_what_is_printed_and_a_fixed_group_its_own_figure(people, capsys):
+    command = f"embed {people} {QUICK.replace('--clients 2', '')} --batch-size 1 --grouping fixed --json"
+    assert main(shlex.split(command)) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["epsilon"] > found["epsilon_of_group"] > 0
+    assert {"recall", "far", "threshold", "statement", "delta", "run", "uses"} <= found.keys()
+
+
+def test_a_dry_run_spends_nothing(people, workplace, capsys):
+    assert main(shlex.split(f"embed {people} {QUICK} --dry-run")) == 0
+    assert "nothing was spent" in capsys.readouterr().err
+    assert main(shlex.split(f"embed {people} {QUICK} --dry-run --json")) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["clients"]["count"], found["plan"]["unit"]) == (2, "user")
+    assert not (workplace / "runs").exists()
+
+
+def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
+    class StopError(Exception):
+        pass
+
+    def stop(*given):
+        raise StopError
+
+    for place in ("one", "other"):
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "descend", stop)
+            with pytest.raises(StopError):
+                main(shlex.split(f"embed {people} {QUICK} --output {place}"))
+    assert main(["train", "one"]) == 1
+    assert "resume it with sfumato embed one" in capsys.readouterr().err
+    assert main(["embed", "one"]) == 0
+    assert main(["finish", "other", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ("--method central", "method central trains without privacy, and this npz source is private"),
+        ("--method fedprox", "method must be one of"),
+        ("--grouping fixed --clients 3", "leave clients out: a fixed group is a client"),
+        ("--client-loss binary --method fedavg", "loss 'binary' has no head, and head is 'global'"),
+        ("--quantile 1.5", "--quantile must lie strictly between 0 and 1"),
+    ],
+)
+def test_bad_choices_are_refused(people, capsys, options, refusal):
+    assert main(shlex.split(f"embed {people} --steps 2 --noise-multiplier 4 --batch-size 2 {options}")) == 1
+    assert refusal in capsys.readouterr().err

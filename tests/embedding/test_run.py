@@ -1,0 +1,227 @@
+"""Embeddings from the data to the model file: what is promised, kept, resumed and refused; isolation through the real
+round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
+from sfumato.embedding import EmbeddingExperiment, experiment
+from sfumato.embedding.run import begin, job_of, recorded_job
+from sfumato.embedding.steps import EmbeddingSteps
+from sfumato.randomness import NoiseState
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import loop
+from sfumato.training.progress import Silence
+
+USERS = 24
+QUICK = {"steps": 3, "batch_size": 8, "clients": 3, "noise_multiplier": 2.0, "threads": 1, "device": "cpu"}
+ALONE = {name: value for name, value in QUICK.items() if name not in ("threads", "device")}
+
+
+class Small(nn.Module):
+    """8 x 8 grey images to embeddings of 8 numbers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 8))
+
+    def forward(self, images):
+        return self.body(images)
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory) -> str:
+    """24 people to train on, of two classes each, in four groups; 10 others, of other classes, to test on."""
+    generator = np.random.default_rng(0)
+    faces = generator.random((18, 8, 8))
+
+    def part(users, classes, first):
+        rows = [
+            (np.clip(faces[c] + 0.1 * generator.standard_normal((8, 8)), 0, 1), c, f"p{first + u:02}", f"g{u % 4}")
+            for u in range(users)
+            for c in generator.choice(classes, 2, replace=False)
+            for _ in range(3)
+        ]
+        images, labels, names, groups = (np.array(column) for column in zip(*rows, strict=True))
+        return (255 * images).astype(np.uint8), labels, names, groups
+
+    names = ("x", "y", "users", "groups")
+    train, test = part(USERS, np.arange(10), 0), part(10, np.arange(10, 18), USERS)
+    path = tmp_path_factory.mktemp("people") / "people.npz"
+    np.savez(
+        path,
+        **{f"{name}_train": column for name, column in zip(names, train, strict=True)},
+        **{f"{name}_test": column for name, column in zip(names, test, strict=True)},
+    )
+    return f"npz:{path}"
+
+
+@pytest.fixture(scope="module")
+def source(people) -> Source:
+    return open_source(people, owner_key=bytes(32), open_set=True)
+
+
+def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
+    run = embed(people, directory=tmp_path / "run", model="linear", dimension=16, seed=1, **QUICK)
+    assert "for each single person, with all of their images, under add-or-remove" in run.statement.sentence
+    assert "of which one person counts for two" in run.statement.sentence
+    assert run.statement.plan.users == USERS
+    assert "users" in run.statement.circumstances.read
+    assert verify(run.directory).holds
+    loaded = load(run.directory)
+    found = loaded.embed(np.zeros((3, 8, 8, 1), np.uint8))
+    assert found.shape == (3, 16)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
+    with pytest.raises(SfumatoError, match="gives embeddings; call embed"):
+        loaded.predict(np.zeros((8, 8, 1), np.uint8))
+    assert {"recall", "far", "threshold", "curve", "neighbours"} <= run.figures.keys()
+    page = (run.directory / "report.html").read_text("utf-8")
+    assert "Which images show the same" in page
+    assert "each single person" in page
+
+
+class StopError(Exception):
+    """In place of a kill."""
+
+
+@pytest.mark.parametrize("further", [{}, {"quantile": 0.5}, {"mechanism": "blt", "quantile": 0.5}], ids=str)
+def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, monkeypatch, further):
+    asked = {"seed": 3, "steps": 6, **{k: v for k, v in ALONE.items() if k != "steps"}, **further}
+    chosen = EmbeddingExperiment(model="linear", dimension=8, **asked)
+
+    def run(place):
+        return begin(chosen, source, RunDirectory(tmp_path / place), device="cpu", threads=1, progress=Silence())
+
+    whole = run("whole")
+    descend, taken = loop.descend, []
+
+    def stop_at_the_fourth(*given):
+        taken.append(given)
+        if len(taken) == 4:
+            raise StopError
+        descend(*given)
+
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stop_at_the_fourth)
+        with pytest.raises(StopError):
+            run("killed")
+    resumed = run("killed")
+    models = [(one.directory / "model.safetensors").read_bytes() for one in (whole, resumed)]
+    assert models[0] == models[1]
+
+
+def test_a_run_goes_on_from_its_own_record_and_with_other_clients_not_at_all(people, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
+    with pytest.raises(StopError):
+        embed(people, directory=tmp_path / "run", model="linear", dimension=8, client_epochs=2, **QUICK)
+    monkeypatch.undo()
+    with pytest.raises(SfumatoError, match="differs in its embedding: local"):
+        embed(people, directory=tmp_path / "run", model="linear", dimension=8, client_epochs=3, **QUICK)
+
+
+def round_of(
+    source: Source, *, key: int = 0, without: str | None = None, group: str | None = None, **further
+) -> dict[str, torch.Tensor]:
+    """The noisy sum of a round times m, with a noise that is next to nothing and the same in all of them."""
+    kept = np.ones(len(source.train), bool)
+    if without is not None:
+        kept = source.train.users != without
+    if group is not None:
+        kept = source.train.groups != group
+    smaller = replace(source, train=source.train.chosen(kept))  # N is declared, and stays
+    asked = EmbeddingExperiment(
+        **{**ALONE, "steps": 1, "batch_size": further.pop("batch_size", 20), "noise_multiplier": 0.5, **further}
+    )
+    job, _ = job_of(asked, smaller, model=Small(), device="cpu", threads=1)
+    steps = EmbeddingSteps(job, DiceKey.from_seed(key))
+    gradient, _ = steps(0, NoiseState(step=0))
+    return {name: value.double() * job.clients.count for name, value in gradient.items()}
+
+
+def moved(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return float(sum(((one[name] - other[name]) ** 2).sum() for name in one).sqrt())
+
+
+def test_removing_one_user_moves_the_sum_of_the_real_round_by_up_to_twice_the_norm(source):
+    """The last by name, so that all others keep their numbers, coins and clients."""
+    asked = {"max_norm": 0.05, "client_rate": 0.5}
+    distances = [
+        moved(round_of(source, key=key, **asked), round_of(source, key=key, without=f"p{USERS - 1:02}", **asked))
+        for key in range(4)
+    ]
+    assert max(distances) <= 2 * 0.05 * (1 + 1e-5)
+    assert max(distances) > 0.3 * 0.05, "in none of them did the user take part"
+
+
+def test_removing_a_whole_fixed_group_moves_it_by_the_norm_at_most(source, monkeypatch):
+    """The last by name; the number of groups is a public fact, and stays."""
+    monkeypatch.setattr(experiment, "groups_of", lambda source: 4)
+    asked = {"grouping": "fixed", "batch_size": 3, "clients": None, "max_norm": 0.05, "client_rate": 0.5}
+    rounds = [round_of(source, key=key, **asked) for key in range(3)]
+    distances = [moved(whole, round_of(source, key=key, group="g3", **asked)) for key, whole in enumerate(rounds)]
+    assert max(distances) == pytest.approx(0.05, rel=1e-3), "in none of them did the group take part"
+    assert max(distances) <= 0.05 * (1 + 1e-5)
+    one_person = moved(rounds[0], round_of(source, without=f"p{USERS - 1:02}", **asked))
+    assert one_person <= 2 * 0.05 * (1 + 1e-5)
+
+
+def test_the_head_over_all_classes_is_summed_and_not_released(source, tmp_path):
+    asked = EmbeddingExperiment(model="linear", dimension=8, method="fedavg", **ALONE)
+    run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
+    job, _ = job_of(asked, source, device="cpu", threads=1)
+    assert any(name.startswith("head.") for name, _ in job.module.named_parameters())
+    assert set(load(run.directory).module.state_dict()) == {
+        name.removeprefix("backbone.") for name in job.module.state_dict() if name.startswith("backbone.")
+    }
+
+
+def test_a_fixed_group_has_a_figure_of_its_own_beside_that_of_each_person(source):
+    job, _ = job_of(EmbeddingExperiment(**{**ALONE, "grouping": "fixed", "clients": None, "batch_size": 2}), source)
+    assert (job.plan.population, job.plan.users, job.clients.count) == (4, USERS, 2)
+    assert "groups" in job.circumstances.read
+    assert job.plan.theorem.sensitivity(job.plan) == 2
+
+
+def test_central_training_is_for_public_data_alone(source, tmp_path):
+    asked = EmbeddingExperiment(model="linear", dimension=8, method="central", steps=4)
+    with pytest.raises(SfumatoError, match="method central trains without privacy, and this npz source is private"):
+        begin(asked, source, RunDirectory(tmp_path / "a"), progress=Silence())
+    public = replace(source, public=True)
+    run = begin(asked, public, RunDirectory(tmp_path / "b"), device="cpu", threads=1, progress=Silence())
+    assert run.figures["recall"] >= 0
+    assert load(run.directory).embed(np.zeros((8, 8, 1), np.uint8)).shape == (1, 8)
+    with pytest.raises(SfumatoError, match="promises nothing, and a budget is given"):
+        begin(replace(asked, epsilon=3.0), public, RunDirectory(tmp_path / "c"), progress=Silence())
+
+
+def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_path):
+    with pytest.raises(SfumatoError, match="the source does not say whose its records are"):
+        embed(arrays, directory=tmp_path / "run", **QUICK)
+    shared = replace(source, test=source.train)
+    with pytest.raises(SfumatoError, match="24 of the 24 users to train on have records in the test part too"):
+        job_of(EmbeddingExperiment(**ALONE), shared)
+    nobody = replace(source, train=replace(source.train, groups=None))
+    with pytest.raises(SfumatoError, match="does not say which group each user belongs to"):
+        job_of(EmbeddingExperiment(**{**ALONE, "grouping": "fixed", "clients": None}), nobody)
+    with pytest.raises(
+        SfumatoError, match="the plan keeps at most 2 records of each user, and one in the source has 6"
+    ):
+        job_of(EmbeddingExperiment(**ALONE, per_user=2), source)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recorded_job_is_that_of_the_run(people, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
+    with pytest.raises(StopError):
+        embed(people, directory=tmp_path / "run", model="linear", dimension=8, per_user=4, **QUICK)
+    job, _ = recorded_job(str(tmp_path / "run"))
+    assert np.bincount(np.unique(job.source.train.users, return_inverse=True)[1]).max() == 4
+    assert (job.clients.dimension, job.clients.count, job.plan.unit.at_most) == (8, 3, 4)

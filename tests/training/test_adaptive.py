@@ -1,0 +1,127 @@
+"""A clipping norm that follows a quantile, against Andrew et al. by hand, and against bugs planted on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from sfumato import DiceKey, Noise, Poisson, PrivacyPlan, SfumatoError
+from sfumato.privacy import Gaussian, Quantile, User
+from sfumato.randomness import NoiseState
+from sfumato.training.adaptive import COUNT, NORM, AdaptiveStep
+
+VECTORS = 40
+
+
+@dataclass(frozen=True)
+class Found:
+    gradients: dict
+    within: float
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Given vectors, clipped: a query over virtual clients."""
+
+    max_norm: float = 1.0
+    sums_over = "clients"
+
+    def at(self, max_norm):
+        return Vectors(max_norm)
+
+    def sensitivity(self, adjacency):
+        return 2 * self.max_norm
+
+    def zeros(self):
+        return {"w": torch.zeros(3)}
+
+    def __call__(self, vectors):
+        norms = vectors.norm(dim=1, keepdim=True)
+        clipped = vectors * (self.max_norm * (1 - 1e-6) / norms).clamp(max=1)
+        return Found({"w": clipped.sum(0)}, float(((norms <= self.max_norm).double() - 0.5).sum()))
+
+
+def plan(noise: float, steps: int = 60, **clipping) -> PrivacyPlan:
+    return PrivacyPlan(
+        population=400,
+        participation=Poisson(batch_size=100),
+        mechanism=Gaussian(noise_multiplier=noise),
+        steps=steps,
+        delta=1e-5,
+        clipping=Quantile(**{"max_norm": 1.0, "count_noise": VECTORS / 20, **clipping}),
+        unit=User(drawn="clients"),
+    )
+
+
+def step_of(asked: PrivacyPlan, seed: int = 0, query: object = None, **further) -> AdaptiveStep:
+    noise = Noise(asked.mechanism, max_norm=1.0, key=DiceKey.from_seed(seed))
+    return AdaptiveStep(plan=asked, gradient=query or Vectors(), noise=noise, **{"divisor": VECTORS, **further})
+
+
+def vectors() -> torch.Tensor:
+    """40 vectors of norms 0.1, 0.2, ..., 4."""
+    directions = torch.nn.functional.normalize(
+        torch.randn(VECTORS, 3, generator=torch.Generator().manual_seed(0)), dim=1
+    )
+    return directions * torch.arange(1, VECTORS + 1).unsqueeze(1) / 10
+
+
+@pytest.mark.parametrize("quantile", [0.25, 0.5, 0.9])
+def test_the_norm_goes_to_the_quantile_of_the_norms(quantile):
+    step, state = step_of(plan(0.01, 200, quantile=quantile, count_noise=0.05)), NoiseState(step=0)
+    for number in range(200):
+        _, state = step(number, [(vectors(),)], state)
+    assert step.max_norm(state) == pytest.approx(4 * quantile, rel=0.1)
+
+
+def test_one_step_is_that_of_andrew_et_al_by_hand():
+    """C <- C exp(-eta (b - gamma)) with b from the count of ten vectors within the norm; the sum in units of C_t."""
+    asked = plan(1e-3, count_noise=1e-3)
+    gradient, state = step_of(asked)(0, [(vectors(),)], NoiseState(step=0))
+    assert step_of(asked).max_norm(state) == pytest.approx(
+        torch.tensor(-0.2 * (10 / VECTORS - 0.5)).exp().item(), rel=1e-3
+    )
+    torch.testing.assert_close(gradient["w"], Vectors()(vectors()).gradients["w"] / VECTORS, atol=1e-3, rtol=1e-3)
+
+
+def test_noise_of_vectors_and_of_the_count_are_what_the_plan_counts():
+    """Over many keys: z C_t on each coordinate of the sum, sigma_b on the count, however large C_t is."""
+    asked = plan(1.5, count_noise=3.0, quantile=0.5, rate=0.1)
+    given = {NORM: torch.tensor(0.2, dtype=torch.float64)}
+    clean, sums, counts = Vectors(0.2)(vectors()), [], []
+    for seed in range(800):
+        step = step_of(asked, seed)
+        gradient, state = step(0, [(vectors(),)], NoiseState(step=0, tensors=dict(given)))
+        sums.append(gradient["w"].double() * VECTORS - clean.gradients["w"])
+        share = 0.5 - torch.log(state.tensors[NORM] / 0.2) / 0.1
+        counts.append(float((share - 0.5) * VECTORS - clean.within))
+    assert torch.stack(sums).std().item() == pytest.approx(1.5 * 0.2, rel=0.06)
+    within = [count for count in counts if abs(count) < 100]
+    assert torch.tensor(within).std().item() == pytest.approx(3.0, rel=0.35)  # the share is cut at 0 and 1
+    assert asked.clipping.joint_noise(1.5) == pytest.approx((1.5**-2 + 6.0**-2) ** -0.5)
+
+
+def test_the_count_is_no_part_of_the_gradient_and_the_norm_is_kept_from_step_to_step():
+    step = step_of(plan(1.0))
+    gradient, state = step(0, [(vectors(),)], NoiseState(step=0))
+    assert set(gradient) == {"w"}
+    assert COUNT not in state.tensors
+    _, again = step(0, [(vectors(),)], NoiseState(step=0))
+    assert torch.equal(state.tensors[NORM], again.tensors[NORM])
+
+
+def test_other_plans_noises_and_divisors_are_refused():
+    asked = plan(1.0)
+    with pytest.raises(SfumatoError, match="give a plan with clipping=Quantile"):
+        step_of(asked, divisor=None)
+    with pytest.raises(SfumatoError, match=r"build Noise with plan\.mechanism and max_norm=1"):
+        AdaptiveStep(
+            plan=asked,
+            gradient=Vectors(),
+            noise=Noise(asked.mechanism, max_norm=2.0, key=DiceKey.from_seed(0)),
+            divisor=1.0,
+        )
+    with pytest.raises(SfumatoError, match=r"step must lie in 0\.\.59"):
+        step_of(asked)(60, [], NoiseState(step=60))
