@@ -96,7 +96,8 @@ def _both(asked: Plan, users: int) -> int:
     plan = (rule.users if rule.take == "users" else rule.examples).plan
     console.note(
         f"next: sfumato train SOURCE --unit user --users {users} --per-user {per_user} --drawn {rule.take} "
-        f"--batch-size {plan.expected_batch_size} --steps {plan.steps} --epsilon {asked.budget:g} --delta {plan.delta!r}"
+        f"--batch-size {plan.expected_batch_size} --steps {plan.steps} --epsilon {asked.budget:g} "
+        f"--delta {plan.delta!r}"
     )
     return 0
 

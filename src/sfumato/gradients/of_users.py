@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class UserGradient:
     (torch.Size([3, 4]), torch.Size([2]))
     """
 
-    sums_over = "users"
+    sums_over: Literal["users"] = "users"
 
     def __init__(
         self,
