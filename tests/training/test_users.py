@@ -191,6 +191,14 @@ def test_a_batch_size_counts_gradients_until_it_is_said_what_is_drawn(people, mo
     assert Experiment(**shared).decide(source).plan.expected_batch_size == round(12 * 24 / len(source.train))
 
 
+@pytest.mark.parametrize(("drawn", "population"), [("users", 200_000), ("examples", 2_000_000)])
+def test_delta_is_small_against_the_number_of_users(people, drawn, population):
+    source = replace(people, users=200_000, examples=2_000_000, at_most=10)
+    asked = Experiment(unit="user", drawn=drawn, noise_multiplier=4.0, steps=5)
+    plan = asked.decide(source).plan
+    assert (plan.population, plan.users, plan.delta) == (population, 200_000, 1e-7)
+
+
 @pytest.mark.parametrize("mechanism", ["tree", "blt", "banded"])
 def test_noise_that_remembers_draws_users(people, mechanism, tmp_path):
     run = train(
