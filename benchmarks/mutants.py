@@ -1344,7 +1344,7 @@ BUGS = (
     Bug(
         "the delta that was asked for is not heard",
         "training/experiment.py",
-        "delta=default_delta(source.examples) if self.delta is None else self.delta,",
+        "delta=default_delta(units) if self.delta is None else self.delta,",
         "delta=default_delta(source.examples),",
         ("training/test_experiment.py",),
     ),
@@ -1622,6 +1622,96 @@ BUGS = (
         "gradients=self.zeros(), within=0.0",
         "gradients=self.zeros(), within=0.5",
         ("embedding/test_query.py",),
+    ),
+    Bug(
+        "a plan for users who are drawn as wholes counts their records",
+        "training/experiment.py",
+        "population, sizes = units, defaults.of_users(",
+        "population, sizes = source.examples, defaults.of_users(",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "coins for users are tossed for as many as there are records",
+        "training/inputs_of_users.py",
+        "        return len(self._ends) - 1",
+        "        return int(self._ends[-1])",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "a sum over users is divided by the records that come up",
+        "training/step.py",
+        "        divisor = self.plan.expected_batch_size * self.plan.max_norm",
+        "        divisor = max(1, self.seen) * self.plan.max_norm",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "a user is split between micro-batches",
+        "training/inputs_of_users.py",
+        "        counts = self._ends[participants + 1] - self._ends[participants]\n",
+        "        counts = self._ends[participants + 1] - self._ends[participants]\n"
+        "        size = self._job.performance.micro_batch\n"
+        "        for user in participants[counts > size]:\n"
+        "            for start in range(self._ends[user], self._ends[user + 1], size):\n"
+        "                rows = self._order[start : min(start + size, self._ends[user + 1])][None]\n"
+        "                yield np.array([user]), rows, np.ones(rows.shape, bool)\n"
+        "        participants, counts = participants[counts <= size], counts[counts <= size]\n",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "padding counts as a record of its user",
+        "training/inputs_of_users.py",
+        "            yield inputs, targets, mask / mask.sum(1, keepdim=True), keys",
+        "            yield inputs, targets, torch.ones_like(mask) / mask.sum(1, keepdim=True), keys",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "users are trained on by their records, each clipped by itself",
+        "training/prepare.py",
+        '    clipped = UserGradient if plan.unit.drawn == "users" else ClippedGradient',
+        "    clipped = ClippedGradient",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "persons in both parts are let pass",
+        "training/users.py",
+        "    if shared := shared_users(replace(source, held_out=None), owner_key()):",
+        "    if (shared := shared_users(replace(source, held_out=None), owner_key())) and shared > len(names):",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "a user with more records than the plan keeps is let pass",
+        "training/users.py",
+        "    if unit.at_most is not None and most > unit.at_most:",
+        "    if unit.at_most is not None and most > 99 * unit.at_most:",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "a resumed run for users has all of their records",
+        "training/recorded.py",
+        "users.kept_for(open_source(",
+        "(lambda source, plan: source)(open_source(",
+        ("cli/test_persons.py",),
+    ),
+    Bug(
+        "a counted number of users is not named",
+        "training/prepare.py",
+        "        read=source.read_by_user if isinstance(plan.unit, User) else source.read,",
+        "        read=source.read,",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "delta is not small against the number of users",
+        "training/experiment.py",
+        "            units = source.users or 0",
+        "            units = source.examples",
+        ("training/test_users.py",),
+    ),
+    Bug(
+        "the public page says how many images the person with the most has",
+        "report/document.py",
+        "evaluation=None, most_of_one=None)",
+        "evaluation=None)",
+        ("cli/test_persons.py",),
     ),
 )
 

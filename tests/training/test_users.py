@@ -20,12 +20,12 @@ from sfumato.training.prepare import prepare
 from sfumato.training.settings import Settings
 
 PEOPLE = 24
-COUNTS = [1 + number % 7 for number in range(PEOPLE)]  # of images of each person: 1 to 7
+COUNTS = [*(1 + number % 7 for number in range(PEOPLE - 1)), 9]  # of images of each person; nine are padded to ten
 SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=1.0, ema=0.0, seed=3)
 
 
 def archive(place: Path, *, shared: bool = False) -> str:
-    """Photographs of 24 people, of 1 to 7 images, and of eight others to test on; the first of all is far off."""
+    """Photographs of 24 people, of 1 to 9 images, and of eight others to test on; the first of all is far off."""
     generator = np.random.default_rng(0)
     of = np.repeat(np.arange(PEOPLE), COUNTS)
     generator.shuffle(of)
@@ -133,7 +133,7 @@ def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_ba
     plan = plan_for(people, "users", at_most=None)
     job = prepare(None, people, plan, settings, device="cpu", threads=1, micro_batch=micro_batch)
     inputs, key = UserInputs(job), DiceKey.from_seed(0)
-    present = np.array([0, 3, 4, 9, 11, 20])
+    present = np.array([0, 3, 4, 9, 16, 20])  # person 23, who has nine, is number 16
     names = np.unique(people.train.users)
     rows = {user: [] for user in present.tolist()}
     for chosen, places, own in inputs._pieces(present):
@@ -165,7 +165,7 @@ def test_a_users_input_does_not_depend_on_who_else_is_there(people):
 def test_what_follows_by_rule_is_said(people):
     asked = Experiment(unit="user", epsilon=8.0)
     source = asked.kept(people)
-    assert source.at_most == 4  # 93 records of 24 people
+    assert source.at_most == 4  # 96 records of 24 people
     assert np.unique(source.train.users, return_counts=True)[1].max() == 4
     plan, _, reasons = asked.decide(source)
     told = "\n".join(reasons)
@@ -189,6 +189,14 @@ def test_a_batch_size_counts_gradients_until_it_is_said_what_is_drawn(people, mo
     assert Experiment(**shared, drawn="examples").decide(source).plan.expected_batch_size == 12
     monkeypatch.setattr(users, "drawn_by_rule", lambda *_, **__: ("users", []))
     assert Experiment(**shared).decide(source).plan.expected_batch_size == round(12 * 24 / len(source.train))
+
+
+@pytest.mark.parametrize(("drawn", "population"), [("users", 200_000), ("examples", 2_000_000)])
+def test_delta_is_small_against_the_number_of_users(people, drawn, population):
+    source = replace(people, users=200_000, examples=2_000_000, at_most=10)
+    asked = Experiment(unit="user", drawn=drawn, noise_multiplier=4.0, steps=5)
+    plan = asked.decide(source).plan
+    assert (plan.population, plan.users, plan.delta) == (population, 200_000, 1e-7)
 
 
 @pytest.mark.parametrize("mechanism", ["tree", "blt", "banded"])
@@ -221,7 +229,7 @@ def test_a_declared_number_is_of_what_is_kept_and_nothing_is_read(spec, tmp_path
     assert {"users", "examples"} <= set(job.circumstances.read)
     by_example = prepare(None, *decided(Experiment(epsilon=8.0), counted), device="cpu", threads=1)
     assert "users" not in by_example.circumstances.read
-    assert by_example.record("")["most_of_one_user"] == 7
+    assert by_example.record("")["most_of_one_user"] == 9
 
 
 def decided(asked: Experiment, source: Source):

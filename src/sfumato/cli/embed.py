@@ -15,6 +15,7 @@ from sfumato.training.experiment import Pair
 
 if TYPE_CHECKING:
     from sfumato.data import Source
+    from sfumato.embedding.dpsgd_job import DpsgdJob
     from sfumato.embedding.job import EmbeddingJob
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
@@ -92,8 +93,7 @@ class Embed(Observed, ClientChoices, ServerChoices, Pair, BudgetOfRounds, Begins
         return replace(self.spec, open_set=True)
 
     def _resume(self) -> int:
-        from sfumato.embedding.run import recorded_job
-        from sfumato.embedding.steps import EMBEDDING
+        from sfumato.embedding.run import kind_of, recorded_job
         from sfumato.runs.directory import RunDirectory
         from sfumato.runs.run import read
         from sfumato.training.progress import Bars
@@ -109,7 +109,7 @@ class Embed(Observed, ClientChoices, ServerChoices, Pair, BudgetOfRounds, Begins
                 show_dry_run(job, run, json=self.json)
                 return 0
             observers = self.looking_on(run, progress, public=job.source.public)
-            finished = execute(job, run, kind=EMBEDDING, progress=progress, observers=observers)
+            finished = execute(job, run, kind=kind_of(job), progress=progress, observers=observers)
         show(finished, source=job.source, json=self.json)
         return 0
 
@@ -170,7 +170,7 @@ def show(run: Run | PublicRun, *, json: bool, source: Source | None = None) -> N
         console.note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 
-def show_dry_run(job: EmbeddingJob, run: RunDirectory, *, json: bool) -> None:
+def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
     from sfumato.training.finish import plan_table
 

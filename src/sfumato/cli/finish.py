@@ -37,11 +37,13 @@ class Finish:
 
     def _embedding(self) -> int:
         from sfumato.cli import embed
-        from sfumato.embedding.run import recorded_job
-        from sfumato.embedding.steps import EMBEDDING
+        from sfumato.embedding.run import kind_of, recorded_job
         from sfumato.training import recorded
         from sfumato.training.run import finish_early
 
         ended = recorded.ended(self.run_directory)
-        embed.show(ended or finish_early(*recorded_job(self.run_directory), kind=EMBEDDING), json=self.json)
+        if ended is None:
+            job, run = recorded_job(self.run_directory)
+            ended = finish_early(job, run, kind=kind_of(job))
+        embed.show(ended, json=self.json)
         return 0

@@ -3,19 +3,64 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sfumato._checks import one_of, positive_integer
 from sfumato.cli import console
 from sfumato.cli.options import UnclearError
 
 if TYPE_CHECKING:
-    from sfumato.cli.plan import Plan
     from sfumato.privacy import PrivacyPlan, User
     from sfumato.privacy.extrapolation import Extrapolated
+    from sfumato.privacy.requested import Request
 
 
-def run(asked: Plan) -> int:
+class Asked(Protocol):
+    """The options of sfumato plan that are read here."""
+
+    @property
+    def users(self) -> int | None: ...
+    @property
+    def examples(self) -> int | None: ...
+    @property
+    def per_user(self) -> int | None: ...
+    @property
+    def drawn(self) -> str | None: ...
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def steps(self) -> int | None: ...
+    @property
+    def noise_multiplier(self) -> float | None: ...
+    @property
+    def epsilon(self) -> float | tuple[float, ...] | None: ...
+    @property
+    def budget(self) -> float | None: ...
+    @property
+    def delta(self) -> float | None: ...
+    @property
+    def max_norm(self) -> float: ...
+    @property
+    def mechanism(self) -> str | None: ...
+    @property
+    def participation(self) -> str | None: ...
+    @property
+    def momentum(self) -> float | None: ...
+    @property
+    def schedule(self) -> str | None: ...
+    @property
+    def compare(self) -> bool: ...
+    @property
+    def extrapolate(self) -> tuple[int, ...] | None: ...
+    @property
+    def plot(self) -> str | None: ...
+    @property
+    def json(self) -> bool: ...
+    def request(self, examples: int, *, momentum: float = 0.0, schedule: str | None = None) -> Request: ...
+    def show(self, plan: PrivacyPlan) -> None: ...
+
+
+def run(asked: Asked) -> int:
     """Solve and print."""
     from sfumato.privacy.unit import DRAWN
 
@@ -42,7 +87,7 @@ def run(asked: Plan) -> int:
     return 0
 
 
-def _both(asked: Plan, users: int) -> int:
+def _both(asked: Asked, users: int) -> int:
     """Both ways at one promise, and the one to take."""
     from sfumato.privacy import user_rule
     from sfumato.privacy.plan import default_delta
@@ -102,7 +147,7 @@ def _both(asked: Plan, users: int) -> int:
     return 0
 
 
-def _unit(asked: Plan, users: int) -> tuple[User, int]:
+def _unit(asked: Asked, users: int) -> tuple[User, int]:
     """The unit, and the population that coins are tossed for."""
     from sfumato.privacy import User
 
@@ -112,7 +157,7 @@ def _unit(asked: Plan, users: int) -> tuple[User, int]:
     return unit, users * unit.vectors if asked.examples is None else asked.examples
 
 
-def _plan(asked: Plan, users: int, *, epsilon: float | None) -> PrivacyPlan:
+def _plan(asked: Asked, users: int, *, epsilon: float | None) -> PrivacyPlan:
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.plan import default_delta
 
@@ -131,7 +176,7 @@ def _plan(asked: Plan, users: int, *, epsilon: float | None) -> PrivacyPlan:
     )
 
 
-def _extrapolate(asked: Plan, users: int, populations: tuple[int, ...]) -> int:
+def _extrapolate(asked: Asked, users: int, populations: tuple[int, ...]) -> int:
     """More users: the simulated run's noise over its batch kept, and the fewest participants that meet the budget."""
     from sfumato.privacy.extrapolation import extrapolate
     from sfumato.privacy.plan import default_delta

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
 from sfumato.embedding.experiment import Clients, EmbeddingExperiment
-from sfumato.embedding.job import KIND, build
+from sfumato.embedding.job import KIND, build, inside_backbone
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
 from sfumato.training.building import transform_for
@@ -48,8 +48,7 @@ class CentralJob(PublicJob):
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone."""
-        inside = "backbone."
-        return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
+        return inside_backbone(weights)
 
 
 def prepare(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.training.settings import Settings
 
-METHODS = ("fedemb", "fedavg", "central")
+METHODS = ("fedemb", "fedavg", "dpsgd", "central")
 GROUPINGS = ("random", "group", "fixed")
 LARGEST_SMALL_IMAGE = 32
 """Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
@@ -38,9 +38,9 @@ class BudgetOfRounds(Budget):
 class ClientChoices:
     """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
 
-    method: str | None = left_out("fedemb|fedavg|central", "fedemb")
-    """fedemb: a head of its own in each client (Xu et al. 2022). fedavg: one head, summed and noised too. central:
-    without clients, clipping and noise, on public data alone."""
+    method: str | None = left_out("fedemb|fedavg|dpsgd|central", "fedemb")
+    """fedemb: a head of its own in each client (Xu et al. 2022). fedavg: one head, summed and noised too. dpsgd: each
+    user's mean gradient in place of clients. central: without any of it, on public data alone."""
     clients: int | None = left_out(by_default="an eighth of the users in a round")
     """m, virtual clients in each round."""
     grouping: str | None = left_out("random|group|fixed", "random")

@@ -56,10 +56,7 @@ class EmbeddingJob(PrivateJob):
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone: a head over classes is not released."""
-        if self.clients.method == "fedemb":
-            return weights
-        inside = "backbone."
-        return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
+        return weights if self.clients.method == "fedemb" else inside_backbone(weights)
 
 
 def prepare(
@@ -156,6 +153,12 @@ def build(
         return backbone
     head = key.generator("initial head", 0)
     return WithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
+
+
+def inside_backbone(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a `WithHead` without its head, by their names in the backbone."""
+    inside = "backbone."
+    return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
 
 
 def _seeded(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, open_source
+from sfumato.embedding import dpsgd_job
 from sfumato.embedding.central_job import prepare as prepare_central
+from sfumato.embedding.dpsgd_job import DpsgdJob
 from sfumato.embedding.experiment import Clients, EmbeddingExperiment
 from sfumato.embedding.job import KIND, EmbeddingJob, prepare
-from sfumato.embedding.steps import CENTRAL, EMBEDDING
+from sfumato.embedding.steps import CENTRAL, DPSGD, EMBEDDING
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
@@ -21,6 +23,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training import public, users
 from sfumato.training.experiment import of_fields
+from sfumato.training.kind import Kind
 from sfumato.training.observers import Observer
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
@@ -101,18 +104,29 @@ def begin(
     if not run.exists:
         for line in reasons:
             progress.report(line)
-    return execute(job, run, kind=EMBEDDING, progress=progress, observers=observers)
+    return execute(job, run, kind=kind_of(job), progress=progress, observers=observers)
 
 
 def job_of(
     experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, **performance: Any
-) -> tuple[EmbeddingJob, list[str]]:
+) -> tuple[EmbeddingJob | DpsgdJob, list[str]]:
     """Everything up to the first round, and why what was left out is what it is."""
-    plan, settings, clients, reasons = experiment.decide(source)
-    return prepare(source, plan, settings, clients, model=model, **performance), reasons
+    decide = dpsgd_job.decide if experiment.method == "dpsgd" else EmbeddingExperiment.decide
+    plan, settings, clients, reasons = decide(experiment, source)
+    return preparing(clients)(source, plan, settings, clients, model=model, **performance), reasons
 
 
-def recorded_job(path: str) -> tuple[EmbeddingJob, RunDirectory]:
+def preparing(clients: Clients) -> Callable[..., EmbeddingJob | DpsgdJob]:
+    """What makes the job of this method."""
+    return dpsgd_job.prepare if clients.method == "dpsgd" else prepare
+
+
+def kind_of(job: EmbeddingJob | DpsgdJob) -> Kind:
+    """Which steps a job takes."""
+    return DPSGD if isinstance(job, DpsgdJob) else EMBEDDING
+
+
+def recorded_job(path: str) -> tuple[EmbeddingJob | DpsgdJob, RunDirectory]:
     """The job of an unfinished run from its own record."""
     run = RunDirectory(path)
     run.require()
@@ -127,11 +141,12 @@ def recorded_job(path: str) -> tuple[EmbeddingJob, RunDirectory]:
             f"the run in {path} was begun from Python with objects that only its own code can build",
             "run that code again; it resumes the run",
         )
-    job = prepare(
+    clients = Clients.from_dict(record[KIND])
+    job = preparing(clients)(
         users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan),
         plan,
         settings,
-        Clients.from_dict(record[KIND]),
+        clients,
         recorded=recorded_performance(run),
         key=recorded_key(run),
         request=request,

@@ -18,6 +18,7 @@ from sfumato.embedding import retrieval
 from sfumato.embedding.central import WithHead
 from sfumato.embedding.central_job import CentralJob
 from sfumato.embedding.clients import Assign, anew, by_group
+from sfumato.embedding.dpsgd_job import DpsgdJob
 from sfumato.embedding.job import EmbeddingJob, groups_by_user
 from sfumato.embedding.recall import recall_at_far, roc
 from sfumato.embedding.rounds import Rounds
@@ -28,7 +29,7 @@ from sfumato.training.adaptive import AdaptiveStep
 from sfumato.training.progress import Progress
 from sfumato.training.run import Kind
 from sfumato.training.step import PrivateStep
-from sfumato.training.steps import PublicSteps
+from sfumato.training.steps import PrivateSteps, PublicSteps
 
 BATCH = 256
 SAMPLED = 4096
@@ -92,7 +93,7 @@ class EmbeddingScorer:
 
     figure = "recall"
 
-    def __init__(self, job: EmbeddingJob | CentralJob, progress: Progress | None = None):
+    def __init__(self, job: EmbeddingJob | DpsgdJob | CentralJob, progress: Progress | None = None):
         self._job, self._shown = job, copy.deepcopy(job.module)
         self._rows = _some(job.source.test.users, job.source.test.labels)
 
@@ -119,6 +120,7 @@ class EmbeddingScorer:
 
 
 EMBEDDING = Kind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
+DPSGD = Kind(steps=PrivateSteps, scorer=EmbeddingScorer)
 CENTRAL = Kind(steps=PublicSteps, scorer=EmbeddingScorer)
 
 

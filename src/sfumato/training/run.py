@@ -77,8 +77,8 @@ def train(
     name, request = "module" if isinstance(model, nn.Module) else model, {}
     if isinstance(source, str):
         zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
-        declared: dict[str, Any] = {} if plan is None else users.declared_by(plan)
-        spec = SourceSpec(spec=source, **declared, zoom=zoom)
+        examples, people = (None, None) if plan is None else users.declared_by(plan)
+        spec = SourceSpec(spec=source, examples=examples, users=people, zoom=zoom)
         source, request = spec.open(owner_key()), {"source": spec.record()}
     if plan is None:
         asked = experiment_of(settings, name, averaging, choices)

@@ -54,10 +54,9 @@ def kept(source: Source, at_most: int | None) -> Source:
     return capped(source, owner_key(), at_most, examples=declared)
 
 
-def declared_by(plan: PrivacyPlan) -> dict[str, int]:
-    """What a plan declares of its source."""
-    examples = {} if plan.unit.drawn == "users" else {"examples": plan.population}
-    return examples if plan.users is None else {**examples, "users": plan.users}
+def declared_by(plan: PrivacyPlan) -> tuple[int | None, int | None]:
+    """The numbers of examples and of users that a plan declares of its source."""
+    return None if plan.unit.drawn == "users" else plan.population, plan.users
 
 
 def kept_for(source: Source, plan: PrivacyPlan) -> Source:

@@ -1,0 +1,90 @@
+"""DP-SGD in place of virtual clients: a backbone with one head over all classes, by each user's mean gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Source
+from sfumato.embedding.experiment import Clients, EmbeddingExperiment
+from sfumato.embedding.job import KIND, build, inside_backbone
+from sfumato.privacy import PrivacyPlan
+from sfumato.randomness import DiceKey
+from sfumato.training.experiment import Budget, Experiment, Pair
+from sfumato.training.job import PrivateJob
+from sfumato.training.prepare import prepare as prepare_classifier
+from sfumato.training.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpsgdJob(PrivateJob):
+    """A private training of a classifier, of which the backbone is released as an embedding.
+
+    Args:
+        clients: of which only the dimension, the method and the false accept rate count.
+    """
+
+    clients: Clients
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """The dimension and the like, all clients' choices at their defaults."""
+        return {KIND: self.clients.to_dict()}
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """How long an embedding is."""
+        return {"embedding": self.clients.dimension}
+
+    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the backbone."""
+        return inside_backbone(weights)
+
+
+def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[PrivacyPlan, Settings, Clients, list[str]]:
+    """Plan and settings as `sfumato train --unit user` would have them, of what is asked for here."""
+    if experiment.grouping is not None or experiment.clients is not None:
+        raise SfumatoError("method dpsgd has no virtual clients", "leave clients and grouping out")
+    if experiment.quantile is not None:
+        raise SfumatoError("method dpsgd clips to a fixed norm", "leave quantile out")
+    shared = {one.name for kind in (Budget, Pair) for one in fields(kind)}
+    given = {name: getattr(experiment, name) for name in shared}
+    names = {"optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "warmup", "trainable", "ema", "seed"}
+    given |= {name: getattr(experiment, name) for name in names}
+    asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
+    plan, settings, reasons = asked.decide(source)
+    model = experiment.settings(source)
+    settings = replace(settings, model=model.model, pretrained=model.pretrained)
+    clients = Clients(
+        local=replace(experiment.local(), head="global"),
+        count=1,
+        method="dpsgd",
+        dimension=128 if experiment.dimension is None else experiment.dimension,
+        far=1e-3 if experiment.far is None else experiment.far,
+    )
+    return plan, settings, clients, reasons
+
+
+def prepare(
+    source: Source,
+    plan: PrivacyPlan,
+    settings: Settings,
+    clients: Clients,
+    *,
+    model: nn.Module | None = None,
+    key: DiceKey | None = None,
+    **performance: Any,
+) -> DpsgdJob:
+    """Everything up to the first step; see `sfumato.training.prepare`."""
+    first = key
+    if first is None:
+        first = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
+    module = build(source, settings, clients, first, model)
+    job = prepare_classifier(
+        module, source, plan, replace(settings, model="module", pretrained=None), key=key, **performance
+    )
+    known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
+    return DpsgdJob(**{**known, "settings": settings}, clients=clients)
