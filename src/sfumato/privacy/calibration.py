@@ -107,15 +107,15 @@ def ends_of_turns(steps: int, turn: int) -> list[int]:
 
 
 def batches_of_whole_rounds(bins: int, *, steps: int, population: int) -> list[int]:
-    """The largest batches whose steps are whole rounds, or nearly, for a few more rounds than of so many bins.
+    """The largest batches whose steps are whole rounds, or nearly, for the rounds of so many bins or a few more.
 
     Epsilon jumps where another round begins, and falls as its bins come to take part in it, too.
 
     >>> batches_of_whole_rounds(12, steps=12, population=120)
-    [59, 39, 23]
+    [59, 39, 23, 10]
     """
     rounds = -(-steps // bins)
-    needed = [-(-steps // which) for which in range(rounds + TURNS_AHEAD, rounds, -1)]
+    needed = [-(-steps // which) for which in range(rounds + TURNS_AHEAD, rounds - 1, -1)]
     return [population if least == 1 else (population - 1) // (least - 1) for least in needed]
 
 
