@@ -33,6 +33,7 @@ def show(run: Run, *, json: bool) -> None:
                 "statement": statement.sentence,
                 "uses": run.uses,
                 "epsilon_of_all_uses": run.together[0] if run.together else None,
+                "adjacency_of_all_uses": run.adjacency,
             }
         )
         return
@@ -52,8 +53,9 @@ def show(run: Run, *, json: bool) -> None:
         epsilon, delta = run.together
         console.result(
             f"At least {run.uses} runs of yours have used these data; planned in advance, they are together "
-            f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in all of them. A set "
-            "that was changed and lies elsewhere counts apart."
+            f"({rounded_up(epsilon)}, {delta!r})-differentially private under {run.adjacency} adjacency, which each of "
+            "them holds for, for an example that is in all of them. A set that was changed and lies elsewhere counts "
+            "apart."
         )
         console.result()
     console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")

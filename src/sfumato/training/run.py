@@ -213,4 +213,5 @@ def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome:
         kind=job.source.kind,
         uses=len(used),
         together=uses.together(used) if len(used) > 1 else None,
+        adjacency=uses.adjacency_of(used) if len(used) > 1 else None,
     )
