@@ -143,7 +143,7 @@ def test_a_cut_follows_from_the_batch():
         ({"mechanism": "tree", "bands": 4}, "bands 4 is of mechanism banded, and mechanism is tree"),
         ({"participation": "poisson", "groups": 4}, "groups 4 is of participation cyclic"),
         ({"mechanism": "banded", "bands": 0}, "bands must be at least 1"),
-        ({"mechanism": "blt", "order": "alphabet"}, "assignment must be one of random, position, time"),
+        ({"mechanism": "blt", "order": "alphabet"}, "order must be one of random, position, time"),
     ],
 )
 def test_what_cannot_be_is_refused(asked, problem):
@@ -157,4 +157,4 @@ def test_coins_and_noise_that_remembers_have_no_theorem(mechanism):
     numbers = NUMBERS | {"noise_multiplier": None}
     with pytest.raises(SfumatoError, match="no theorem here covers") as refused:
         PrivacyPlan.calibrate(examples=1000, delta=1e-5, **numbers, **request._asdict())
-    assert "FixedOrder" in refused.value.remedy
+    assert "fixed-order" in refused.value.remedy

@@ -71,7 +71,8 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     from sfumato.training.finish import plan_table
 
     expected = estimate(job)
-    plan = {**plan_table(job.plan), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    clock = {} if job.clock is None else job.clock.to_dict()
+    plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
     state = "resume" if run.exists else "begin"
     if json:
         console.as_json(

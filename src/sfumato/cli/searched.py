@@ -99,8 +99,8 @@ def report_cost(found: Ranking | Comparison) -> None:
     else:
         console.result(
             f"The search is not covered by the promise of any of its {told.runs} runs. Together they come to "
-            f"({rounded_up(told.epsilon)}, {told.delta!r})-differential privacy under {found.adjacency} adjacency, which "
-            "each of them holds for, and their scores have no noise."
+            f"({rounded_up(told.epsilon)}, {told.delta!r})-differential privacy under {found.adjacency} adjacency, "
+            "which each of them holds for, and their scores have no noise."
         )
     console.result()
 

@@ -30,10 +30,10 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
     console.result()
     console.table(("epsilon", "accuracy", "noise", "run"), lines)
     console.result()
-    told = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private under {found.adjacency} adjacency"
+    told = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
     console.result(
         f"These are {len(found.rows)} releases of one data set: whoever sees all of them is promised that they are "
-        f"together {told}, had they been planned in advance."
+        f"together {told} under {found.adjacency} adjacency, had they been planned in advance."
         + (" To whoever knows their seed they promise nothing." if found.seeded else "")
     )
     if found.epsilon_of_all_uses > found.epsilon_of_all:

@@ -73,8 +73,9 @@ class PrivacyPlan:
         most = self.participation.most_steps(self.population)
         if most is not None and self.steps > most:
             raise SfumatoError(
-                f"steps must be at most {most}, as many as this participation knows, got {self.steps}",
-                "give fewer steps, or a smaller batch",
+                f"steps must be at most {most}, which is ceil(N / B) for {self.population} examples and batch size "
+                f"{self.expected_batch_size}, where each takes part once; got {self.steps}",
+                f"give at most {most} steps{', or a smaller batch' if self.expected_batch_size > 1 else ''}",
             )
         self.theorem.check(self)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive
 from sfumato._files import write
-from sfumato.report import curve_of_budgets
 from sfumato.privacy.unit import Adjacency
+from sfumato.report import curve_of_budgets
 from sfumato.runs import uses
 from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
 from sfumato.runs.run import Run
