@@ -28,14 +28,14 @@ def uneven(plan: PrivacyPlan) -> str | None:
         return None
     bins = rule.bins(plan.population)
     turns, more = divmod(plan.steps, bins)
+    length = f"{turns} turn{'s' if turns > 1 else ''}"
     if not more or turns >= MANY_TURNS:
         return None
     if not turns:
         return f"{plan.steps} steps take {more} of {bins} bins: the examples of the other {bins - more} take no part"
     return (
-        f"{plan.steps} steps are {turns} turn{'s' if turns > 1 else ''} of {bins} bins and {more} more: examples of the "
-        f"first {more} take part {turns + 1} times, which the promise counts, and all others {turns}; {turns * bins} "
-        "steps would be even"
+        f"{plan.steps} steps are {length} of {bins} bins and {more} more: examples of the first {more} take part "
+        f"{turns + 1} times, which the promise counts, and all others {turns}; {turns * bins} steps would be even"
     )
 
 
