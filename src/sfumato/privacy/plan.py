@@ -103,7 +103,8 @@ class PrivacyPlan:
             participation: the rule; its batch size gives way to the one given or found. By default Poisson sampling,
                 and full batches where the batch is everything. Of `FullBatch` the batch size is known.
             mechanism: the noise; its noise multiplier gives way to the one given or found, and what is to follow from
-                steps and participations does (`Mechanism.adapted`). By default `Gaussian`.
+                steps and participations does (`Mechanism.adapted`). By default `Gaussian`, whatever the participation:
+                `requested` gives the noise that goes with a rule.
 
         **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given.
 
