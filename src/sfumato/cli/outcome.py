@@ -33,6 +33,7 @@ def show(run: Run, *, json: bool) -> None:
                 "statement": statement.sentence,
                 "uses": run.uses,
                 "epsilon_of_all_uses": run.together[0] if run.together else None,
+                "adjacency_of_all_uses": run.adjacency,
             }
         )
         return
@@ -52,8 +53,9 @@ def show(run: Run, *, json: bool) -> None:
         epsilon, delta = run.together
         console.result(
             f"At least {run.uses} runs of yours have used these data; planned in advance, they are together "
-            f"({rounded_up(epsilon)}, {delta!r})-differentially private for an example that is in all of them. A set "
-            "that was changed and lies elsewhere counts apart."
+            f"({rounded_up(epsilon)}, {delta!r})-differentially private under {run.adjacency} adjacency, which each of "
+            "them holds for, for an example that is in all of them. A set that was changed and lies elsewhere counts "
+            "apart."
         )
         console.result()
     console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
@@ -69,7 +71,8 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     from sfumato.training.finish import plan_table
 
     expected = estimate(job)
-    plan = {**plan_table(job.plan), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    clock = {} if job.clock is None else job.clock.to_dict()
+    plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
     state = "resume" if run.exists else "begin"
     if json:
         console.as_json(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
-from sfumato.cli.options import Delta, Number, OfMomentum, OfSchedule, Path, UnclearError, Whole, shown
+from sfumato.cli.options import Delta, Number, OfMomentum, OfSchedule, Path, Period, Start, UnclearError, Whole, shown
 from sfumato.training.experiment import Pair, rates_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Plan(Pair):
     """Of the optimizer: banded and buffered noise is the best for it."""
     schedule: OfSchedule = None
     """Of the learning rate: likewise."""
+    start: Start = None
+    """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
+    period: Period = None
+    """And how much time each step then covers."""
     compare: bool = False
     """Compare all pairs of participation and mechanism: the noise in the final weights, epsilon, memory."""
     plot: Path = None
@@ -58,6 +63,7 @@ class Plan(Pair):
                 "--examples is missing", "give the number of training examples, such as --examples 50000"
             )
         positive_integer("examples", self.examples)
+        self._check_clock()
         given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
         if self.compare:
             return self._compare(given)
@@ -73,6 +79,20 @@ class Plan(Pair):
             plan = self._plan()
         self._show(plan)
         return 0
+
+    def _check_clock(self) -> None:
+        from sfumato.data import Clock
+
+        if Clock.declared(self.start, self.period) is not None and self.order != "time":
+            raise UnclearError(
+                "--start and --period are given without --order time",
+                "leave them out, or give it",
+            )
+
+    @property
+    def _clock(self) -> str:
+        """The options of the clock for the command that trains: as given, or to be filled in."""
+        return f" --start {self.start or 'TIME'} --period {self.period or 'DURATION'}" if self.order == "time" else ""
 
     @property
     def _delta(self) -> float:
@@ -100,9 +120,10 @@ class Plan(Pair):
         )
 
     def _show(self, plan: PrivacyPlan) -> None:
-        from sfumato.privacy.remarks import above_one_record, weak_signal
+        from sfumato.privacy.remarks import above_one_record, uneven, weak_signal
 
         correlated = not plan.mechanism.independent
+        gap, ordered = plan.participation.gap(plan.population), plan.participation.name == "fixed-order"
         figures: dict[str, Any] = {
             "epsilon": plan.epsilon(),
             "epsilon_rdp": plan.epsilon_rdp,
@@ -115,6 +136,7 @@ class Plan(Pair):
             "batch_size": plan.expected_batch_size,
             "examples": plan.population,
             "sampling": type(plan.participation).__name__,
+            **({"order": self.order or "random", "bins": gap} if ordered else {}),
             "sampling_probability": plan.sampling_probability,
             "expected_epochs": plan.expected_epochs,
             "max_norm": plan.max_norm,
@@ -122,9 +144,9 @@ class Plan(Pair):
             "theorem": plan.theorem.name,
             "fingerprint": plan.fingerprint,
         }
-        large, weak = above_one_record(plan), weak_signal(plan, 2)
-        if large is not None:
-            console.note(f"note: {large}")
+        large, odd, weak = above_one_record(plan), uneven(plan), weak_signal(plan, 2)
+        for note in filter(None, (large, odd)):
+            console.note(f"note: {note}")
         if weak is not None:
             console.note(f"note: even {weak}")
         if self.json:
@@ -135,12 +157,17 @@ class Plan(Pair):
             ("epsilon", f"{figures['epsilon']:.4f}  by {plan.theorem.tight}"),
             *([("", f"{by_rdp:.4f}  by Renyi DP, for comparison with papers")] if by_rdp is not None else []),
             ("delta", f"{plan.delta:g}"),
-            *([("adjacency", plan.adjacency)] if plan.adjacency != "add-or-remove" else []),
+            ("adjacency", plan.adjacency),
+            ("mechanism", plan.mechanism.name),
             ("noise multiplier", f"{plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()),
             *([("memory of the noise", f"{figures['buffers']} copies of the model")] if correlated else []),
             ("steps", f"{plan.steps}"),
-            ("expected batch size", f"{plan.expected_batch_size} of {plan.population} examples"),
-            ("sampling", f"{figures['sampling']}, probability {plan.sampling_probability:.6g}"),
+            ("examples", f"{plan.population}"),
+            ("participation", plan.participation.name),
+            *(
+                (name.removesuffix(" B").removesuffix(" q"), f"{value:.6g}" if isinstance(value, float) else f"{value}")
+                for name, value in plan.participation.facts(plan.population).items()
+            ),
             ("expected epochs", f"{plan.expected_epochs:.4g}"),
             ("theorem", plan.theorem.name),
             ("plan", plan.fingerprint[:16]),
@@ -150,11 +177,15 @@ class Plan(Pair):
         console.note(
             f"next: sfumato train SOURCE --examples {plan.population} --batch-size {plan.expected_batch_size} "
             f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"
-            f"{self._asked_for()}"
+            f"{self._asked_for()}{self._clock}"
         )
 
     def _numbers(self) -> str:
-        return f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.epsilon:g} --delta {self._delta!r}"
+        given = [(name, getattr(self, name)) for name in ("momentum", "schedule") if getattr(self, name) is not None]
+        return (
+            f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.epsilon:g} --delta {self._delta!r}"
+            f"{''.join(f' --{name} {value}' for name, value in given)}{self._clock}"
+        )
 
     def _asked_for(self) -> str:
         """The options that name the pair, as they were given."""
@@ -175,6 +206,8 @@ class Plan(Pair):
             raise UnclearError(
                 "--compare and a single --mechanism or --participation are both given", "leave these out"
             )
+        if self.plot is not None and FilePath(self.plot).suffix.lower() != ".svg":
+            raise UnclearError(f"--plot must end with .svg, got {self.plot!r}", "name a file such as pairs.svg")
         with console.bar("comparing") as progress:
             pairs = compare(
                 examples=self.examples or 0,

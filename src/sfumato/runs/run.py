@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
+from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
@@ -28,6 +29,7 @@ class Run:
         kind: of the source: "digits", "folder", ...
         uses: how many runs of this owner, this one among them, have used the data; 0 for public data.
         together: (epsilon, delta) of all of them by composition; None where this run is the only one.
+        adjacency: what `together` holds for, as each of them does.
     """
 
     directory: Path
@@ -39,6 +41,7 @@ class Run:
     kind: str = ""
     uses: int = 0
     together: tuple[float, float] | None = None
+    adjacency: Adjacency | None = None
 
     def load(self, model: nn.Module | str | None = None) -> Loaded:
         """The trained model; give the module itself where the run trained an object of your own, or the name of the

@@ -20,6 +20,7 @@ from sfumato._files import held_alone, ordinary
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.privacy.statement import rounded_up
+from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
@@ -141,6 +142,12 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
     return epsilon + (_composed(runs, share) if runs else 0.0), delta
 
 
+def adjacency_of(many: Sequence[Use]) -> Adjacency:
+    """What the figure of `together` holds for: the adjacency of all of them, or zero-out where they differ."""
+    found = {(use.plan if isinstance(use, PrivateSelection) else use).adjacency for use in many}
+    return found.pop() if len(found) == 1 else "zero-out"
+
+
 def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     """Epsilon of all plans together at this delta.
 
@@ -174,12 +181,10 @@ def called_public(source: Source) -> str | None:
 def summary(earlier: Sequence[Use], coming: Use) -> str:
     """What the owner should know before another run on the same data is paid for."""
     epsilon, delta = together([*earlier, coming])
-    plans = [use.plan if isinstance(use, PrivateSelection) else use for use in (*earlier, coming)]
-    mixed = len({plan.adjacency for plan in plans}) > 1
-    under = ", for zero-out adjacency, which each of them holds for" if mixed else ""
+    adjacency = adjacency_of([*earlier, coming])
     return (
         f"note: {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''} of yours used these data; together with "
         f"this one, if all were planned in advance, they come to epsilon {rounded_up(epsilon)} at delta "
-        f"{delta!r}{under}; "
+        f"{delta!r}, for {adjacency} adjacency, which each of them holds for; "
         "a set that was changed and lies elsewhere counts apart"
     )

@@ -168,6 +168,11 @@ class Experiment(Choices, Pair, Budget):
         from sfumato.training.settings import Settings
 
         given = asdict(self)
+        if self.optimizer == "sgd" and self.momentum:
+            raise SfumatoError(
+                f"momentum is {self.momentum!r}, and the optimizer sgd has none",
+                "leave it out, or give optimizer=momentum",
+            )
         plan, reasons = self._plan(source)
         rules = defaults.training_rules(
             plan, given=given, size=source.size, channels=source.channels, cached=source.cached_views
@@ -197,7 +202,7 @@ class Experiment(Choices, Pair, Budget):
         request = self.request(
             source.examples, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
         )
-        sizes = defaults.plan_rules(source.examples, request)
+        sizes = defaults.plan_rules(source.examples, request, batch_size=batch_size, steps=steps)
         plan = PrivacyPlan.calibrate(
             examples=source.examples,
             delta=default_delta(source.examples) if self.delta is None else self.delta,
@@ -225,12 +230,21 @@ class Experiment(Choices, Pair, Budget):
         """What should be known of the plan before it is paid for."""
         from sfumato.privacy import remarks
 
-        notes, counted = [remarks.above_one_record(plan)], len(source.train)
+        notes, counted = [remarks.above_one_record(plan), remarks.uneven(plan)], len(source.train)
         if not 0.8 * counted <= source.examples <= 1.25 * counted:
+            order = getattr(plan.participation, "assignment", None)
+            sizes = {
+                "position": f"and the first {plan.population} places alone have bins",
+                "time": f"but the sums of steps, however many their time stamps bring, are divided by "
+                f"{plan.expected_batch_size}",
+            }
             notes.append(
                 f"{source.examples} examples are declared, and the data hold {counted}; the promise holds as stated, "
-                f"but steps have about {counted * plan.sampling_probability:.0f} examples, and are divided by "
-                f"{plan.expected_batch_size}"
+                + sizes.get(
+                    order or "",
+                    f"but steps have about {counted * plan.sampling_probability:.0f} examples, and are divided by "
+                    f"{plan.expected_batch_size}",
+                )
             )
         notes.append(remarks.weak_signal(plan, len(source.classes)))
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:

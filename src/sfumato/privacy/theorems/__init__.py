@@ -8,6 +8,7 @@ events explicitly.
 from __future__ import annotations
 
 from sfumato._checks import SfumatoError
+from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import CyclicPoisson, FixedOrder, Participation, Poisson, TruncatedPoisson
 from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian
 from sfumato.privacy.theorems.cyclic_banded import CyclicBanded
@@ -32,8 +33,12 @@ _WHY: dict[type[Participation], str] = {
     TruncatedPoisson: "a unit may take part in steps however near each other, each with noise of the others",
     CyclicPoisson: "its groups amplify noise whose bands end before a group's next turn, and no other",
 }
+_MOVES: dict[type[Participation], str] = {
+    FixedOrder: "a fixed order by position",
+    TruncatedPoisson: "truncated sampling",
+}
 _INSTEAD: dict[type[Participation], str] = {
-    FixedOrder: "a random assignment",
+    FixedOrder: "another order (random, or time)",
     TruncatedPoisson: "Poisson sampling without a cut",
 }
 
@@ -44,23 +49,23 @@ def theorem_for(plan: Plan) -> Theorem:
     row = next((row for row in TABLE if row.speaks_for(plan)), None)
     if row is None:
         nearest = [
-            f"{mechanism.__name__} with {_names(*(row.participations for row in TABLE if mechanism in row.mechanisms))}"
+            f"{mechanism.name} with {_names(*(row.participations for row in TABLE if mechanism in row.mechanisms))}"
         ]
         if known := [row.mechanisms for row in TABLE if rule in row.participations]:
-            nearest.append(f"{rule.__name__} with {_names(*known)}")
+            nearest.append(f"{rule.name} with {_names(*known)}")
         why = f": {_WHY[rule]}" if rule in _WHY else ""
         raise SfumatoError(
-            f"no theorem here covers {mechanism.__name__} noise under {rule.__name__} participation{why}",
+            f"no theorem here covers {mechanism.name} noise under {rule.name} participation{why}",
             f"take {', or '.join(nearest)}",
         )
     if plan.adjacency not in allowed:
         raise SfumatoError(
             f"adjacency must be {' or '.join(allowed)} where one record's absence moves others, as under "
-            f"{plan.participation}; got {plan.adjacency}",
+            f"{_MOVES[rule]}; got {plan.adjacency}",
             f"take {' or '.join(allowed)} adjacency, or {_INSTEAD[rule]}",
         )
     return row
 
 
-def _names(*kinds: tuple[type, ...]) -> str:
-    return " or ".join(each.__name__ for some in kinds for each in some)
+def _names(*kinds: tuple[type[Participation] | type[Mechanism], ...]) -> str:
+    return " or ".join(each.name for some in kinds for each in some)
