@@ -33,6 +33,8 @@ def test_the_next_command_runs_the_plan_that_is_shown(pair, capsys, tmp_path, mo
     planned = answer(capsys, f"train digits {options} --dry-run --json")["plan"]
     assert planned["fingerprint"] == shown["fingerprint"]
     assert ("adjacency            zero-out" in printed.out) == ("position" in pair)
+    assert ("order                place in the file" in printed.out) == ("position" in pair)
+    assert ("sampling probability" in printed.out) == ("cyclic" in pair)
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +67,40 @@ def test_pairs_are_compared_and_drawn(compared, capsys):
     )
 
 
+@pytest.mark.parametrize("order", ["position", "time"])
+def test_pairs_are_compared_within_the_order_that_the_data_have(order, capsys):
+    """What cannot be drawn at random is not told to draw, and the command that trains keeps the order."""
+    command = f"plan {NUMBERS.replace('16', '4')} --epsilon 3 --compare --order {order}"
+    found = answer(capsys, f"{command} --json")
+    assert {pair["participation"] for pair in found["pairs"] if "why_not" not in pair} == {"fixed-order"}
+    assert main(shlex.split(command)) == 0
+    printed = capsys.readouterr()
+    assert "cyclic" not in printed.out
+    assert f"left out: poisson with gaussian: who takes part is decided by {order}" in printed.err
+    assert f"--participation fixed-order --mechanism {found['take']['mechanism']} --order {order} " in printed.err
+    assert ("--start TIME --period DURATION" in printed.err) == (order == "time")
+
+
+def test_a_clock_goes_on_to_the_command_that_trains(capsys):
+    timed = "plan --examples 1438 --batch-size 360 --steps 4 --epsilon 3 --order time"
+    assert main(shlex.split(f"{timed} --start 2026-01-01 --period 1d")) == 0
+    assert "--order time --start 2026-01-01 --period 1d\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ("--compare --batch-size 9 --steps 5 --epsilon 1 --plot x.png", "--plot must end with .svg, got 'x.png'"),
+        ("--batch-size 9 --steps 5 --epsilon 1 --start 0 --period 1", "--start and --period are given without --order"),
+        ("--batch-size 9 --steps 5 --epsilon 1 --order sideways", "--order must be one of random, position, time"),
+        ("--batch-size 1 --steps 101 --epsilon 1 --order time", "got 101; give at most 100 steps\n"),
         ("--compare --steps 5", "--compare needs --batch-size, --steps and --epsilon, got --steps"),
         ("--plot x.svg --batch-size 9 --steps 5 --epsilon 1", "--plot is given without --compare"),
         ("--compare --batch-size 9 --steps 5 --epsilon 1 --mechanism blt", "--compare and a single --mechanism"),
         ("--batch-size 9 --steps 5 --epsilon 1 --participation shuffling", "no theorem here covers the participation"),
         (
             "--batch-size 9 --steps 5 --epsilon 1 --participation poisson --mechanism tree",
-            "no theorem here covers Tree",
+            "no theorem here covers tree",
         ),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_rule_draws_its_largest_batch_and_no_larger(rule):
 def test_by_time_the_steps_end_with_the_bins():
     rule = FixedOrder(batch_size=30, assignment="time")
     assert plan(rule, 34).epsilon() == plan(rule, 1).epsilon()
-    with pytest.raises(SfumatoError, match="steps must be at most 34, as many as this participation knows, got 35"):
+    with pytest.raises(SfumatoError, match="steps must be at most 34, which is ceil"):
         plan(rule, 35)
     assert plan(replace(rule, assignment="random"), 35).epsilon() > plan(rule, 34).epsilon()
     assert plan(rule, 1).most_steps(3.0) == 34

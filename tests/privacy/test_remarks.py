@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sfumato import PrivacyPlan
-from sfumato.privacy import FullBatch, Tree, remarks
+from sfumato.privacy import FixedOrder, FullBatch, Tree, remarks
 from sfumato.training import defaults
 
 
@@ -48,3 +48,22 @@ def test_of_correlated_noise_nothing_is_said():
     tree = replace(few, participation=FullBatch(), mechanism=Tree(noise_multiplier=few.noise_multiplier))
     assert remarks.weak_signal(few, 40) is not None
     assert remarks.weak_signal(tree, 40) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (30, "30 steps take 30 of 60 bins: the examples of the other 30 take no part"),
+        (60, None),
+        (61, "61 steps are 1 turn of 60 bins and 1 more: examples of the first 1 take part 2 times"),
+        (120, None),
+        (150, "150 steps are 2 turns of 60 bins and 30 more.*; 120 steps would be even"),
+        (601, None),
+    ],
+)
+def test_steps_that_are_no_whole_turns_are_named(steps, told):
+    rule = FixedOrder(batch_size=50, assignment="position")
+    plan = replace(by_rule(3000), participation=rule, steps=steps, adjacency="zero-out")
+    found = remarks.uneven(plan)
+    assert found is None if told is None else re.match(told, found or "")
+    assert remarks.uneven(replace(by_rule(3000), steps=steps)) is None

@@ -78,6 +78,42 @@ def test_coefficients_are_the_best_for_the_plan_s_own_steps_and_participations()
     assert (longer.mechanism.scales, longer.mechanism.decays) == own
 
 
+def planned(number: str, value: int | None, epsilon: float | None = None, **pair: object) -> PrivacyPlan:
+    """12 steps on 120 records in 12 bins, where the number is not another one."""
+    request = requested(examples=120, momentum=0.9, **pair)
+    numbers = {"batch_size": 10, "steps": 12, number: value}
+    return PrivacyPlan.calibrate(
+        examples=120, delta=1e-5, noise_multiplier=3.0, epsilon=epsilon, **numbers, **request._asdict()
+    )
+
+
+@pytest.mark.parametrize("epsilon", [2.7, 3.5])
+@pytest.mark.parametrize(
+    "pair", [{"order": "position"}, {"order": "position", "mechanism": "banded", "bands": 8}, {"order": "time"}]
+)
+def test_no_more_steps_and_no_larger_batch_would_fit_where_the_noise_follows_from_them(pair, epsilon):
+    """Every number is tried: the coefficients are other ones for each, and epsilon jumps where a round begins."""
+    timed = pair["order"] == "time"
+    for number, found, limit in (("steps", "steps", 12 if timed else 30), ("batch_size", "expected_batch_size", 40)):
+        limit = 10 if timed and number == "batch_size" else limit
+        spent = {value: planned(number, value, **pair).epsilon() for value in range(1, limit + 1)}
+        fitting = [value for value in spent if spent[value] <= epsilon]
+        assert fitting, f"epsilon {spent[1]} is above {epsilon}"
+        assert getattr(planned(number, None, epsilon, **pair), found) == max(fitting)
+
+
+def test_the_ends_of_later_turns_are_tried_where_epsilon_falls_up_to_them():
+    """Noise for just so many steps costs a little less at the end of a turn of 13 steps than where that turn begins."""
+    request = requested(examples=50_000, mechanism="blt", momentum=0.9)
+    plan = PrivacyPlan.calibrate(
+        examples=50_000, delta=1e-6, batch_size=4096, noise_multiplier=36.5, epsilon=3.0, **request._asdict()
+    )
+    assert plan.epsilon() <= 3
+    later = [plan.steps // 13 * 13 + 13 * turn for turn in (1, 2, 3)]
+    given = request._asdict() | {"examples": 50_000, "delta": 1e-6, "batch_size": 4096, "noise_multiplier": 36.5}
+    assert all(PrivacyPlan.calibrate(steps=steps, **given).epsilon() > 3 for steps in later)
+
+
 def test_the_schedule_counts():
     cooling = requested(examples=1000, mechanism="blt", rates=lambda steps: tuple(1 - t / steps for t in range(steps)))
     constant = requested(examples=1000, mechanism="blt")
@@ -107,7 +143,7 @@ def test_a_cut_follows_from_the_batch():
         ({"mechanism": "tree", "bands": 4}, "bands 4 is of mechanism banded, and mechanism is tree"),
         ({"participation": "poisson", "groups": 4}, "groups 4 is of participation cyclic"),
         ({"mechanism": "banded", "bands": 0}, "bands must be at least 1"),
-        ({"mechanism": "blt", "order": "alphabet"}, "assignment must be one of random, position, time"),
+        ({"mechanism": "blt", "order": "alphabet"}, "order must be one of random, position, time"),
     ],
 )
 def test_what_cannot_be_is_refused(asked, problem):
@@ -121,4 +157,4 @@ def test_coins_and_noise_that_remembers_have_no_theorem(mechanism):
     numbers = NUMBERS | {"noise_multiplier": None}
     with pytest.raises(SfumatoError, match="no theorem here covers") as refused:
         PrivacyPlan.calibrate(examples=1000, delta=1e-5, **numbers, **request._asdict())
-    assert "FixedOrder" in refused.value.remedy
+    assert "fixed-order" in refused.value.remedy

@@ -52,8 +52,11 @@ def test_plans_of_both_adjacencies_are_composed_for_zero_out():
     both = replace(one, participation=FullBatch(), steps=10).epsilon()
     for many in ([one, other], [other, one]):
         assert uses.together(many) == (pytest.approx(both), 1e-5)
+        assert uses.adjacency_of(many) == "zero-out"
     assert "for zero-out adjacency, which each of them holds for" in uses.summary([one], other)
-    assert "zero-out" not in uses.summary([one], one)
+    assert "for add-or-remove adjacency" in uses.summary([one], one)
+    assert "for zero-out adjacency" in uses.summary([other], other)
+    assert (uses.adjacency_of([one, one]), uses.adjacency_of([other])) == ("add-or-remove", "zero-out")
 
 
 def test_a_line_cut_short_is_passed_over(tmp_path):

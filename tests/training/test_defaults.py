@@ -5,8 +5,11 @@ from __future__ import annotations
 import inspect
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from sfumato import PrivacyPlan
+from sfumato.privacy.requested import requested
 from sfumato.training import defaults
 from sfumato.training.settings import Settings
 
@@ -70,3 +73,17 @@ def test_reasons_are_given_for_what_was_not_asked_for():
 def test_the_rules_take_nothing_that_holds_images():
     for rule in (defaults.plan_rules, defaults.training_rules):
         assert "source" not in inspect.signature(rule).parameters
+
+
+@drawn(st.integers(1, 3000), st.integers(1, 200), st.sampled_from(["position", "time"]))
+def test_what_comes_in_an_order_is_seen_once(examples, steps, order):
+    """By steps, by batch size, and by neither: no example takes part twice, and few take no part."""
+    request = requested(examples=examples, order=order)
+    steps = min(steps, examples)
+    by_steps = defaults.plan_rules(examples, request, steps=steps)
+    assert -(-examples // by_steps["batch_size"].value) >= by_steps["steps"].value == steps
+    largest = by_steps["batch_size"].value + 1
+    assert steps == 1 or -(-examples // largest) < steps or largest > -(-examples // steps)
+    batch = min(steps, examples)
+    for rules in (defaults.plan_rules(examples, request, batch_size=batch), defaults.plan_rules(examples, request)):
+        assert -(-examples // rules["batch_size"].value) == rules["steps"].value

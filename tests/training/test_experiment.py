@@ -90,3 +90,20 @@ def test_a_bound_is_none_to_a_thousandth_below(spots):
     assert replace(asked, epsilon=cost).decide(spots).plan.epsilon() == cost
     with pytest.raises(SfumatoError, match=r"come to epsilon .*, above epsilon"):
         replace(asked, epsilon=0.999 * cost).decide(spots)
+
+
+def test_a_momentum_that_sgd_has_none_of_is_refused(spots):
+    with pytest.raises(SfumatoError, match=r"momentum is 0.5, and the optimizer sgd has none"):
+        Experiment(optimizer="sgd", momentum=0.5).decide(spots)
+
+
+def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
+    decided = Experiment(order="position", steps=40, epsilon=3.0).decide(spots)
+    assert decided.plan.expected_batch_size == 5
+    assert "by rule: batch size 5 (one pass: each example takes part once)" in decided.reasons
+    uneven = Experiment(order="position", steps=61, batch_size=10, epsilon=3.0).decide(spots).reasons
+    assert any(line.startswith("note: 61 steps are 3 turns of 20 bins and 1 more") for line in uneven)
+    fewer = replace(spots, examples=100)
+    reasons = Experiment(order="position", steps=20, epsilon=3.0).decide(fewer).reasons
+    assert any("and the first 100 places alone have bins" in line for line in reasons)
+    assert not any("steps have about" in line for line in reasons)

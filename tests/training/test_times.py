@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from datetime import date, timedelta
 from functools import cache
 
 import numpy as np
@@ -19,8 +20,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training import Experiment, Settings, loop, recorded, run
 from sfumato.training.experiment import experiment_of
 from sfumato.training.prepare import prepare
+from sfumato.training.progress import Silence
 from sfumato.training.steps import PrivateSteps
-from sfumato.training.times import steps_by_time
+from sfumato.training.times import steps_by_time, without_a_step
 
 STEPS = 5
 SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=1.0, ema=0.0, seed=5)
@@ -103,7 +105,10 @@ def test_a_record_that_moves_in_time_moves_its_own_steps_alone(times, days, move
 def test_records_beyond_the_plan_s_steps_take_no_part(times, days, moved):
     inside = (days >= 0) & (days < STEPS)
     assert moved(np.where(inside, times, START - np.timedelta64(9, "D"))) == []
-    assert moved(np.full(200, START - np.timedelta64(1, "us"))) == list(range(STEPS))
+    before = np.full(200, START - np.timedelta64(1, "us"))
+    one = np.flatnonzero(days == 0)[0]
+    before[one] = times[one]
+    assert moved(before) == list(range(STEPS))
 
 
 def test_the_clock_decides(spots, times, days, moved):
@@ -149,6 +154,37 @@ def test_a_plan_by_time_needs_time_stamps_and_a_clock(spots, times, tmp_path):
         )
     assert "start is given without period" in refusal(stream, in_order(), start="2026-01-01")
     assert "time stamps are dates, and start 0 is a number" in refusal(stream, in_order(), start=0, period=1)
+
+
+def test_data_of_which_no_record_lies_in_a_step_are_refused(spots, times):
+    with pytest.raises(
+        SfumatoError, match="none of the records' time stamps lies within the 5 steps from 2026-03-01 on"
+    ):
+        steps_by_time(with_times(spots, times), in_order(), Clock(start="2026-03-01", period="1d"))
+
+
+def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, days, tmp_path):
+    """On the terminal, and in no file of the run; by position those behind the last bin that is used."""
+    told = []
+
+    class Terminal(Silence):
+        def report(self, line):
+            told.append(line)
+
+    stream, options = with_times(spots, times), {"settings": SETTINGS, "threads": 1, "progress": Terminal()}
+    outside = int(((days < 0) | (days >= STEPS)).sum())
+    found = train(None, stream, in_order(), start=date(2026, 1, 1), period=timedelta(1), directory=tmp_path, **options)
+    line = next(line for line in told if "lie in no step of the plan" in line)
+    assert line.startswith(f"note: {outside} of the 200 training records lie")
+    assert not any(b"lie in no step" in path.read_bytes() for path in found.directory.iterdir())
+    assert json.loads((tmp_path / "settings.json").read_text())["clock"] == asdict(CLOCK)
+    page = (tmp_path / "report.html").read_text()
+    assert ">2026-01-01<" in page
+    assert "time stamp" in page
+    by_place = in_order("position")
+    assert (without_a_step(spots, by_place, None) or "").startswith("note: 100 of the 200 training records")
+    assert without_a_step(spots, replace(by_place, steps=10), None) is None
+    assert without_a_step(spots, in_order("random"), None) is None
 
 
 def test_a_cache_of_features_keeps_no_time_stamps(spots, times):
@@ -267,7 +303,9 @@ def test_a_stream_in_a_table_gives_a_model_and_a_statement(tmp_path):
     assert "which its own time stamp decides" in found.statement.sentence
     assert verify(found.directory).holds
     written = [path.read_bytes() for path in found.directory.iterdir()]
-    assert not any(b"2026-01-0" in text.replace(b'"start": "2026-01-01"', b"") for text in written)
+    assert not any(
+        b"2026-01-0" in text.replace(b'"start": "2026-01-01"', b"").replace(b">2026-01-01<", b"") for text in written
+    )
 
 
 # -- what is asked for -----------------------------------------------------------------------------------------------

@@ -69,8 +69,9 @@ def show(pairs: list[Compared], figures: dict[str, Any], *, plot: str | None, js
     if len({pair.plan.adjacency for pair in known if pair.plan is not None}) > 1:
         console.note("note: epsilon for zero-out and for add-or-remove adjacency are different promises: zero-out")
         console.note("      takes N, and the place of each record, as public")
+    own = "".join(f" --{name.replace('_', '-')} {value}" for name, value in best.options.items())
     console.note(
-        f"next: sfumato train SOURCE --participation {best.participation} --mechanism {best.mechanism} {after}"
+        f"next: sfumato train SOURCE --participation {best.participation} --mechanism {best.mechanism}{own} {after}"
     )
 
 

@@ -158,7 +158,8 @@ def show(run: Run | PublicRun, *, json: bool, source: Source | None = None) -> N
             epsilon, delta = run.together
             console.result(
                 f"At least {run.uses} runs of yours have used these data; planned in advance, they are together "
-                f"({rounded_up(epsilon)}, {delta!r})-differentially private for a person who is in all of them."
+                f"({rounded_up(epsilon)}, {delta!r})-differentially private under {run.adjacency} adjacency, which "
+                "each of them holds for, for a person who is in all of them."
             )
             console.result()
     else:
@@ -175,7 +176,7 @@ def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool)
     from sfumato.training.finish import plan_table
 
     state = "resume" if run.exists else "begin"
-    plan = {**plan_table(job.plan), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    plan = {**plan_table(job.plan, {}), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
     clients, settings = job.clients.to_dict(), job.settings.to_dict()
     parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
     if json:

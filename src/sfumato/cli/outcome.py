@@ -36,6 +36,7 @@ def show(run: Run, *, json: bool) -> None:
                 "uses": run.uses,
                 "epsilon_of_all_uses": run.together[0] if run.together else None,
                 "uses_of_other_units": [one._asdict() for one in run.beside],
+                "adjacency_of_all_uses": run.adjacency,
             }
         )
         return
@@ -64,8 +65,8 @@ def show(run: Run, *, json: bool) -> None:
         one = "a person who" if statement.plan.users else "an example that"
         console.result(
             f"At least {alike} runs of yours have used these data; planned in advance, they are together "
-            f"({rounded_up(epsilon)}, {delta!r})-differentially private for {one} is in all of them. A set "
-            "that was changed and lies elsewhere counts apart."
+            f"({rounded_up(epsilon)}, {delta!r})-differentially private under {run.adjacency} adjacency, which each of "
+            f"them holds for, for {one} is in all of them. A set that was changed and lies elsewhere counts apart."
         )
         console.result()
     for other in run.beside:
@@ -84,7 +85,8 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     from sfumato.training.finish import plan_table
 
     expected = estimate(job)
-    plan = {**plan_table(job.plan), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    clock = {} if job.clock is None else job.clock.to_dict()
+    plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
     state = "resume" if run.exists else "begin"
     if json:
         console.as_json(

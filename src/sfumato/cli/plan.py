@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
@@ -13,7 +14,9 @@ from sfumato.cli.options import (
     OfMomentum,
     OfSchedule,
     Path,
+    Period,
     Populations,
+    Start,
     UnclearError,
     Whole,
     shown,
@@ -56,6 +59,10 @@ class Plan(Units, Pair):
     """Of the optimizer: banded and buffered noise is the best for it."""
     schedule: OfSchedule = None
     """Of the learning rate: likewise."""
+    start: Start = None
+    """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
+    period: Period = None
+    """And how much time each step then covers."""
     compare: bool = False
     """Compare all pairs of participation and mechanism: the noise in the final weights, epsilon, memory."""
     extrapolate: Populations = None
@@ -79,6 +86,7 @@ class Plan(Units, Pair):
                 "--examples is missing", "give the number of training examples, such as --examples 50000"
             )
         positive_integer("examples", self.examples)
+        self._check_clock()
         given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
         if self.compare:
             return self._compare(given)
@@ -114,6 +122,20 @@ class Plan(Units, Pair):
         """The single budget."""
         return None if isinstance(self.epsilon, tuple) else self.epsilon
 
+    def _check_clock(self) -> None:
+        from sfumato.data import Clock
+
+        if Clock.declared(self.start, self.period) is not None and self.order != "time":
+            raise UnclearError(
+                "--start and --period are given without --order time",
+                "leave them out, or give it",
+            )
+
+    @property
+    def _clock(self) -> str:
+        """The options of the clock for the command that trains: as given, or to be filled in."""
+        return f" --start {self.start or 'TIME'} --period {self.period or 'DURATION'}" if self.order == "time" else ""
+
     @property
     def _delta(self) -> float:
         from sfumato.privacy.plan import default_delta
@@ -141,9 +163,10 @@ class Plan(Units, Pair):
 
     def show(self, plan: PrivacyPlan) -> None:
         """One plan, as a table or as JSON."""
-        from sfumato.privacy.remarks import above_one_record, weak_signal
+        from sfumato.privacy.remarks import above_one_record, uneven, weak_signal
 
         correlated = not plan.mechanism.independent
+        gap, ordered = plan.participation.gap(plan.population), plan.participation.name == "fixed-order"
         what, users = ("examples" if plan.unit.drawn == "examples" else "users"), ""
         if what == "examples" and plan.users is not None:
             users = f" --users {plan.users}"
@@ -160,6 +183,7 @@ class Plan(Units, Pair):
             what: plan.population,
             **_of_users(plan),
             "sampling": type(plan.participation).__name__,
+            **({"order": self.order or "random", "bins": gap} if ordered else {}),
             "sampling_probability": plan.sampling_probability,
             "expected_epochs": plan.expected_epochs,
             "max_norm": plan.max_norm,
@@ -167,9 +191,9 @@ class Plan(Units, Pair):
             "theorem": plan.theorem.name,
             "fingerprint": plan.fingerprint,
         }
-        large, weak = above_one_record(plan), weak_signal(plan, 2)
-        if large is not None:
-            console.note(f"note: {large}")
+        large, odd, weak = above_one_record(plan), uneven(plan), weak_signal(plan, 2)
+        for note in filter(None, (large, odd)):
+            console.note(f"note: {note}")
         if weak is not None:
             console.note(f"note: even {weak}")
         if self.json:
@@ -181,12 +205,17 @@ class Plan(Units, Pair):
             *([("", f"{by_rdp:.4f}  by Renyi DP, for comparison with papers")] if by_rdp is not None else []),
             ("delta", f"{plan.delta:g}"),
             *((name.replace("_", " "), f"{value}") for name, value in _of_users(plan).items()),
-            *([("adjacency", plan.adjacency)] if plan.adjacency != "add-or-remove" else []),
+            ("adjacency", plan.adjacency),
+            ("mechanism", plan.mechanism.name),
             ("noise multiplier", f"{plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()),
             *([("memory of the noise", f"{figures['buffers']} copies of the model")] if correlated else []),
             ("steps", f"{plan.steps}"),
-            ("expected batch size", f"{plan.expected_batch_size} of {plan.population} {what}"),
-            ("sampling", f"{figures['sampling']}, probability {plan.sampling_probability:.6g}"),
+            *([(what, f"{plan.population}")] if what == "examples" else []),
+            ("participation", plan.participation.name),
+            *(
+                (name.removesuffix(" B").removesuffix(" q"), f"{value:.6g}" if isinstance(value, float) else f"{value}")
+                for name, value in plan.participation.facts(plan.population).items()
+            ),
             ("expected epochs", f"{plan.expected_epochs:.4g}"),
             ("theorem", plan.theorem.name),
             ("plan", plan.fingerprint[:16]),
@@ -198,11 +227,15 @@ class Plan(Units, Pair):
         console.note(
             f"next: sfumato train SOURCE{users} --{what} {plan.population} --batch-size {plan.expected_batch_size} "
             f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"
-            f"{self._asked_for()}"
+            f"{self._asked_for()}{self._clock}"
         )
 
     def _numbers(self) -> str:
-        return f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.budget:g} --delta {self._delta!r}"
+        given = [(name, getattr(self, name)) for name in ("momentum", "schedule") if getattr(self, name) is not None]
+        return (
+            f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.budget:g} --delta {self._delta!r}"
+            f"{''.join(f' --{name} {value}' for name, value in given)}{self._clock}"
+        )
 
     def _asked_for(self) -> str:
         """The options that name the pair, as they were given."""
@@ -223,6 +256,8 @@ class Plan(Units, Pair):
             raise UnclearError(
                 "--compare and a single --mechanism or --participation are both given", "leave these out"
             )
+        if self.plot is not None and FilePath(self.plot).suffix.lower() != ".svg":
+            raise UnclearError(f"--plot must end with .svg, got {self.plot!r}", "name a file such as pairs.svg")
         with console.bar("comparing") as progress:
             pairs = compare(
                 examples=self.examples or 0,

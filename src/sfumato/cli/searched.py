@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato.cli import console
 
 if TYPE_CHECKING:
-    from sfumato.privacy import PrivateSelection, Search
+    from sfumato.privacy import PrivateSelection
     from sfumato.search import Comparison, Ranking, Selected
 
 
@@ -24,11 +24,12 @@ def announce_runs(found: Ranking, *, json: bool) -> None:
         for change, plan in zip(found.changes, found.plans, strict=True)
     ]
     if json:
-        console.as_json({"runs": rows, "together": asdict(found.uncovered) if found.uncovered else None})
+        told = found.uncovered and {**asdict(found.uncovered), "adjacency": found.adjacency}
+        console.as_json({"runs": rows, "together": told})
         return
     for change, row in zip(found.changes, rows, strict=True):
         console.result(f"{line_of(change)}: {row['steps']} steps, batch {row['batch_size']}, noise {row['sigma']:g}")
-    report_cost(found.uncovered)
+    report_cost(found)
     console.note(f"nothing was spent; without --dry-run this would train {len(rows)} runs")
 
 
@@ -51,7 +52,7 @@ def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path
     console.table(head, lines)
     console.result()
     console.note(f"scored on {found.scored_on:,} records that no run was trained on")
-    report_cost(found.uncovered)
+    report_cost(found)
     console.note(f"{place / PLOT}   what was found, setting by setting")
     console.note(f"sfumato train {place / best}   trains on the whole training part with the best settings")
 
@@ -61,7 +62,7 @@ def announce_changes(found: Comparison) -> None:
     from sfumato.search.space import line_of
 
     console.result("\n".join(map(line_of, found.changes)))
-    report_cost(found.uncovered)
+    report_cost(found)
 
 
 def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
@@ -85,19 +86,21 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
     console.table(("change", "accuracy", "difference", "epsilon", "run"), lines, texts=1)
     console.result()
     console.note(f"scored on {found.scored_on:,} records that no run was trained on")
-    report_cost(found.uncovered)
+    report_cost(found)
 
 
-def report_cost(told: Search | None) -> None:
+def report_cost(found: Ranking | Comparison) -> None:
     """What all runs of an open search cost together, if anything."""
     from sfumato.privacy.statement import rounded_up
 
+    told = found.uncovered
     if told is None:
         console.result("The data are public, so the search costs nothing.")
     else:
         console.result(
             f"The search is not covered by the promise of any of its {told.runs} runs. Together they come to "
-            f"({rounded_up(told.epsilon)}, {told.delta!r})-differential privacy, and their scores have no noise."
+            f"({rounded_up(told.epsilon)}, {told.delta!r})-differential privacy under {found.adjacency} adjacency, "
+            "which each of them holds for, and their scores have no noise."
         )
     console.result()
 

@@ -10,7 +10,7 @@ from sfumato.cli import console
 if TYPE_CHECKING:
     from sfumato.search import Curve, Repeated
 
-OTHERS = "With your other runs on these data that are known here: epsilon {}."
+OTHERS = "With your other runs on these data that are known here: epsilon {}, for {} adjacency."
 
 
 def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
@@ -33,11 +33,11 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
     told = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
     console.result(
         f"These are {len(found.rows)} releases of one data set: whoever sees all of them is promised that they are "
-        f"together {told}, had they been planned in advance."
+        f"together {told} under {found.adjacency} adjacency, had they been planned in advance."
         + (" To whoever knows their seed they promise nothing." if found.seeded else "")
     )
     if found.epsilon_of_all_uses > found.epsilon_of_all:
-        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses)))
+        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
     if not found.public:
         console.note("note: measured on private data; keep the table and the curve to yourself")
         console.result("Which of them is best was measured without noise: that choice is not covered.")
@@ -64,6 +64,7 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
                 "runs": [str(run.directory) for run in found.runs],
                 "epsilon": statement.to_dict()["epsilon"],
                 "epsilon_of_all": found.epsilon,
+                "adjacency_of_all": found.adjacency,
                 "epsilon_of_all_uses": found.epsilon_of_all_uses,
                 "delta": found.delta,
                 "statement": statement.sentence,
@@ -86,10 +87,10 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
     void = " To whoever knows their seeds they promise nothing." if statement.circumstances.seeded else ""
     console.result(
         f"All {found.standing} runs on these data that stand there, planned in advance, are together "
-        f"({rounded_up(found.epsilon)}, {found.delta!r})-differentially private for {one} is in each of them."
-        f"{void}"
+        f"({rounded_up(found.epsilon)}, {found.delta!r})-differentially private under {found.adjacency} adjacency for "
+        f"{one} is in each of them.{void}"
     )
     if found.epsilon_of_all_uses > found.epsilon:
-        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses)))
+        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
     if not statement.circumstances.test_public:
         console.result("Which of them is best was measured without noise: that choice is not covered.")

@@ -49,6 +49,7 @@ class Train(Observed, PrivateChoices):
         from sfumato.training import recorded
         from sfumato.training.progress import Bars
         from sfumato.training.run import earlier_plans, execute, refuse_finished
+        from sfumato.training.times import without_a_step
 
         budget = self.budget
         if isinstance(budget, tuple) or self.seeds is not None:
@@ -64,6 +65,8 @@ class Train(Observed, PrivateChoices):
                 earlier = earlier_plans(job)
                 if earlier and not run.exists:
                     progress.report(uses.summary(earlier, job.plan))
+                if (note := without_a_step(job.source, job.plan, job.times)) is not None:
+                    progress.report(note)
                 show_dry_run(job, run, json=self.json)
                 return 0
             observers = self.looking_on(run, progress, public=job.source.public)

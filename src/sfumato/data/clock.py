@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import numpy as np
@@ -61,6 +61,17 @@ def _duration(text: str) -> float | np.timedelta64:
     return length
 
 
+def _written(period: timedelta) -> str:
+    """A length of time in the largest unit that it is a whole number of.
+
+    >>> _written(timedelta(days=1)), _written(timedelta(hours=36)), _written(timedelta(days=14))
+    ('1d', '36h', '2w')
+    """
+    seconds = period.total_seconds()
+    unit = next((unit for unit, length in _SECONDS.items() if seconds % length == 0), None)
+    return str(period) if unit is None else f"{seconds / _SECONDS[unit]:.0f}{unit}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Clock:
     """Which step a time stamp belongs to: floor((time - start) / period).
@@ -110,7 +121,7 @@ class Clock:
         if start is None or period is None:
             given, absent = ("start", "period") if period is None else ("period", "start")
             raise SfumatoError(f"{given} is given without {absent}", f"give `{absent}` as well, or neither")
-        return cls(start=str(start), period=str(period))
+        return cls(start=str(start), period=_written(period) if isinstance(period, timedelta) else str(period))
 
     def to_dict(self) -> dict[str, str]:
         """Plain data: the fields."""

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID
 
 MOST_NOISE = 1e7
 MAX_STEPS = 10_000_000
-MOST_ROUNDS = 5
-MOST_TRIES = 50
-
-
-class _Plan(Protocol):
-    def epsilon(self) -> float: ...
-
-
-Planned = TypeVar("Planned", bound=_Plan)
-Noise = TypeVar("Noise")
+TURNS_AHEAD = 3
+"""So many more turns are looked at beyond the largest number that was found."""
 
 
 def least(
@@ -70,42 +61,21 @@ def _on_fine_grid(spent: Callable[[float, float], float], target: float, high: f
     return high * (max(spent(high, FINE_GRID), 0.5 * target) / target) ** (1 / power)
 
 
-def settled(
-    noise_of: Callable[[int], Noise],
-    following: Callable[[Noise], int],
-    build: Callable[[int, Noise], Planned],
-    start: int,
+def largest(
+    spent: Callable[[int], float],
     target: float,
-) -> Planned:
-    """The plan of the largest number that a budget allows, where the noise itself may follow from that number.
-
-    Args:
-        noise_of: the noise that is best for about so many.
-        following: the largest number that the target allows with this noise.
-        build: the plan of a number with this noise.
-        start: about so many.
-
-    **Guarantee.** `epsilon() <= target` was computed for the plan that is returned.
-    """
-    noise, value = noise_of(start), start
-    for _ in range(MOST_ROUNDS):
-        before, value = value, following(noise)
-        again = noise_of(value)
-        if again == noise:
-            return build(value, noise)
-        noise = again
-    value = min(value, before)
-    for _ in range(MOST_TRIES):
-        if (plan := build(value, noise_of(value))).epsilon() <= target:
-            return plan
-        value = max(1, value - max(1, value // 1000))
-    raise SfumatoError(f"no plan was found within epsilon {target:g}", "leave another number out, or give more noise")
-
-
-def largest(spent: Callable[[int], float], target: float, limit: int, guess: float) -> int:
+    limit: int,
+    guess: float,
+    *,
+    beyond: Callable[[int], Iterable[int]] | None = None,
+) -> int:
     """The largest n from 1 to the limit with spent(n) at most the target, to one in ten thousand; 0 if there is none.
 
     Epsilon is close to a power of n, so the secant in logarithms finds it in few tries; bisection where it does not.
+
+    Args:
+        beyond: of what was found, numbers above it that are tried as well, the largest first, where epsilon may fall
+            up to them.
 
     **Guarantee.** `spent` was computed for what is returned; the tries only decide which numbers are asked about.
     """
@@ -119,7 +89,34 @@ def largest(spent: Callable[[int], float], target: float, limit: int, guess: flo
         low, high = (count, high) if cost <= target else (low, count)
         tried.append((math.log(count), math.log(min(max(cost, 1e-300), 1e300))))
         guess = _secant(tried[-2:], math.log(target))
-    return low
+    later = beyond(low) if low and beyond is not None else ()
+    return next((count for count in later if low < count <= limit and spent(count) <= target), low)
+
+
+def ends_of_turns(steps: int, turn: int) -> list[int]:
+    """The ends of the next few turns after so many steps, and one step before each of them, the last first.
+
+    Epsilon jumps where another participation begins. Up to there it may fall, with noise that is the best for just so
+    many steps.
+
+    >>> ends_of_turns(20, turn=13)
+    [52, 51, 39, 38, 26, 25]
+    """
+    first = steps // turn + 1
+    return [turn * which - before for which in range(first + TURNS_AHEAD - 1, first - 1, -1) for before in (0, 1)]
+
+
+def batches_of_whole_rounds(bins: int, *, steps: int, population: int) -> list[int]:
+    """The largest batches whose steps are whole rounds, or nearly, for the rounds of so many bins or a few more.
+
+    Epsilon jumps where another round begins, and falls as its bins come to take part in it, too.
+
+    >>> batches_of_whole_rounds(12, steps=12, population=120)
+    [59, 39, 23, 10]
+    """
+    rounds = -(-steps // bins)
+    needed = [-(-steps // which) for which in range(rounds + TURNS_AHEAD, rounds - 1, -1)]
+    return [population if least == 1 else (population - 1) // (least - 1) for least in needed]
 
 
 def _secant(tried: list[tuple[float, float]], goal: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sfumato._checks import SfumatoError
@@ -35,6 +35,7 @@ class Compared:
             sigma / B times what the mechanism leaves of the steps' noise.
         all_steps: its root mean square over the weights after every step.
         buffers: copies of the model that the noise keeps.
+        options: the options of the pair that `requested` was given, its names beside them.
     """
 
     participation: str
@@ -44,6 +45,7 @@ class Compared:
     final: float = 0.0
     all_steps: float = 0.0
     buffers: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sampled(self) -> bool:
@@ -70,15 +72,19 @@ def compare(
 
     Args:
         momentum, rates: of the optimizer, as for `requested`.
-        options: more of `requested`'s (bands, buffers, groups, ...), each for the pairs that have it.
+        options: more of `requested`'s (bands, buffers, groups, ...), each for the pairs that have it. Where an order by
+            position or time is among them, records cannot be drawn, and pairs of other participations have no plan.
         on_progress: called with how many pairs are done, and of how many.
     """
     found = []
+    order = (options or {}).get("order")
     for done, (participation, mechanism) in enumerate(PAIRS, start=1):
         own = _own(options or {}, participation, mechanism)
         if participation == "cyclic":  # no more groups than the batch leaves room for
             own["groups"] = min(own.get("groups") or GROUPS, max(1, examples // batch_size))
         try:
+            if order in ("position", "time") and participation != "fixed-order":
+                raise SfumatoError(f"who takes part is decided by {order}", "give order random, or none")
             asked = requested(
                 examples=examples,
                 participation=participation,
@@ -110,6 +116,7 @@ def compare(
                     final=scale * left.final,
                     all_steps=scale * left.all_steps,
                     buffers=plan.mechanism.buffers(steps),
+                    options=own,
                 )
             )
         if on_progress is not None:
@@ -129,5 +136,5 @@ def to_take(pairs: Sequence[Compared], *, sampled: bool | None = None) -> Compar
 
 
 def _own(options: dict[str, Any], participation: str, mechanism: str) -> dict[str, Any]:
-    names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()))
+    names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()), "adjacency")
     return {name: options[name] for name in names if options.get(name) is not None}

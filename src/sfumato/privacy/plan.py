@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
@@ -22,6 +23,9 @@ from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, U
 if TYPE_CHECKING:
     from sfumato.privacy.factorisation.weights import NoiseInWeights
     from sfumato.privacy.requested import Optimal
+
+ABOUT = 1000
+"""Noise that is the best for so many steps tells about how many a budget allows of noise that is the best for these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +76,9 @@ class PrivacyPlan:
         most = self.participation.most_steps(self.population)
         if most is not None and self.steps > most:
             raise SfumatoError(
-                f"steps must be at most {most}, as many as this participation knows, got {self.steps}",
-                "give fewer steps, or a smaller batch",
+                f"steps must be at most {most}, which is ceil(N / B) for {self.population} examples and batch size "
+                f"{self.expected_batch_size}, where each takes part once; got {self.steps}",
+                f"give at most {most} steps{', or a smaller batch' if self.expected_batch_size > 1 else ''}",
             )
         self.theorem.check(self)
 
@@ -107,7 +112,8 @@ class PrivacyPlan:
             participation: the rule; its batch size gives way to the one given or found. By default Poisson sampling,
                 and full batches where the batch is everything. Of `FullBatch` the batch size is known.
             mechanism: the noise; its noise multiplier gives way to the one given or found, and what is to follow from
-                steps and participations does (`Mechanism.adapted`). By default `Gaussian`.
+                steps and participations does (`Mechanism.adapted`). By default `Gaussian`, whatever the participation:
+                `requested` gives the noise that goes with a rule.
 
         **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given.
 
@@ -141,23 +147,13 @@ class PrivacyPlan:
         asked = Gaussian(noise_multiplier=1.0) if mechanism is None else mechanism
         clip = clipping or Fixed(1.0 if max_norm is None else max_norm)
 
-        def best(batch: Any, count: Any) -> Mechanism:
+        def build(batch: Any = batch_size, count: Any = steps, sigma: Any = noise_multiplier) -> PrivacyPlan:
             who = participation_for(population=examples, batch_size=batch, rule=participation)
             count = positive_integer("steps", count, remedy="give the number of training steps")
-            return asked.adapted(who, examples, count)
-
-        def build(
-            batch: Any = batch_size,
-            count: Any = steps,
-            sigma: Any = noise_multiplier,
-            noise: Mechanism | None = None,
-        ) -> PrivacyPlan:
-            noise = best(batch, count) if noise is None else noise
-            who = participation_for(population=examples, batch_size=batch, rule=participation)
             return cls(
                 population=examples,
                 participation=who,
-                mechanism=replace(noise, noise_multiplier=sigma),
+                mechanism=replace(asked.adapted(who, examples, count), noise_multiplier=sigma),
                 steps=count,
                 delta=delta,
                 clipping=clip.adapted(who.expected_batch_size(examples)),
@@ -179,33 +175,28 @@ class PrivacyPlan:
             return plan.with_noise(least)
         if steps is None:
 
-            def most_steps(noise: Mechanism) -> int:
-                one = build(count=1, noise=noise)
-                return _at_least_one(one.most_steps(epsilon), one.epsilon(), epsilon, "step")
+            def cost_of_steps(count: int) -> float:
+                return build(count=count).epsilon()
 
-            return calibration.settled(
-                lambda count: best(batch_size, count),
-                most_steps,
-                lambda count, noise: build(count=count, noise=noise),
-                1000,
-                epsilon,
-            )
+            one = build(count=1)
+            limit = min(one.participation.most_steps(examples) or MAX_STEPS, MAX_STEPS)
+            most = (one if isinstance(asked, Mechanism) else build(count=min(ABOUT, limit))).most_steps(epsilon)
+            if most and not isinstance(asked, Mechanism):  # the noise is another one for each number of steps
+                turn = one.participation.gap(examples)
+                ends = None if turn is None else partial(calibration.ends_of_turns, turn=turn)
+                most = calibration.largest(cost_of_steps, epsilon, limit, guess=most, beyond=ends)
+            return build(count=_at_least_one(most, one.epsilon(), epsilon, "step"))
         limit = examples if participation is None else participation.largest_batch(examples, steps)
 
-        def largest_batch(noise: Mechanism) -> int:
-            def spent(batch: int) -> float:
-                return build(batch, noise=noise).epsilon()
+        def cost_of_batch(batch: int) -> float:
+            return build(batch).epsilon()
 
-            most = calibration.largest(spent, epsilon, limit, guess=math.sqrt(examples))
-            return _at_least_one(most, spent(1), epsilon, "example in a batch")
+        def whole_rounds(batch: int) -> list[int]:
+            turn = build(batch).participation.gap(examples)
+            return [] if turn is None else calibration.batches_of_whole_rounds(turn, steps=steps, population=examples)
 
-        return calibration.settled(
-            lambda batch: best(batch, steps),
-            largest_batch,
-            lambda batch, noise: build(batch, noise=noise),
-            min(limit, math.isqrt(examples)),
-            epsilon,
-        )
+        most = calibration.largest(cost_of_batch, epsilon, limit, math.sqrt(examples), beyond=whole_rounds)
+        return build(_at_least_one(most, cost_of_batch(1), epsilon, "example in a batch"))
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """The same plan with this noise multiplier."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+from sfumato.privacy.participation import FixedOrder
 from sfumato.privacy.plan import PrivacyPlan
 
 ENOUGH_SIGNAL = 10.0
 """Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/defaults.md."""
 LEAST_SENSIBLE_NOISE = 0.05
+MANY_TURNS = 10
+"""From so many on, one turn more or less is a tenth of how often an example takes part."""
 
 
 def above_one_record(plan: PrivacyPlan) -> str | None:
@@ -21,6 +24,24 @@ def above_one_record(plan: PrivacyPlan) -> str | None:
             "published"
         )
     return f"delta {plan.delta!r} is above 1/N, a chance at which some records may be published"
+
+
+def uneven(plan: PrivacyPlan) -> str | None:
+    """What to say of steps that are no whole turns of a fixed order's bins, where there are few turns; else None."""
+    rule = plan.participation
+    if not isinstance(rule, FixedOrder) or rule.assignment == "time":
+        return None
+    bins = rule.bins(plan.population)
+    turns, more = divmod(plan.steps, bins)
+    length = f"{turns} turn{'s' if turns > 1 else ''}"
+    if not more or turns >= MANY_TURNS:
+        return None
+    if not turns:
+        return f"{plan.steps} steps take {more} of {bins} bins: the examples of the other {bins - more} take no part"
+    return (
+        f"{plan.steps} steps are {length} of {bins} bins and {more} more: examples of the first {more} take part "
+        f"{turns + 1} times, which the promise counts, and all others {turns}; {turns * bins} steps would be even"
+    )
 
 
 def signal_per_class(plan: PrivacyPlan, classes: int) -> float:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
+from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.participation import (
+    PARTICIPATIONS,
     CyclicPoisson,
     FixedOrder,
     FullBatch,
@@ -19,10 +20,11 @@ from sfumato.privacy.participation import (
     TruncatedPoisson,
     refuse_unproven,
 )
+from sfumato.privacy.participation.fixed_order import ASSIGNMENTS
 from sfumato.privacy.unit import Adjacency
 
-NAMES_OF_MECHANISMS = ("gaussian", "tree", "banded", "blt")
-NAMES_OF_PARTICIPATIONS = ("poisson", "full-batch", "fixed-order", "cyclic", "truncated")
+NAMES_OF_MECHANISMS = tuple(each.name for each in MECHANISMS.values())
+NAMES_OF_PARTICIPATIONS = tuple(each.name for each in PARTICIPATIONS.values())
 BUFFERS, BANDS, GROUPS = 2, 64, 8
 OF_MECHANISMS = {"tree": ("steps_per_tree", "complete_trees"), "banded": ("bands",), "blt": ("buffers",)}
 OF_PARTICIPATIONS = {"fixed-order": ("order",), "cyclic": ("groups",), "truncated": ("largest_batch",)}
@@ -139,6 +141,8 @@ def requested(
         one_of("participation", participation, NAMES_OF_PARTICIPATIONS)
     if mechanism is not None:
         one_of("mechanism", mechanism, NAMES_OF_MECHANISMS)
+    if order is not None:
+        one_of("order", order, ASSIGNMENTS)
     if participation is None:
         participation = next((name for name, own in OF_PARTICIPATIONS.items() if given[own[0]] is not None), None)
         if participation is None and mechanism not in (None, "gaussian"):

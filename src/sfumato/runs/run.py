@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
+from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
@@ -31,6 +32,7 @@ class Run:
         together: (epsilon, delta) by composition of all of them that promise for the same unit; None where this run is
             the only one.
         beside: what those with another unit come to, which does not add up with it.
+        adjacency: what `together` holds for, as each of them does.
     """
 
     directory: Path
@@ -41,6 +43,7 @@ class Run:
     kind: str = ""
     uses: int = 0
     together: tuple[float, float] | None = None
+    adjacency: Adjacency | None = None
     beside: tuple[Together, ...] = ()
 
     @property

@@ -20,6 +20,7 @@ from sfumato._files import held_alone, ordinary
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.privacy.statement import rounded_up
+from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
@@ -172,6 +173,12 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
     return epsilon + (_composed(runs, share) if runs else 0.0), delta
 
 
+def adjacency_of(many: Sequence[Use]) -> Adjacency:
+    """What the figure of `together` holds for: the adjacency of all of them, or zero-out where they differ."""
+    found: set[Adjacency] = {_plan_of(use).adjacency for use in many}
+    return found.pop() if len(found) == 1 else "zero-out"
+
+
 def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     """Epsilon of all plans together at this delta.
 
@@ -208,13 +215,11 @@ def summary(earlier: Sequence[Use], coming: Use) -> str:
     count, like = len(earlier), own.runs - 1
     told = f"note: {count} earlier run{'s' if count > 1 else ''} of yours used these data"
     if like:
-        plans = [_plan_of(use) for use in (*earlier, coming) if unit_of(use) == own.unit]
-        mixed = len({plan.adjacency for plan in plans}) > 1
-        under = ", for zero-out adjacency, which each of them holds for" if mixed else ""
+        under = adjacency_of([use for use in (*earlier, coming) if unit_of(use) == own.unit])
         which = f", {like} of them with a promise for each single {own.unit}" if others else ""
         told += (
             f"{which}; together with this one, if all were planned in advance, they come to epsilon "
-            f"{rounded_up(own.epsilon)} at delta {own.delta!r}{under}"
+            f"{rounded_up(own.epsilon)} at delta {own.delta!r}, for {under} adjacency, which each of them holds for"
         )
     return "; ".join([told, *map(beside, others), "a set that was changed and lies elsewhere counts apart"])
 

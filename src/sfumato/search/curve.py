@@ -10,6 +10,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive
 from sfumato._files import write
+from sfumato.privacy.unit import Adjacency
 from sfumato.report import curve_of_budgets
 from sfumato.runs import uses
 from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
@@ -37,6 +38,7 @@ class Curve:
         without_privacy: accuracy of the same model trained without any, where the data are public.
         epsilon_of_all, delta: of all runs together, had they been planned in advance.
         epsilon_of_all_uses: with all others of the owner's on these data that are known.
+        adjacency, adjacency_of_all_uses: what these figures hold for.
         public: whether the data are.
         seeded: whether the runs' randomness follows from a number that somebody knows.
     """
@@ -47,6 +49,8 @@ class Curve:
     epsilon_of_all: float
     delta: float
     epsilon_of_all_uses: float
+    adjacency: Adjacency
+    adjacency_of_all_uses: Adjacency
     public: bool
     seeded: bool
 
@@ -101,14 +105,18 @@ def budgets(
         progress.report(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
     circumstances = found[0].statement.circumstances
     plain = _without_privacy(trial, found[0], base / PUBLIC, progress) if circumstances.data_public else None
-    together, delta = uses.together([run.statement.plan for run in found])
+    plans = [run.statement.plan for run in found]
+    (together, delta), adjacency = uses.together(plans), uses.adjacency_of(plans)
+    of_all, adjacency_of_all = with_other_runs(found[0], len(found), together, adjacency)
     curve = Curve(
         budgets=tuple(wanted),
         rows=tuple(map(_row, found)),
         without_privacy=plain,
         epsilon_of_all=together,
         delta=delta,
-        epsilon_of_all_uses=with_other_runs(found[0], len(found), together),
+        epsilon_of_all_uses=of_all,
+        adjacency=adjacency,
+        adjacency_of_all_uses=adjacency_of_all,
         public=circumstances.data_public,
         seeded=circumstances.seeded,
     )

@@ -10,10 +10,11 @@ from typing import Any
 
 from sfumato._checks import one_of
 from sfumato.privacy import PrivacyPlan, Search
+from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import Space
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
-from sfumato.search.kept import MODES, begin, check_kind, together
+from sfumato.search.kept import MODES, adjacency_of_all, begin, check_kind, together
 from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read
 from sfumato.search.space import plain
 from sfumato.search.trial import Behind, Trial
@@ -41,6 +42,11 @@ class Comparison:
     scored_on: int
     rows: tuple[dict[str, Any], ...] = ()
 
+    @property
+    def adjacency(self) -> Adjacency | None:
+        """What the figure of all runs holds for; None where no figure is needed."""
+        return self.uncovered and adjacency_of_all(self.uncovered, self.plans)
+
     def to_dict(self) -> dict[str, Any]:
         """What its file holds of it."""
         return {
@@ -48,6 +54,7 @@ class Comparison:
             "scored_on": self.scored_on,
             "epsilon_of_all": self.uncovered.epsilon if self.uncovered else None,
             "delta": self.uncovered.delta if self.uncovered else self.plans[0].delta,
+            "adjacency_of_all": self.adjacency,
         }
 
 

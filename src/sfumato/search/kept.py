@@ -13,6 +13,7 @@ from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write, writing
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan, Search
+from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import DiceKey, Space
 from sfumato.report import swept
 from sfumato.runs import pins, uses
@@ -53,6 +54,11 @@ class Ranking:
     rows: tuple[dict[str, Any], ...] = ()
     best: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def adjacency(self) -> Adjacency | None:
+        """What the figure of all runs holds for; None where no figure is needed."""
+        return self.uncovered and adjacency_of_all(self.uncovered, self.plans)
+
     def to_dict(self) -> dict[str, Any]:
         """What its file holds of it."""
         return {
@@ -61,6 +67,7 @@ class Ranking:
             "scored_on": self.scored_on,
             "epsilon_of_all": self.uncovered.epsilon if self.uncovered else None,
             "delta": self.uncovered.delta if self.uncovered else self.plans[0].delta,
+            "adjacency_of_all": self.adjacency,
         }
 
 
@@ -150,6 +157,12 @@ def together(plans: Sequence[PrivacyPlan], source: Source, behind: Behind | None
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
     earlier = behind(source) if behind else None
     return runs if earlier is None else earlier + runs
+
+
+def adjacency_of_all(told: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:
+    """What the figure of a search holds for. Of an earlier one that it counts nothing is known but zero-out, which the
+    runs of either adjacency hold for."""
+    return uses.adjacency_of(plans) if told.runs == len(plans) else "zero-out"
 
 
 def begin(place: Path, record: Mapping[str, Any], file: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sfumato._checks import positive_integer
 from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
 from sfumato.runs import uses
 from sfumato.runs.directory import RunDirectory
@@ -28,6 +29,7 @@ class Repeated:
         standing: how many private runs on these data stand in the directory, also of earlier calls.
         epsilon, delta: of all that stand there together, had they been planned in advance.
         epsilon_of_all_uses: with all others of the owner's on these data that are known.
+        adjacency, adjacency_of_all_uses: what these figures hold for.
     """
 
     runs: tuple[Run, ...]
@@ -35,6 +37,8 @@ class Repeated:
     epsilon: float
     delta: float
     epsilon_of_all_uses: float
+    adjacency: Adjacency
+    adjacency_of_all_uses: Adjacency
 
     @property
     def accuracies(self) -> list[float]:
@@ -95,19 +99,24 @@ def seeds(
         found.append(run)
     plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
     epsilon, delta = uses.together(plans)
+    adjacency = uses.adjacency_of(plans)
+    of_all, adjacency_of_all = with_other_runs(found[0], len(plans), epsilon, adjacency)
     return Repeated(
         runs=tuple(found),
         standing=len(plans),
         epsilon=epsilon,
         delta=delta,
-        epsilon_of_all_uses=with_other_runs(found[0], len(plans), epsilon),
+        epsilon_of_all_uses=of_all,
+        adjacency=adjacency,
+        adjacency_of_all_uses=adjacency_of_all,
     )
 
 
-def with_other_runs(run: Run, standing: int, epsilon: float) -> float:
-    """Epsilon of `standing` runs on the data of this one with all others of the owner's that are known."""
+def with_other_runs(run: Run, standing: int, epsilon: float, adjacency: Adjacency) -> tuple[float, Adjacency]:
+    """Epsilon of `standing` runs on the data of this one with all others of the owner's that are known, and the
+    adjacency that it holds for."""
     if run.statement.circumstances.data_public:
-        return epsilon
+        return epsilon, adjacency
     record = RunDirectory(run.directory).read_json(names.SETTINGS)
     materials = [record["data"][name] for name in ("material", "pixels") if record["data"].get(name)]
     known = [
@@ -115,7 +124,9 @@ def with_other_runs(run: Run, standing: int, epsilon: float) -> float:
         for use in uses.plans(materials, place=record["request"]["source"]["spec"])
         if uses.unit_of(use) == run.statement.plan.unit.name
     ]
-    return max(epsilon, uses.together(known)[0]) if len(known) > standing else epsilon
+    if len(known) <= standing:
+        return epsilon, adjacency
+    return max(epsilon, uses.together(known)[0]), uses.adjacency_of(known)
 
 
 def _plans(base: Path, fingerprint: str) -> Sequence[PrivacyPlan]:

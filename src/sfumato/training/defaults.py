@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.models.scattering import FEATURE_NORM
-from sfumato.privacy import Participation, PrivacyPlan
+from sfumato.privacy import FixedOrder, Participation, PrivacyPlan
 from sfumato.privacy.requested import Request
 
 EPSILON = 3.0
@@ -36,9 +36,13 @@ class Rule:
     reason: str
 
 
-def plan_rules(examples: int, request: Request | None = None) -> dict[str, Rule]:
-    """Batch size and steps from N, and from the participation that was asked for."""
+def plan_rules(
+    examples: int, request: Request | None = None, *, batch_size: int | None = None, steps: int | None = None
+) -> dict[str, Rule]:
+    """Batch size and steps from N, the participation that was asked for, and whichever of the two is given."""
     asked = None if request is None else request.participation
+    if isinstance(asked, FixedOrder) and asked.assignment != "random":
+        return _one_pass(examples, batch_size, steps)
     if asked is not None and asked.expected_batch_size(examples) != examples:
         return _rules_of_turns(examples, asked)
     if examples <= FULL_BATCH_UP_TO:
@@ -86,6 +90,29 @@ def _rules_of_turns(examples: int, asked: Participation) -> dict[str, Rule]:
         "batch_size": Rule(value=size, reason=f"{why}: of batches the larger have less noise"),
         "steps": Rule(value=steps, reason="enough for a linear head on large batches, few for a network"),
     }
+
+
+def _one_pass(examples: int, batch_size: int | None, steps: int | None) -> dict[str, Rule]:
+    """As many bins as steps: what comes in an order is seen once.
+
+    >>> {name: rule.value for name, rule in _one_pass(2392, None, 60).items()}
+    {'batch_size': 40, 'steps': 60}
+    >>> _one_pass(1000, 50, None)["steps"].value
+    20
+    """
+    why = "one pass: each example takes part once"
+    if batch_size is not None:
+        return {
+            "batch_size": Rule(value=batch_size, reason="given"),
+            "steps": Rule(value=max(1, -(-examples // batch_size)), reason=why),
+        }
+    count = min(steps or STEPS_FULL_BATCH, examples)  # one pass by more steps has more noise for the same images
+    size = -(-examples // count)
+    if steps is None:
+        count = -(-examples // size)
+    elif count > 1:  # with the size rounded up a step may be left without a bin, and would begin another turn
+        size = min(size, (examples - 1) // (count - 1))
+    return {"batch_size": Rule(value=size, reason=why), "steps": Rule(value=count, reason=why)}
 
 
 def training_rules(

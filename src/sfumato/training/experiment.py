@@ -186,6 +186,11 @@ class Experiment(Choices, Units, Pair, Budget):
         from sfumato.training.settings import Settings
 
         given, source = asdict(self), self.kept(source)
+        if self.optimizer == "sgd" and self.momentum:
+            raise SfumatoError(
+                f"momentum is {self.momentum!r}, and the optimizer sgd has none",
+                "leave it out, or give optimizer=momentum",
+            )
         plan, reasons = self._plan(source)
         rules = defaults.training_rules(
             plan, given=given, size=source.size, channels=source.channels, cached=source.cached_views
@@ -215,7 +220,7 @@ class Experiment(Choices, Units, Pair, Budget):
         request = self.request(
             source.examples, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
         )
-        sizes = defaults.plan_rules(source.examples, request)
+        sizes = defaults.plan_rules(source.examples, request, batch_size=batch_size, steps=steps)
         unit, why = self._unit(source, request, sizes)
         population, units = source.examples, source.examples
         if isinstance(unit, User):
@@ -274,13 +279,22 @@ class Experiment(Choices, Units, Pair, Budget):
         from sfumato.privacy import remarks
         from sfumato.training import users
 
-        notes = [remarks.above_one_record(plan)]
+        notes = [remarks.above_one_record(plan), remarks.uneven(plan)]
         what, counted = users.counted(source, plan)
         if not 0.8 * counted <= plan.population <= 1.25 * counted:
+            order = getattr(plan.participation, "assignment", None)
+            sizes = {
+                "position": f"and the first {plan.population} places alone have bins",
+                "time": f"but the sums of steps, however many their time stamps bring, are divided by "
+                f"{plan.expected_batch_size}",
+            }
             notes.append(
                 f"{plan.population} {what} are declared, and the data hold {counted}; the promise holds as stated, "
-                f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and are divided by "
-                f"{plan.expected_batch_size}"
+                + sizes.get(
+                    order or "",
+                    f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and are divided by "
+                    f"{plan.expected_batch_size}",
+                )
             )
         notes.append(remarks.weak_signal(plan, len(source.classes)))
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:

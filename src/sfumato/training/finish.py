@@ -137,7 +137,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
         Facts(
             title=f"{record['data']['kind']}, {choices['model']}",
             statement=statement,
-            plan=plan_table(plan),
+            plan=plan_table(plan, record.get("clock", {})),
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
             settings=presentable(choices) | backbone_shown(record),
             metrics=run.rows(),
@@ -183,8 +183,12 @@ def of_person(plan: PrivacyPlan, images: int) -> tuple[int, float]:
     return images, group_privacy(plan, images) if known is None else known
 
 
-def plan_table(plan: PrivacyPlan) -> dict[str, Any]:
-    """The plan's numbers, the derived ones among them."""
+def plan_table(plan: PrivacyPlan, clock: Mapping[str, str]) -> dict[str, Any]:
+    """The plan's numbers, the derived ones among them.
+
+    Args:
+        clock: by which each record's own time stamp decides its step, as it was declared; empty where none does.
+    """
     of_users: dict[str, Any] = {}
     if isinstance(plan.unit, User):
         kept = "all" if plan.unit.at_most is None else plan.unit.at_most
@@ -194,13 +198,15 @@ def plan_table(plan: PrivacyPlan) -> dict[str, Any]:
         **of_users,
         "adjacency": plan.adjacency,
         f"{'examples' if plan.unit.drawn == 'examples' else 'users'} N": plan.population,
-        "sampling": type(plan.participation).__name__,
-        "expected batch size B": plan.expected_batch_size,
-        "sampling probability q": plan.sampling_probability,
+        "participation": plan.participation.name,
+        **plan.participation.facts(plan.population),
+        **clock,
         "steps T": plan.steps,
         "expected epochs": plan.expected_epochs,
-        "clipping norm C": plan.max_norm,
+        "mechanism": plan.mechanism.name,
         "noise multiplier": plan.noise_multiplier,
+        **({} if plan.mechanism.independent else {"copies kept by the noise": plan.mechanism.buffers(plan.steps)}),
+        "clipping norm C": plan.max_norm,
         "delta": plan.delta,
         "fingerprint": plan.fingerprint,
     }

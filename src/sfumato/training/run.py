@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import date, timedelta
 from typing import Any
 
 from torch import nn
@@ -29,6 +30,7 @@ from sfumato.training.progress import Progress, Silence
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PrivateSteps
+from sfumato.training.times import without_a_step
 
 CLASSIFIER = Kind(steps=PrivateSteps, scorer=Scorer)
 
@@ -41,8 +43,8 @@ def train(
     *,
     directory: str | os.PathLike[str],
     settings: Settings | None = None,
-    start: str | float | None = None,
-    period: str | float | None = None,
+    start: str | float | date | None = None,
+    period: str | float | timedelta | None = None,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
     device: str | None = None,
     threads: int | None = None,
@@ -62,7 +64,7 @@ def train(
         directory: the run directory.
         settings: the choices that shape the model.
         start, period: where the plan goes by the records' time stamps, when step 0 begins and how much time a step
-            covers, such as "2026-01-01" and "1d", or two numbers: see `Clock`.
+            covers, such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.
         averaging: the weights' moving average, or None for the last weights.
         device, threads, micro_batch: performance; they don't change the promise.
         progress: where to report to.
@@ -143,6 +145,8 @@ def execute(
         earlier = earlier_plans(job)
         if earlier:
             progress.report(uses.summary(earlier, job.plan))
+        if (note := without_a_step(job.source, job.plan, job.times)) is not None:
+            progress.report(note)
         for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
             progress.report(note)
         resume.begin(job, run)
@@ -225,5 +229,6 @@ def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome:
         kind=job.source.kind,
         uses=len(used),
         together=uses.together(own) if len(own) > 1 else None,
+        adjacency=uses.adjacency_of(own) if len(own) > 1 else None,
         beside=tuple(uses.side_by_side(others)),
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Clock, Source
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import FixedOrder, PrivacyPlan
 from sfumato.randomness import goes_by_time
 
 
@@ -39,4 +39,38 @@ def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.
             "the plan goes by the records' time stamps, and the source has none",
             "give a csv with the column time, or an npz with the array time_train, or go by another order",
         )
-    return clock.steps_of(source.train.times)
+    steps = clock.steps_of(source.train.times)
+    if not _within(steps, plan).any():
+        raise SfumatoError(
+            f"none of the records' time stamps lies within the {plan.steps} steps from {clock.start} on, of "
+            f"{clock.period} each",
+            "declare the `start` and the `period` of these data",
+        )
+    return steps
+
+
+def without_a_step(source: Source, plan: PrivacyPlan, times: np.ndarray | None) -> str | None:
+    """What to say, to the owner alone, of training records that lie in no step of the plan; None where all may.
+
+    Args:
+        times: the step of each record, as `steps_by_time` gives it.
+
+    **Guarantee.** The number is a private figure: it belongs to the terminal, and into no file.
+    """
+    records, rule = len(source.train), plan.participation
+    if not isinstance(rule, FixedOrder) or rule.assignment == "random":
+        return None
+    if times is None:
+        within = min(records, rule.batch_size * min(plan.steps, rule.bins(plan.population)))
+    else:
+        within = int(_within(times, plan).sum())
+    if within == records:
+        return None
+    return (
+        f"note: {records - within} of the {records} training records lie in no step of the plan, and nothing is learnt "
+        "from them (a figure of private data: keep it to yourself)"
+    )
+
+
+def _within(times: np.ndarray, plan: PrivacyPlan) -> np.ndarray:
+    return (times >= 0) & (times < plan.steps)

@@ -25,6 +25,8 @@ class BandedToeplitz(Mechanism):
     many clipping norms one unit moves the latter is the theorem's to say.
     """
 
+    name = "banded"
+
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:

@@ -31,6 +31,8 @@ class BufferedToeplitz(Mechanism):
     [1.0, 0.5, 0.33, 0.237]
     """
 
+    name = "blt"
+
     scales: tuple[float, ...]
     decays: tuple[float, ...]
 

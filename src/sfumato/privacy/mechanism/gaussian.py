@@ -23,6 +23,8 @@ class Gaussian(Mechanism):
     many C one unit can move the sum is the theorem's to say (`Theorem.sensitivity`).
     """
 
+    name = "gaussian"
+
     @property
     def independent(self) -> bool:
         """Each step has noise of its own."""

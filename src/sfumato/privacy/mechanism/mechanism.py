@@ -26,6 +26,8 @@ class Mechanism(ABC):
 
     noise_multiplier: float
 
+    name = ""  # as the command line and recipes spell it
+
     def __post_init__(self) -> None:
         positive(
             "noise_multiplier",

@@ -31,6 +31,8 @@ class Tree(Mechanism):
     are taken or, in a completed tree, virtual.
     """
 
+    name = "tree"
+
     steps_per_tree: int | None = None
     completed: bool = False
 

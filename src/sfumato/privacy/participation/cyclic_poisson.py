@@ -24,6 +24,8 @@ class CyclicPoisson(Batches):
     0.4
     """
 
+    name = "cyclic"
+
     groups: int
 
     def __post_init__(self) -> None:
@@ -51,6 +53,14 @@ class CyclicPoisson(Batches):
     def largest_batch(self, population: int, steps: int) -> int:
         """The one that takes a whole group."""
         return population // self.groups
+
+    def facts(self, population: int) -> dict[str, object]:
+        """The expected batch size and by what chance an example takes part."""
+        return {
+            "expected batch size B": self.batch_size,
+            "sampling probability q": self.probability(population),
+            "groups": self.groups,
+        }
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""

@@ -32,6 +32,8 @@ class FixedOrder(Batches):
     4
     """
 
+    name = "fixed-order"
+
     assignment: Assignment = "random"
 
     def __post_init__(self) -> None:
@@ -70,6 +72,11 @@ class FixedOrder(Batches):
     def most_steps(self, population: int) -> int | None:
         """By time each record takes part once, so the steps end with the bins."""
         return self.bins(population) if self.assignment == "time" else None
+
+    def facts(self, population: int) -> dict[str, object]:
+        """What decides an example's bin, and how many bins there are."""
+        decided = {"random": "a secret draw", "position": "place in the file", "time": "time stamp"}
+        return {"order": decided[self.assignment], "batch size B": self.batch_size, "bins": self.bins(population)}
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""

@@ -16,6 +16,8 @@ class FullBatch(Participation):
     (1.0, 1437)
     """
 
+    name = "full-batch"
+
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from: there is none."""
 

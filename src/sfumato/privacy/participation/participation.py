@@ -15,6 +15,8 @@ from sfumato.privacy.unit import ADJACENCIES
 class Participation(ABC):
     """Who takes part in which step."""
 
+    name = ""  # as the command line and recipes spell it
+
     @abstractmethod
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from."""
@@ -52,6 +54,10 @@ class Participation(ABC):
     def most_steps(self, population: int) -> int | None:
         """The most steps that it knows participants for; None where there is no limit."""
         return None
+
+    def facts(self, population: int) -> dict[str, object]:
+        """What a table tells of it beside its name: its own fields and numbers that follow."""
+        return {"batch size B": self.expected_batch_size(population)}
 
     @property
     def padded_size(self) -> int | None:

@@ -22,6 +22,8 @@ class Poisson(Batches):
     0.08192
     """
 
+    name = "poisson"
+
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from."""
         if self.batch_size >= population:
@@ -34,6 +36,13 @@ class Poisson(Batches):
     def largest_batch(self, population: int, steps: int) -> int:
         """One less than all."""
         return population - 1
+
+    def facts(self, population: int) -> dict[str, object]:
+        """The expected batch size and by what chance an example takes part."""
+        return {
+            "expected batch size B": self.batch_size,
+            "sampling probability q": self.probability(population),
+        }
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""

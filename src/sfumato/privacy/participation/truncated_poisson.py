@@ -20,6 +20,8 @@ class TruncatedPoisson(Poisson):
     lets another one in: it holds for zero-out alone, with N public (arXiv 2508.15089).
     """
 
+    name = "truncated"
+
     largest: int
 
     def __post_init__(self) -> None:
@@ -43,6 +45,10 @@ class TruncatedPoisson(Poisson):
     def padded_size(self) -> int:
         """As many as remain after a cut."""
         return self.largest
+
+    def facts(self, population: int) -> dict[str, object]:
+        """Those of Poisson sampling, and the cut."""
+        return {**super().facts(population), "largest batch": self.largest}
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""

@@ -7,19 +7,19 @@ from sfumato._checks import SfumatoError
 UNPROVEN: dict[str, tuple[str, str]] = {
     "shuffling": (
         "epochs over a reshuffled order cost more than Poisson sampling of the same batch size, and no bound is tight",
-        "take FixedOrder, which keeps one order, or Poisson",
+        "take fixed-order, which keeps one order, or poisson",
     ),
-    "with-replacement": ("one record may be drawn several times into one step", "take Poisson"),
+    "with-replacement": ("one record may be drawn several times into one step", "take poisson"),
     "fixed-size": (
         "drawing a fixed number without replacement is proven for replacing one record, by Renyi divergences alone",
-        "take TruncatedPoisson for steps of one shape, or Poisson",
+        "take truncated for steps of one shape, or poisson",
     ),
     "balls-in-bins": (
         "the same secret bin in every epoch costs more than Poisson sampling over as many epochs, and how much is "
         "known by Monte Carlo alone, which nobody could verify to the digit",
-        "take FixedOrder, which counts on no secret, or CyclicPoisson",
+        "take fixed-order, which counts on no secret, or cyclic",
     ),
-    "b-min-sep": ("how much it costs is known by Monte Carlo alone", "take CyclicPoisson, or FixedOrder"),
+    "b-min-sep": ("how much it costs is known by Monte Carlo alone", "take cyclic, or fixed-order"),
 }
 """Each by its name: the reason, and what to take instead."""
 

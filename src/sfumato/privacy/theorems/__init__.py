@@ -8,7 +8,7 @@ events explicitly.
 from __future__ import annotations
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.mechanism import Gaussian
+from sfumato.privacy.mechanism import Gaussian, Mechanism
 from sfumato.privacy.participation import CyclicPoisson, FixedOrder, Participation, Poisson, TruncatedPoisson
 from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian
 from sfumato.privacy.theorems.cyclic_banded import CyclicBanded
@@ -42,8 +42,12 @@ _WHY_NOT_SEVERAL: dict[type[Participation], str] = {
     CyclicPoisson: "they lie in different groups, so that the user has a turn in many steps",
     FixedOrder: "they lie in different steps of an epoch",
 }
+_MOVES: dict[type[Participation], str] = {
+    FixedOrder: "a fixed order by position",
+    TruncatedPoisson: "truncated sampling",
+}
 _INSTEAD: dict[type[Participation], str] = {
-    FixedOrder: "a random assignment",
+    FixedOrder: "another order (random, or time)",
     TruncatedPoisson: "Poisson sampling without a cut",
 }
 
@@ -56,18 +60,18 @@ def theorem_for(plan: Plan) -> Theorem:
         _refuse_several(plan)
     if row is None:
         having = (row.participations for row in SINGLE if mechanism in row.mechanisms)
-        nearest = [f"{mechanism.__name__} with {_names(*having)}"]
+        nearest = [f"{mechanism.name} with {_names(*having)}"]
         if known := [row.mechanisms for row in SINGLE if rule in row.participations]:
-            nearest.append(f"{rule.__name__} with {_names(*known)}")
+            nearest.append(f"{rule.name} with {_names(*known)}")
         why = f": {_WHY[rule]}" if rule in _WHY else ""
         raise SfumatoError(
-            f"no theorem here covers {mechanism.__name__} noise under {rule.__name__} participation{why}",
+            f"no theorem here covers {mechanism.name} noise under {rule.name} participation{why}",
             f"take {', or '.join(nearest)}",
         )
     if plan.adjacency not in allowed:
         raise SfumatoError(
             f"adjacency must be {' or '.join(allowed)} where one record's absence moves others, as under "
-            f"{plan.participation}; got {plan.adjacency}",
+            f"{_MOVES[rule]}; got {plan.adjacency}",
             f"take {' or '.join(allowed)} adjacency, or {_INSTEAD[rule]}",
         )
     return row
@@ -80,11 +84,11 @@ def _refuse_several(plan: Plan) -> None:
     if why is None and mechanism is not Gaussian:
         why = "they take part in steps however near each other, each with noise of the others"
     raise SfumatoError(
-        f"no theorem here covers {mechanism.__name__} noise under {rule.__name__} participation for a user with "
+        f"no theorem here covers {mechanism.name} noise under {rule.name} participation for a user with "
         f"{plan.unit.vectors} records that are drawn by themselves{f': {why}' if why else ''}",
-        'take Gaussian noise with Poisson, or FullBatch, or draw users: User(drawn="users")',
+        "take gaussian noise with poisson or full-batch participation, or draw users",
     )
 
 
-def _names(*kinds: tuple[type, ...]) -> str:
-    return " or ".join(each.__name__ for some in kinds for each in some)
+def _names(*kinds: tuple[type[Participation] | type[Mechanism], ...]) -> str:
+    return " or ".join(each.name for some in kinds for each in some)
