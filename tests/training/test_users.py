@@ -285,7 +285,7 @@ def test_a_plan_that_is_not_for_the_source_is_refused(people, change, words):
 
 def test_persons_in_both_parts_are_refused(tmp_path):
     source = open_source(archive(tmp_path, shared=True), owner_key=bytes(32))
-    with pytest.raises(SfumatoError, match="8 of the 24 users to train on have records in the test part too"):
+    with pytest.raises(SfumatoError, match="8 of the 24 users to train on have records to score on too"):
         users.check(source, plan_for(source, "users", at_most=None))
 
 

@@ -16,6 +16,7 @@ from sfumato.randomness import Choice, DiceKey, Space, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.public_records import refuse_trained_on
 from sfumato.search.trial import Trial
+from sfumato.training import users
 from sfumato.training.building import build
 from sfumato.training.descent import check_choices
 from sfumato.training.experiment import Experiment
@@ -95,6 +96,8 @@ def read(shared: Shared) -> Held:
         return Held(source=rest, validation=validation, request=request, units=units)
     request = {"source": request, "scored on": scoring.score_on}
     validation = _public_test_part(scoring.score_on, source, spec.spec)
+    if shared.trial.experiment.unit == "user":
+        users.refuse_shared(replace(source, test=validation))
     return Held(source=source, validation=validation, request=request, units=units)
 
 

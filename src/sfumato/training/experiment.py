@@ -48,11 +48,11 @@ class Budget:
     noise_multiplier: float | None = left_out("SIGMA", "the least that meets epsilon")
     """Standard deviation of the noise over the clipping norm."""
     batch_size: int | None = left_out("B")
-    """Expected number of examples in a step; as many as N means full-batch steps."""
+    """Expected number of examples in a step, of users where these are drawn; as many as N means full-batch steps."""
     steps: int | None = left_out("T")
     """Number of training steps."""
     max_norm: float | None = left_out(by_default="1")
-    """C, the norm to which each example's gradient is clipped."""
+    """C, the norm to which the gradient of each example, or of each user, is clipped."""
     start: str | None = left_out("TIME", "")
     """When step 0 begins, where each record's own time stamp decides its step: 2026-01-31, or a number."""
     period: str | None = left_out("DURATION", "")

@@ -146,26 +146,33 @@ def check(source: Source, plan: PrivacyPlan) -> None:
         )
 
 
+def refuse_shared(source: Source) -> None:
+    """Refuse users who stand in the training part and in what it is scored on; parts that know none are let pass."""
+    from sfumato.data import shared_users
+    from sfumato.randomness import owner_key
+
+    if shared := shared_users(replace(source, held_out=None), owner_key()):
+        raise SfumatoError(
+            f"{shared} of the {source.users} users to train on have records to score on too, so accuracy would be "
+            "measured on those who were trained on",
+            "part the data by user, or give one part and let the keyed split do it",
+        )
+
+
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
     import numpy as np
 
-    from sfumato.data import by_user, shared_users
-    from sfumato.randomness import owner_key
+    from sfumato.data import by_user
 
     one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers by examples or users; clients are for embeddings")
-    users, names = by_user(source.train)
+    users, _ = by_user(source.train)
     most = int(np.bincount(users).max(initial=0))
     if unit.at_most is not None and most > unit.at_most:
         raise SfumatoError(
             f"the plan keeps at most {unit.at_most} records of each user, and one in the source has {most}",
             "keep as many as the plan says (sfumato.data.capped)",
         )
-    if shared := shared_users(replace(source, held_out=None), owner_key()):
-        raise SfumatoError(
-            f"{shared} of the {len(names)} users to train on have records in the test part too, so accuracy would be "
-            "measured on those who were trained on",
-            "split by user, or let the keyed split do it: give one part only",
-        )
+    refuse_shared(source)
     if unit.drawn != "users":
         return
     rule = plan.participation
