@@ -66,7 +66,7 @@ _POPULATIONS = tyro.constructors.PrimitiveConstructorSpec(
     metavar="N,N,...",
     instance_from_str=lambda words: _numbers(words[0]),
     is_instance=lambda value: isinstance(value, tuple),
-    str_from_instance=lambda value: [",".join(map(str, value))],
+    str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
 )
 
 _WINDOW = tyro.constructors.PrimitiveConstructorSpec(
