@@ -3,9 +3,9 @@
 Omniglot's own halves, 600 users (an alphabet's drawer each) to train on and 400 of other alphabets to test on, at 14
 pixels, LeNet with embeddings of 128 numbers; recall at a false accept rate of 1e-3 among all pairs of test images after
 200 rounds of 256 users. The noise is that of a training among 1,000,000 users at epsilon 2 and delta 1e-7, one user
-counted for two, simulated at the signal to noise of 20,000 users a round (noise multiplier 2.231 -> 0.0286) and of 2,000
-(1.359 -> 0.174): see `sfumato plan --unit user --extrapolate`. What each run promises 600 users is nothing to speak of,
-and not the point. DATA holds omniglot.npz. Goes on where it stopped; writes results/omniglot.json.
+counted for two, simulated at the signal to noise of 20,000 users a round (noise multiplier 2.231 -> 0.0286) and of
+2,000 (1.359 -> 0.174): see `sfumato plan --unit user --extrapolate`. What each run promises 600 users is nothing to
+speak of, and not the point. DATA holds omniglot.npz. Goes on where it stopped; writes results/omniglot.json.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import measuring
 import numpy as np
 import torch
 
+import measuring
 from sfumato import open_source
 from sfumato.data import Source
 from sfumato.embedding import EmbeddingExperiment

@@ -66,9 +66,16 @@ _POPULATIONS = tyro.constructors.PrimitiveConstructorSpec(
     metavar="N,N,...",
     instance_from_str=lambda words: _numbers(words[0]),
     is_instance=lambda value: isinstance(value, tuple),
-    str_from_instance=lambda value: [",".join(map(str, value))],
+    str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
 )
 
+_BUDGETS = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="EPSILON[,EPSILON...]",
+    instance_from_str=lambda words: _budgets(words[0]),
+    is_instance=lambda value: isinstance(value, (float, int, tuple)),
+    str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
+)
 _WINDOW = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="LOW,HIGH",
@@ -82,17 +89,8 @@ SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE"
 Examples = Annotated[int | None, _shown("N", "default: counted in the data")]
 BatchSize = Annotated[int | None, _shown("B", "default: by rule")]
 Steps = Annotated[int | None, _shown("T", "default: by rule")]
-Epsilon = Annotated[
-    float | tuple[float, ...] | None,
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="EPSILON[,EPSILON...]",
-        instance_from_str=lambda words: _budgets(words[0]),
-        is_instance=lambda value: isinstance(value, (float, int, tuple)),
-        str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
-    ),
-    _shown("EPSILON[,EPSILON...]", "default: 3"),
-]
+Epsilon = Annotated[float | tuple[float, ...] | None, _BUDGETS, _shown("EPSILON[,EPSILON...]", "default: 3")]
+Budgets = Annotated[float | tuple[float, ...] | None, _BUDGETS, _shown("EPSILON[,EPSILON...]")]
 Populations = Annotated[tuple[int, ...] | None, _POPULATIONS, _shown("N,N,...")]
 Delta = Annotated[float | None, _shown("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _shown("NAME")]

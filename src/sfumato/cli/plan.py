@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 from sfumato.cli.options import (
+    Budgets,
     Delta,
-    Epsilon,
     Number,
     OfMomentum,
     OfSchedule,
@@ -49,7 +49,7 @@ class Plan(Units, Pair):
     """Number of training steps."""
     noise_multiplier: Number = None
     """Standard deviation of the noise over the clipping norm."""
-    epsilon: Epsilon = None
+    epsilon: Budgets = None
     """The privacy budget; with --extrapolate that of the larger populations, one or several with commas."""
     delta: Delta = None
     """The chance at which the bound may fail."""

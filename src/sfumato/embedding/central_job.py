@@ -44,7 +44,7 @@ class CentralJob(PublicJob):
     @property
     def of_model(self) -> dict[str, Any]:
         """How long an embedding is."""
-        return {"embedding": self.clients.dimension}
+        return {"embedding": self.clients.dimension, "classes": []}
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone."""

@@ -37,7 +37,7 @@ class DpsgdJob(PrivateJob):
     @property
     def of_model(self) -> dict[str, Any]:
         """How long an embedding is."""
-        return {"embedding": self.clients.dimension}
+        return {"embedding": self.clients.dimension, "classes": []}
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone."""

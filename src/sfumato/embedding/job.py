@@ -51,8 +51,8 @@ class EmbeddingJob(PrivateJob):
 
     @property
     def of_model(self) -> dict[str, Any]:
-        """How long an embedding is."""
-        return {"embedding": self.clients.dimension}
+        """How long an embedding is. The classes are none of its business: they may be the names of people."""
+        return {"embedding": self.clients.dimension, "classes": []}
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone: a head over classes is not released."""
@@ -108,8 +108,9 @@ def prepare(
     check_epsilon(plan)
     local = LocalTraining(module, clients.local)
     facts = circumstances(source, plan, settings, key, search=None, behind=())
-    if unit.grouped:
-        facts = replace(facts, read=(*facts.read, "groups"))
+    unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
+    read = [fact for fact in facts.read if fact not in unused]
+    facts = replace(facts, read=(*read, *(["groups"] if unit.grouped else [])))
     return EmbeddingJob(
         module=module,
         gradient=ClippedUpdates(local=local, max_norm=plan.max_norm),

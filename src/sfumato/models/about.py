@@ -38,6 +38,11 @@ def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, 
                 f"{path} says of its model that {name} is {said}, which cannot be",
                 "restore it from a copy, or train it again",
             )
+    if not about["classes"] and "embedding" not in about:
+        raise SfumatoError(
+            f"{path} says of its model that classes is [], which cannot be",
+            "restore it from a copy, or train it again",
+        )
     return about
 
 
@@ -70,7 +75,7 @@ def _spelling(value: Any) -> bool:
 
 _RIGHT = {
     "model": _spelling,
-    "classes": lambda value: _texts(value) and len(value) > 0,
+    "classes": _texts,
     "channels": _whole(MOST_CHANNELS),
     "size": _whole(LARGEST_SIDE),
     "transform": _transform,
