@@ -168,7 +168,9 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         method = self.method or METHODS[0]
         one_of("method", method, METHODS)
         if method == "central":
-            raise SfumatoError("method central has no plan: it promises nothing", "leave `dry_run` out, or take method fedemb")
+            raise SfumatoError(
+                "method central has no plan: it promises nothing", "leave `dry_run` out, or take method fedemb"
+            )
         self.refuse_clocks()
         plan, reasons = self._plan(source)
         settings = self.settings(source)
@@ -297,8 +299,8 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             if adaptive is None or "count_noise" not in str(error):
                 raise
             raise SfumatoError(
-                f"{error.problem}: with a quantile the noise multiplier must lie below a tenth of the {m} clients",
-                "give more clients and more users in a round, a larger epsilon, or leave the quantile out",
+                f"{error.problem}: with a quantile the count of {m} clients is released too, with noise of {m / 20:g}",
+                "give more clients and more users in a round, a larger epsilon, or leave quantile out",
             ) from None
         return plan, reasons
 

@@ -153,7 +153,8 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's record has to say of the model and its training."""
-    choices, clients = presentable(dict(record["settings"])), dict(record.get("embedding", {}))
+    choices = presentable(dict(record["settings"]))
+    clients: dict[str, Any] = dict(record.get("embedding", {}))
     if not clients:
         return choices | backbone_shown(record)
     own, local = {name: choices[name] for name in choices if name not in OF_CLASSIFIERS}, clients.pop("local", {})
