@@ -12,6 +12,7 @@ import zipfile
 from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dp_accounting
@@ -23,7 +24,9 @@ from torch import nn
 from sfumato import _checks, cli, models, optim
 from sfumato.cli import recipe
 from sfumato.cli.verbs import load
-from sfumato.data import source
+from sfumato.data import kinds
+from sfumato.embedding import EmbeddingExperiment
+from sfumato.models import create_embedding
 from sfumato.privacy import PrivacyPlan
 from sfumato.training import Settings
 from sfumato.training.experiment import Pair
@@ -117,6 +120,7 @@ NAMES = recipe.names()
 PRIVATE = [(name, label) for name in NAMES if verb_of(name) == "train" for label in labels(name)]
 NOISY = [row for row in PRIVATE if "noise_multiplier" in options_of(row)]
 CALIBRATED = [row for row in PRIVATE if "noise_multiplier" in about(row)]
+OF_EMBEDDINGS = [(name, label) for name in NAMES if verb_of(name) == "embed" for label in labels(name)]
 DEAREST = extremes(PRIVATE)
 """Those whose privacy loss distribution is computed; it takes ten times as long as Renyi DP."""
 
@@ -129,8 +133,9 @@ each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(PRIVATE), len(NOISY), len(CALIBRATED)) == (50, 3 + 50 + 35 + 41, 50, 35 + 41)
-    assert {verb_of(name) for name in NAMES} == {"train", "pretrain"}
+    assert (len(NAMES), len(PRIVATE), len(NOISY), len(CALIBRATED)) == (66, 3 + 50 + 35 + 41, 50, 35 + 41)
+    assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed"}
+    assert len(OF_EMBEDDINGS) == 5 + 2 * 2 + 5 + 4 + 6 + 6 + 4 + 5 + 6 + 6
 
 
 def test_an_installed_package_brings_them(tmp_path: Path):
@@ -153,6 +158,51 @@ def test_it_plans_to_the_epsilon_that_it_states(row: Row):
         assert stated["epsilon_rdp"] - 0.001 < found.epsilon(accountant="rdp") <= stated["epsilon_rdp"]
     if row in DEAREST:
         assert stated["epsilon"] - 0.001 < found.epsilon() <= stated["epsilon"]
+
+
+def embedding_plan(options: dict[str, Any]) -> PrivacyPlan:
+    """The plan for as many users as are declared; no data are looked at."""
+    has = {field.name for field in fields(EmbeddingExperiment)}
+    experiment = EmbeddingExperiment(**{name: value for name, value in options.items() if name in has})
+    declared = SimpleNamespace(users=options["users"], size=options["size"], train=None)
+    return experiment.decide(declared).plan  # type: ignore[arg-type]
+
+
+@functools.cache
+def epsilon_of(clients: float, **planned: float) -> float:
+    options = {"size": 112, **planned}
+    return embedding_plan({**options, "clients": clients}).epsilon()
+
+
+@each(OF_EMBEDDINGS)
+def test_an_embedding_plans_to_the_epsilon_that_it_states_for_one_person(row: Row):
+    options, stated = options_of(row), about(row)
+    named = ("users", "delta", "batch_size", "steps", "max_norm", "noise_multiplier", "quantile", "clients")
+    planned = {name: options[name] for name in named if name in options}
+    if "epsilon" in options:
+        planned["noise_multiplier"] = stated["noise_multiplier"]
+        assert stated["epsilon"] <= options["epsilon"]
+    assert 0.999 * stated["epsilon"] < epsilon_of(**planned) <= stated["epsilon"]
+
+
+def test_the_command_of_the_authors_of_fedemb_counts_one_person_twice():
+    options = options_of(("xu2022/emnist", None))
+    plan, named = embedding_plan(options), ("batch_size", "steps", "delta", "noise_multiplier")
+    assert (plan.users, plan.epsilon()) == (6800, pytest.approx(62.1769, abs=1e-3))
+    once = PrivacyPlan.calibrate(examples=6800, max_norm=1.0, **{name: options[name] for name in named})
+    assert once.epsilon() == pytest.approx(9.27, abs=0.01)
+    size = sum(value.numel() for value in create_embedding("lenet", channels=1, size=28).parameters())
+    assert size == 453_632
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("xu2022/figure")])
+def test_the_parts_that_an_ablation_trains_are_parts_of_its_model(name: str):
+    options = options_of((name, labels(name)[0]))
+    with torch.device("meta"):
+        model = create_embedding(options["model"], channels=options["channels"], size=options["size"])
+    models.select(model, options.get("trainable", ("all",)))
+    trained = [path for path, value in model.named_parameters() if value.requires_grad]
+    assert not [path for path in trained if "trainable" in options and re.match(r"layer[23].*conv", path)]
 
 
 def test_rows_of_one_plan_state_the_same():
@@ -186,18 +236,18 @@ def test_it_says_what_to_expect_and_its_command_is_its_own(name: str):
 def test_its_source_model_and_optimizer_exist(name: str):
     for label in labels(name):
         options = options_of((name, label))
-        kind, argument = source.parse(options["source"])
+        kind, argument = kinds.parse(options["source"])
         if kind == "features":
             model: nn.Module = models.create_head(options["model"], classes=1000, width=1280)
         else:
-            channels, size = SHAPES.get(argument or kind) or (3, options["size"])
+            channels, size = SHAPES.get(argument or kind) or (options.get("channels", 3), options["size"])
             model = build(options["model"], CLASSES.get(argument, 10), channels, size)
         has = {field.name for field in fields(Settings)}
         settings = Settings(**{option: value for option, value in options.items() if option in has})
         choices = {"learning_rate": settings.learning_rate, "momentum": settings.momentum}
         optim.create(settings.optimizer, model.parameters(), weight_decay=settings.weight_decay, **choices)
         optim.schedule(settings.schedule, steps=options["steps"], warmup=settings.warmup)
-        assert verb_of(name) == "train" or source.KINDS[kind].published or options["public"]
+        assert verb_of(name) != "pretrain" or kinds.KINDS[kind].published or options["public"]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if table(name).get("pretrained", "timm") != "timm"])

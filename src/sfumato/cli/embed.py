@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @shown
 @dataclass(frozen=True, kw_only=True)
-class Embed(Observed, ClientChoices, ServerChoices, Pair, BudgetOfRounds, Begins):
+class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a promise for each person (DP-FedEmb, Xu et al. 2022).
 
     SOURCE is folder:PATH with --user-from, csv:PATH with a column user, or npz:PATH with users_train; or a recipe

@@ -205,7 +205,10 @@ class Evaluate:
                 ("recall", f"{found['recall']:.2%} at a false accept rate of {found['far']:g} ({PARTS[self.part]})"),
                 ("threshold", f"similarity {found['threshold']:.4f}"),
                 ("pairs", f"{pairs}, of {found['images']:,} images"),
-                *((f"nearest {k}", f"{share:.2%} have one of their class") for k, share in found["retrieval"].items()),
+                *(
+                    (f"nearest {k}", f"{share:.2%} have one of their class there")
+                    for k, share in found["retrieval"].items()
+                ),
             ]
         )
         if not source.public:

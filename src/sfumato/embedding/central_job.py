@@ -64,7 +64,7 @@ def prepare(
 ) -> CentralJob:
     """Everything up to the first step. Refuses data that are not declared public.
 
-    Of the experiment `batch_size` is the number of images in a step here, and `client_rate` its learning rate.
+    Of the experiment `batch_size` is the number of images in a step here, and `learning_rate` the rate of that step.
     """
     if not source.public:
         raise SfumatoError(

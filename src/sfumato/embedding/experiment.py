@@ -168,7 +168,10 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         method = self.method or METHODS[0]
         one_of("method", method, METHODS)
         if method == "central":
-            raise SfumatoError("method central has no plan: it promises nothing", "train it by `central`")
+            raise SfumatoError(
+                "method central has no plan: it promises nothing", "leave `dry_run` out, or take method fedemb"
+            )
+        self.refuse_clocks()
         plan, reasons = self._plan(source)
         settings = self.settings(source)
         if self.model is None:
@@ -196,6 +199,21 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
                 f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
             )
         return Decided(plan, settings, clients, reasons)
+
+    def refuse_clocks(self) -> None:
+        """Refuse an order that goes by records: it is users who take part, all of their records at once.
+
+        **Guarantee.** A user's place in a file would be a function of who else is in it, and one user has many time
+        stamps. By secret draws each user takes part as if nobody else were there.
+        """
+        given = {"order": None if self.order == "random" else self.order, "start": self.start, "period": self.period}
+        for name, value in given.items():
+            if value is not None:
+                raise SfumatoError(
+                    f"`{name}={value}` is for records in the order of a file or of time, and here users take part, who "
+                    "have neither a place in the file nor one time of their own",
+                    f"leave {name} out; a fixed order of users is by secret draws (participation fixed-order)",
+                )
 
     def local(self) -> LocalSGD:
         """How a client trains."""
@@ -264,18 +282,26 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         adaptive = (
             None if self.quantile is None else Quantile(max_norm=norm, quantile=self.quantile, count_noise=m / 20)
         )
-        plan = PrivacyPlan.calibrate(
-            examples=population,
-            delta=default_delta(users) if self.delta is None else self.delta,
-            batch_size=given["batch"],
-            steps=given["steps"],
-            noise_multiplier=given["noise"],
-            epsilon=given["epsilon"],
-            max_norm=norm if adaptive is None else None,
-            clipping=adaptive,
-            unit=unit,
-            **request._asdict(),
-        )
+        try:
+            plan = PrivacyPlan.calibrate(
+                examples=population,
+                delta=default_delta(users) if self.delta is None else self.delta,
+                batch_size=given["batch"],
+                steps=given["steps"],
+                noise_multiplier=given["noise"],
+                epsilon=given["epsilon"],
+                max_norm=norm if adaptive is None else None,
+                clipping=adaptive,
+                unit=unit,
+                **request._asdict(),
+            )
+        except SfumatoError as error:
+            if adaptive is None or "count_noise" not in str(error):
+                raise
+            raise SfumatoError(
+                f"{error.problem}: with a quantile the count of {m} clients is released too, with noise of {m / 20:g}",
+                "give more clients and more users in a round, a larger epsilon, or leave quantile out",
+            ) from None
         return plan, reasons
 
 

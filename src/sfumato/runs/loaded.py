@@ -97,7 +97,9 @@ class Loaded:
         another number of dimensions.
         """
         if self.embedding is not None:
-            raise SfumatoError("the model gives embeddings", "call embed")
+            raise SfumatoError(
+                "the model gives embeddings, and no labels", "take sfumato.load(RUN).embed(images), from Python"
+            )
         parts = [probabilities(part, self.loss) for part in self._outputs(images, batch)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 

@@ -30,6 +30,8 @@ from sfumato.training.settings import Settings
 
 PERSONS = (2, 5, 10)
 """For persons with so many images a page gives epsilon, where the promise is for single ones."""
+OF_CLASSIFIERS = ("head", "loss", "pretrained_rate", "views", "shift", "flip", "zoom")
+"""Settings that a training of embeddings has no use for."""
 
 
 def conclude(
@@ -139,7 +141,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             statement=statement,
             plan=plan_table(plan, record.get("clock", {})),
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
-            settings=presentable(choices) | backbone_shown(record),
+            settings=settings_shown(record),
             metrics=run.rows(),
             evaluation=evaluation_of(run),
             public_test=facts.test_public,
@@ -147,6 +149,18 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
         ),
         public=public,
     )
+
+
+def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's record has to say of the model and its training."""
+    choices = presentable(dict(record["settings"]))
+    clients: dict[str, Any] = dict(record.get("embedding", {}))
+    if not clients:
+        return choices | backbone_shown(record)
+    own, local = {name: choices[name] for name in choices if name not in OF_CLASSIFIERS}, clients.pop("local", {})
+    renamed = {"count": "clients", "far": "false accept rate"}
+    own |= {renamed.get(name, name): value for name, value in clients.items()}
+    return own | {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
 
 
 def evaluation_of(run: RunDirectory) -> Evaluation | EmbeddingEvaluation | None:
@@ -183,6 +197,13 @@ def of_person(plan: PrivacyPlan, images: int) -> tuple[int, float]:
     return images, group_privacy(plan, images) if known is None else known
 
 
+def _drawn(plan: PrivacyPlan) -> str:
+    """What coins are tossed for."""
+    if plan.unit.drawn == "examples":
+        return "examples"
+    return "groups" if isinstance(plan.unit, User) and plan.unit.grouped else "users"
+
+
 def plan_table(plan: PrivacyPlan, clock: Mapping[str, str]) -> dict[str, Any]:
     """The plan's numbers, the derived ones among them.
 
@@ -197,7 +218,7 @@ def plan_table(plan: PrivacyPlan, clock: Mapping[str, str]) -> dict[str, Any]:
         "unit": plan.unit.name,
         **of_users,
         "adjacency": plan.adjacency,
-        f"{'examples' if plan.unit.drawn == 'examples' else 'users'} N": plan.population,
+        f"{_drawn(plan)} N": plan.population,
         "participation": plan.participation.name,
         **plan.participation.facts(plan.population),
         **clock,
