@@ -1628,9 +1628,9 @@ BUGS = (
     Bug(
         "the local head is handed on with the update",
         "embedding/local.py",
-        "        head = fresh_head(len(classes), some.shape[1], generator).to(some).requires_grad_()",
-        "        head = own.head = nn.Parameter(fresh_head(len(classes), some.shape[1], generator))",
-        ("embedding/test_local.py", "embedding/test_query.py"),
+        "return {name: value - end[name] for name, value in self.start().items()}",
+        'return {name: value - end[name] for name, value in self.start().items()} | {"head": end["head"]}',
+        ("embedding/test_local.py::test_an_update_is_start_less_end_of_the_backbone_alone",),
     ),
     Bug(
         "labels are numbers of slots",
@@ -1834,6 +1834,10 @@ def prepared(bug: Bug, text: str) -> str:
             '            object.__setattr__(self, "seen", getattr(self, "seen", 0) + len(micro_batch[1]))\n'
             "            total.add(self.gradient(*micro_batch).gradients)\n",
         ).replace(bug.wrong, bug.wrong.replace("self.seen", 'getattr(self, "seen", 0)'))
+    if '{"head": end["head"]}' in bug.wrong:  # the head must be the module's to be handed on
+        wrong = wrong.replace(
+            "        later = [", "        own.head = nn.Parameter(head.detach())\n        later = [", 1
+        )
     return wrong
 
 
