@@ -144,7 +144,7 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
 
 def adjacency_of(many: Sequence[Use]) -> Adjacency:
     """What the figure of `together` holds for: the adjacency of all of them, or zero-out where they differ."""
-    found = {(use.plan if isinstance(use, PrivateSelection) else use).adjacency for use in many}
+    found: set[Adjacency] = {(use.plan if isinstance(use, PrivateSelection) else use).adjacency for use in many}
     return found.pop() if len(found) == 1 else "zero-out"
 
 
