@@ -282,7 +282,7 @@ def test_runs_on_the_same_images_in_two_formats_are_counted_together(call, quick
 def test_plan_prints_a_table_and_what_to_do_next(capsys):
     assert main(shlex.split("plan --examples 1000 --batch-size 1000 --steps 10 --noise-multiplier 4")) == 0
     printed = capsys.readouterr()
-    for said in ("Renyi", "sampling", "FullBatch, probability 1", "expected epochs", "noise multiplier"):
+    for said in ("Renyi", "participation", "full-batch", "expected epochs", "noise multiplier"):
         assert said in printed.out
     assert (
         "next: sfumato train SOURCE --examples 1000 --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 1e-05"

@@ -837,7 +837,10 @@ def line_without_a_label(path):
     return listing(path, "path,label\n0.png,cat\n1.png\n"), {}
 
 
-@refused("line 3 of 'PATH/t.csv' has no time; fill in its time, or take the line out")
+@refused(
+    "line 3 of 'PATH/t.csv' has no time; fill in its time, or take the line out; a column that says something else "
+    "needs another name"
+)
 def line_without_a_time(path):
     return listing(path, "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,\n"), {}
 
@@ -858,7 +861,10 @@ def time_that_is_not_a_number(path):
     return listing(path, "path,label,time\n0.png,cat,nan\n1.png,dog,1\n"), {}
 
 
-@refused("line 3 of 'PATH/t.csv' has a time of another kind than the lines before it; give dates or numbers")
+@refused(
+    "line 3 of 'PATH/t.csv' has a time of another kind than the lines before it; give dates or numbers; a column that "
+    "says something else needs another name"
+)
 def times_of_two_kinds(path):
     return listing(path, "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,20260201\n"), {}
 

@@ -301,6 +301,7 @@ def test_runs_on_private_data_are_counted_and_on_public_data_not(spots, plan, op
     assert (first.uses, first.together) == (1, None)
     assert second.uses == len(uses.plans(spots.materials)) == 2
     assert second.together is not None
+    assert (first.adjacency, second.adjacency) == (None, "add-or-remove")
     assert plan.epsilon() < second.together[0] < 2 * plan.epsilon()
     public = replace(spots, public=True)
     assert train("linear", public, plan, directory=tmp_path / "c", **options).uses == 0

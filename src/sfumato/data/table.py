@@ -17,6 +17,7 @@ from sfumato.data.filtered import MARK
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared
 
+OTHER_NAME = "a column that says something else needs another name"
 COLUMNS = ("path", "label", "user", "group", "time", "split")
 LONGEST_LINE = 1 << 24
 """Characters: a longer line is refused before it is read to its end."""
@@ -50,7 +51,9 @@ def load(path: str, declared: Declared) -> Parts:
                 "add it to the declared classes, or take the line out",
             )
         if entries and isinstance(entry.time, float) != isinstance(entries[0].time, float):
-            raise SfumatoError(f"{where} has a time of another kind than the lines before it", "give dates or numbers")
+            raise SfumatoError(
+                f"{where} has a time of another kind than the lines before it", f"give dates or numbers; {OTHER_NAME}"
+            )
         entries.append(entry)
     if not entries:
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
@@ -134,8 +137,9 @@ def _identity(file: Path, where: str) -> Hashable:
 def _entry(row: dict[str, str], table: Path, line: int) -> Entry:
     for column in COLUMNS:
         if column in row and not (row[column] or "").strip():
+            other = f"; {OTHER_NAME}" if column == "time" else ""
             raise SfumatoError(
-                f"line {line} of {str(table)!r} has no {column}", f"fill in its {column}, or take the line out"
+                f"line {line} of {str(table)!r} has no {column}", f"fill in its {column}, or take the line out{other}"
             )
     part = row["split"].strip() if "split" in row else None
     if part not in ("train", "test", None):
@@ -160,5 +164,5 @@ def _time(text: str, table: Path, line: int) -> TimeStamp:
     except ValueError:
         raise SfumatoError(
             f"line {line} of {str(table)!r} has a time that is neither a date by ISO 8601 nor a finite number",
-            f"write one {WRITTEN}; a column that says something else needs another name",
+            f"write one {WRITTEN}; {OTHER_NAME}",
         ) from None
