@@ -212,8 +212,8 @@ BUGS = (
     Bug(
         "zero-out is stated in the words of add-or-remove",
         "privacy/statement.py",
-        "        neighbours = ADJACENCIES[plan.adjacency]",
-        '        neighbours = ADJACENCIES["add-or-remove"]',
+        "        neighbours = plan.unit.neighbours(plan.adjacency)",
+        '        neighbours = plan.unit.neighbours("add-or-remove")',
         ("privacy/test_statement.py",),
     ),
     Bug(
@@ -226,8 +226,8 @@ BUGS = (
     Bug(
         "delta by rule is 1/N",
         "privacy/plan.py",
-        'return float(f"1e-{max(5, len(str(examples - 1)) + 1)}")',
-        "return 1 / examples",
+        'return float(f"1e-{max(5, len(str(units - 1)) + 1)}")',
+        "return 1 / units",
         ("privacy/test_plan.py",),
     ),
     Bug(
@@ -1071,7 +1071,7 @@ BUGS = (
     Bug(
         "losses of another adjacency compose",
         "privacy/loss.py",
-        "            if (other.unit, other.adjacency) != (self.unit, self.adjacency):",
+        "            if (other.unit.name, other.adjacency) != (self.unit.name, self.adjacency):",
         "            if False:",
         ("privacy/test_theorems.py",),
     ),
