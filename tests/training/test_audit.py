@@ -209,6 +209,7 @@ class Drip:
     """A clipped gradient whose first piece is large and whose others are tiny."""
 
     max_norm = 1.0
+    sums_over = "examples"
 
     def __init__(self):
         self.pieces = 0
