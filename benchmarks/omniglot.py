@@ -32,7 +32,7 @@ from sfumato.training.progress import Silence
 ROUNDS, USERS, CLIENTS = 200, 256, 32
 NEAR, FAR = 0.0286, 0.174
 SHARED = {"steps": ROUNDS, "batch_size": USERS, "clients": CLIENTS, "model": "lenet", "client_examples": 96}
-SHARED |= {"client_rate": 0.02, "head_scale": 50.0, "client_momentum": 0.9, "learning_rate": 0.1, "momentum": 0.9}
+SHARED |= {"client_rate": 0.02, "head_scale": 50.0, "client_momentum": 0.9, "learning_rate": 0.3, "momentum": 0.9}
 METHODS: dict[str, dict[str, Any]] = {
     "fedemb": {"noise_multiplier": NEAR},
     "fedemb by alphabet": {"noise_multiplier": NEAR, "grouping": "group"},

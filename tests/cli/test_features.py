@@ -128,7 +128,7 @@ def test_several_budgets_and_what_they_cost_together(call):
     private = json.loads(call(f"train features:cache {quick} --private --epsilon 1,4 --output p --json"))
     assert not private["public"]
     assert private["epsilon_of_all_uses"] > private["epsilon_of_all"] == found["epsilon_of_all"]
-    assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}." in told
+    assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}, for add-or-remove adjacency." in told
     assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
     assert "a run" in call(f"train features:cache {quick} --epsilon 1,2 --output before", status=1)
     assert "other budgets as well: 4" in call(f"train features:cache {quick} --epsilon 1,2 --output b", status=1)

@@ -202,4 +202,4 @@ def test_where_records_of_a_user_are_in_different_steps_nothing_is_proven(partic
     with pytest.raises(SfumatoError, match="for a user with 4 records that are drawn by themselves") as error:
         replace(plan(0.01, 1.0, 5, 4), participation=participation, mechanism=mechanism, adjacency="zero-out")
     assert why in error.value.problem
-    assert "FullBatch, or draw users" in error.value.remedy
+    assert "poisson or full-batch participation, or draw users" in error.value.remedy
