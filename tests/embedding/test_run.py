@@ -12,11 +12,12 @@ from torch import nn
 
 from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, experiment
+from sfumato.embedding.job import prepare
 from sfumato.embedding.run import begin, job_of, recorded_job
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.randomness import NoiseState
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop
+from sfumato.training import loop, resume
 from sfumato.training.progress import Silence
 
 USERS = 24
@@ -226,3 +227,92 @@ def test_a_recorded_job_is_that_of_the_run(people, tmp_path, monkeypatch):
     job, _ = recorded_job(str(tmp_path / "run"))
     assert np.bincount(np.unique(job.source.train.users, return_inverse=True)[1]).max() == 4
     assert (job.clients.dimension, job.clients.count, job.plan.unit.at_most) == (8, 3, 4)
+
+
+def test_public_weights_that_have_seen_the_private_records_are_refused_whatever_the_method(source, tmp_path):
+    asked = EmbeddingExperiment(model="linear", dimension=8, method="central", steps=2)
+    public = replace(source, public=True)
+    begin(asked, public, RunDirectory(tmp_path / "seen"), device="cpu", threads=1, progress=Silence())
+    for method in ("fedemb", "fedavg", "dpsgd"):
+        clients = {} if method != "dpsgd" else {"clients": None}
+        private = EmbeddingExperiment(
+            **{
+                **ALONE,
+                **clients,
+                "method": method,
+                "model": "linear",
+                "dimension": 8,
+                "pretrained": str(tmp_path / "seen"),
+            }
+        )
+        with pytest.raises(SfumatoError, match="were trained without privacy on"):
+            job_of(private, source)
+
+
+def test_what_stands_behind_pretrained_weights_is_stated_whatever_the_method(people, source, tmp_path):
+    first = embed(people, directory=tmp_path / "first", model="linear", dimension=8, **QUICK)
+    for method in ("fedemb", "dpsgd"):
+        clients = {} if method != "dpsgd" else {"clients": None}
+        asked = {**ALONE, **clients, "method": method, "model": "linear", "dimension": 8}
+        job, _ = job_of(EmbeddingExperiment(**asked, pretrained=str(first.directory)), source)
+        assert job.circumstances.origins == ("private run",)
+
+
+def test_runs_with_one_seed_that_differ_in_anything_have_keys_of_their_own(source):
+    def key(source=source, **further):
+        asked = {**ALONE, "model": "linear", "dimension": 8, "seed": 7, **further}
+        return job_of(EmbeddingExperiment(**asked), source)[0].key.words("x", 0).tolist()
+
+    other = replace(source, fingerprint="0" * 64)
+    keys = [key(), key(client_epochs=2), key(far=0.1), key(grouping="group"), key(learning_rate=0.3), key(other)]
+    assert key() == keys[0]
+    assert len({tuple(words) for words in keys}) == len(keys)
+
+
+def test_a_plan_must_be_its_datas_and_its_clients(source):
+    job, _ = job_of(EmbeddingExperiment(**ALONE), source)
+    fixed, _ = job_of(EmbeddingExperiment(**{**ALONE, "grouping": "fixed", "clients": None, "batch_size": 2}), source)
+    assert fixed.plan.delta == job.plan.delta
+    for plan, clients, settings in (
+        (replace(job.plan, population=25), job.clients, "the plan is for 25 users, the source has 24"),
+        (fixed.plan, job.clients, "the plan's groups are fixed, and the clients' grouping is random"),
+        (job.plan, fixed.clients, "the plan's groups are not fixed, and the clients' grouping is fixed"),
+    ):
+        with pytest.raises(SfumatoError, match=settings):
+            prepare(source, plan, job.settings, clients)
+
+
+def test_a_test_part_that_nothing_can_be_measured_on_is_refused_before_anything_is_spent(source, tmp_path):
+    one = replace(source, test=source.test.chosen(source.test.labels == source.test.labels[0]))
+    with pytest.raises(SfumatoError, match="of 1 classes, and recall needs two images of one class and two classes"):
+        begin(EmbeddingExperiment(**ALONE), one, RunDirectory(tmp_path / "run"), progress=Silence())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_ledger_binds_how_clients_train(source):
+    job, _ = job_of(EmbeddingExperiment(**ALONE), source)
+    other = replace(job, clients=replace(job.clients, count=job.clients.count + 1))
+    one, two = (resume._opening(each, "00" * 32)["settings_commitment"] for each in (job, other))
+    assert one != two
+
+
+def test_runs_for_users_who_were_told_apart_otherwise_are_not_composed(people, source, tmp_path):
+    """With two names each person of this run is half of one of that run: one epsilon for both would be too small."""
+    told = []
+
+    class Told(Silence):
+        def report(self, line):
+            told.append(line)
+
+    halves = np.char.add(source.train.users, np.where(np.arange(len(source.train)) % 2, "a", "b"))
+    with np.load(people.removeprefix("npz:")) as arrays:
+        np.savez(tmp_path / "halves.npz", **{**arrays, "users_train": halves})
+    first = embed(people, directory=tmp_path / "a", model="linear", dimension=8, **QUICK)
+    second = embed(
+        f"npz:{tmp_path}/halves.npz", directory=tmp_path / "b", model="linear", dimension=8, progress=Told(), **QUICK
+    )
+    assert (first.uses, second.uses, second.together) == (1, 1, None)
+    assert any("told apart otherwise" in line for line in told)
+    third = embed(people, directory=tmp_path / "c", model="linear", dimension=8, **QUICK)
+    assert third.uses == 2
+    assert third.together is not None

@@ -23,6 +23,7 @@ from sfumato.data.levels import Levels
 from sfumato.data.parts import Parts
 from sfumato.data.records import TEST_FRACTION, Declared, OnProgress
 from sfumato.data.source import FACTS, Part, Source, own_codes
+from sfumato.data.users import user_codes
 from sfumato.data.views import Views
 
 
@@ -155,6 +156,7 @@ def open_source(
         larger=loaded.larger,
         **_users_of(loaded.train, users, spec),
         user_from=user_from,
+        assignment=_assignment(owner_key, loaded.train, loaded.test),
     )
 
 
@@ -167,6 +169,20 @@ def _materials(owner_key: bytes, *parts: Part) -> tuple[str, str]:
         return hmac.new(owner_key, b"material" + listed, hashlib.sha256).hexdigest()
 
     return together(codes[:, :LENGTH]), together(codes[:, LENGTH:])
+
+
+def _assignment(owner_key: bytes, *parts: Part) -> str:
+    """`Source.assignment`."""
+    whose = [user_codes(part, owner_key) for part in parts]
+    if any(users is None for users in whose):
+        return ""
+    codes = [own_codes(part, owner_key)[:, :LENGTH] for part in parts]
+    pairs = [
+        code.tobytes() + user.encode()
+        for some, users in zip(codes, whose, strict=True)
+        for code, user in zip(some, users if users is not None else (), strict=True)
+    ]
+    return hmac.new(owner_key, b"assignment" + b"".join(sorted(pairs)), hashlib.sha256).hexdigest()
 
 
 def _refuse_declared(path: str, declared: list[str]) -> None:
@@ -210,6 +226,7 @@ def _of_cache(
         test=test,
         test_fraction=contents.test_fraction,
         cache=cache,
+        assignment=_assignment(owner_key, train, test),
         features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),
     )
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
 from sfumato.embedding.experiment import Clients, EmbeddingExperiment
-from sfumato.embedding.job import KIND, build, inside_backbone
+from sfumato.embedding.job import KIND, build, check_scored, inside_backbone
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
 from sfumato.training.building import transform_for
@@ -73,6 +73,7 @@ def prepare(
         )
     if experiment.epsilon is not None or experiment.noise_multiplier is not None:
         raise SfumatoError("method central promises nothing, and a budget is given", "leave the budget out")
+    check_scored(source)
     images = len(source.train)
     batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
     steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))

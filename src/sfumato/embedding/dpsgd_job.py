@@ -10,11 +10,14 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.embedding.experiment import Clients, EmbeddingExperiment
-from sfumato.embedding.job import KIND, build, inside_backbone
+from sfumato.embedding.job import KIND, build, check_scored, inside_backbone
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey
+from sfumato.runs.public_records import refuse_trained_on
+from sfumato.training.building import transform_for
 from sfumato.training.experiment import Budget, Experiment, Pair
 from sfumato.training.job import PrivateJob
+from sfumato.training.origins import origins, trained_on
 from sfumato.training.prepare import prepare as prepare_classifier
 from sfumato.training.settings import Settings
 
@@ -79,6 +82,8 @@ def prepare(
     **performance: Any,
 ) -> DpsgdJob:
     """Everything up to the first step; see `sfumato.training.prepare`."""
+    check_scored(source)
+    refuse_trained_on(source, trained_on(source, settings))
     first = key
     if first is None:
         first = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
@@ -87,4 +92,7 @@ def prepare(
         module, source, plan, replace(settings, model="module", pretrained=None), key=key, **performance
     )
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
-    return DpsgdJob(**{**known, "settings": settings}, clients=clients)
+    known["settings"] = settings
+    known["transform"] = transform_for(job.module, source, settings)
+    known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
+    return DpsgdJob(**known, clients=clients)

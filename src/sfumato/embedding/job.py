@@ -19,7 +19,7 @@ from sfumato.embedding.central import WithHead
 from sfumato.embedding.experiment import Clients
 from sfumato.embedding.local import LocalTraining
 from sfumato.embedding.query import ClippedUpdates
-from sfumato.privacy import PrivacyPlan, User
+from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.runs import pins
 from sfumato.runs.public_records import refuse_trained_on
@@ -92,6 +92,18 @@ def prepare(
             "calibrate the plan with the source's number of users, or declare the same number",
         )
     _check_users(source, unit)
+    check_scored(source)
+    if unit.grouped != (clients.grouping == "fixed"):
+        raise SfumatoError(
+            f"the plan's groups are {'' if unit.grouped else 'not '}fixed, and the clients' grouping is "
+            f"{clients.grouping}",
+            "give a plan whose unit is grouped with fixed groups, and no other",
+        )
+    if isinstance(plan.participation, FixedOrder) and plan.participation.assignment != "random":
+        raise SfumatoError(
+            f"order {plan.participation.assignment} is of records, and here users take part",
+            "give a fixed order by random draws",
+        )
     refuse_trained_on(source, trained_on(source, settings))
     device = choose_device(device or (recorded.device if recorded else None))
     threads = threads or (recorded.threads if recorded else default_threads())
@@ -174,6 +186,17 @@ def _seeded(
     weights = pins.weights_digest(module.state_dict())
     parts = (plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict())
     return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
+
+
+def check_scored(source: Source) -> None:
+    """Refuse a test part in which no two images are of one class, or all are: nothing could be measured at the end."""
+    counts = np.bincount(source.test.labels) if len(source.test) else np.zeros(1, np.int64)
+    if counts.max(initial=0) < 2 or (counts > 0).sum() < 2:
+        raise SfumatoError(
+            f"the test part has {len(source.test)} images of {(counts > 0).sum()} classes, and recall needs two images of "
+            "one class and two classes",
+            "give more people to test on",
+        )
 
 
 def _check_users(source: Source, unit: User) -> None:

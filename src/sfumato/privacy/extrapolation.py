@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sfumato._checks import one_of, positive, positive_integer
+from sfumato.privacy.clipping import Quantile
 from sfumato.privacy.loss import ACCOUNTANTS, COARSE_GRID, FINE_GRID
 from sfumato.privacy.participation import FullBatch
 from sfumato.privacy.plan import PrivacyPlan
@@ -109,8 +110,18 @@ def _fewest(plan: PrivacyPlan, population: int, epsilon: float, delta: float, ac
         rule, unit = plan.participation.with_batch_size(batch), plan.unit
         if isinstance(unit, User) and unit.users is not None:  # as many records each, or as many in a group
             unit = replace(unit, users=math.ceil(unit.users * population / plan.population))
-        mechanism = replace(plan.mechanism, noise_multiplier=ratio * batch)
-        return replace(plan, population=population, participation=rule, mechanism=mechanism, unit=unit, delta=delta)
+        mechanism, clipping = replace(plan.mechanism, noise_multiplier=ratio * batch), plan.clipping
+        if isinstance(clipping, Quantile):  # the count grows with the batch, and its noise with it
+            clipping = replace(clipping, count_noise=clipping.noise_of_count * batch / plan.expected_batch_size)
+        return replace(
+            plan,
+            population=population,
+            participation=rule,
+            mechanism=mechanism,
+            clipping=clipping,
+            unit=unit,
+            delta=delta,
+        )
 
     def spent(batch: int, grid: float) -> float:
         return of(batch).epsilon(accountant=accountant, grid=grid)

@@ -20,12 +20,13 @@ from sfumato._files import held_alone, ordinary
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.privacy.statement import rounded_up
-from sfumato.privacy.unit import Adjacency
+from sfumato.privacy.unit import Adjacency, Example
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
 AFTER = "after"
 """The field with the code of the line before: one that is lost or was cut is missed."""
+USERS = "users"
 CONVOLVED = 8
 """So many different plans are composed by convolution."""
 
@@ -33,12 +34,19 @@ Use = PrivacyPlan | PrivateSelection
 
 
 def record(
-    materials: Sequence[str], run: str, use: Use, directory: Path | None = None, *, place: str | None = None
+    materials: Sequence[str],
+    run: str,
+    use: Use,
+    directory: Path | None = None,
+    *,
+    place: str | None = None,
+    users: str = "",
 ) -> None:
     """Note that a run, or a private selection, on these data, read from this place, is about to take its first step.
 
     Args:
         materials: `Source.materials`: of what is stored, and of the pixels where these are known.
+        users: `Source.assignment`: whose record each one is, of a promise for users.
     """
     path = (directory or keys.home()) / FILE
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
@@ -50,7 +58,8 @@ def record(
             held_alone(file.fileno())
             lines = reversed(file.read().split(b"\n"))
             before = next((line for line in lines if line and not _torn(line)), b"")
-            entry = {**data, "place": place, "run": run, kind: use.to_dict(), AFTER: _code(before)}
+            whose = {} if unit_of(use) == Example.name else {USERS: users}
+            entry = {**data, "place": place, "run": run, **whose, kind: use.to_dict(), AFTER: _code(before)}
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{json.dumps(entry)}\n".encode())
             file.flush()
@@ -61,9 +70,14 @@ def record(
         ) from None
 
 
-def plans(materials: Sequence[str], directory: Path | None = None, *, place: str | None = None) -> list[Use]:
+def plans(
+    materials: Sequence[str], directory: Path | None = None, *, place: str | None = None, users: str = ""
+) -> list[Use]:
     """The plans of all runs so far on these data, or on what was then at the same place, one for each run; and of each
     private selection.
+
+    Promises for users are among them where the same records were the same users' (`Source.assignment`): what one calls
+    a user may be several to another, and their losses don't compose. The others are `named_otherwise`.
 
     The same images at another size, in another format, or their features, have a material in common; images that
     were changed are known by their place alone.
@@ -71,9 +85,21 @@ def plans(materials: Sequence[str], directory: Path | None = None, *, place: str
     Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
     the runs cost together is not known.
     """
+    return [use for use, whose in _known(materials, directory, place) if whose in (None, users)]
+
+
+def named_otherwise(
+    materials: Sequence[str], directory: Path | None = None, *, place: str | None = None, users: str = ""
+) -> int:
+    """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
+    return sum(whose not in (None, users) for _, whose in _known(materials, directory, place))
+
+
+def _known(materials: Sequence[str], directory: Path | None, place: str | None) -> list[tuple[Use, str | None]]:
+    """The plans of `plans`, all of them, each with whose records its promise for users took them for, else None."""
     path = (directory or keys.home()) / FILE
     all_runs: dict[str, Use] = {}
-    found: dict[str, Use] = {}
+    found: dict[str, tuple[Use, str | None]] = {}
     before = b""
     for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
         if not line or _torn(line):
@@ -88,7 +114,8 @@ def plans(materials: Sequence[str], directory: Path | None = None, *, place: str
                 raise ValueError("its run has another plan above")
             known = {entry["data"], entry.get("pixels")} & set(materials)
             if known or (place is not None and entry.get("place") == place):
-                found[entry["run"]] = use
+                # Of data that were changed since, at one place, whose they are is taken to be said in one way.
+                found[entry["run"]] = (use, entry[USERS] if known and unit_of(use) != Example.name else None)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SfumatoError(
                 f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "

@@ -140,6 +140,7 @@ class PrivateJob(Job):
         return super().record(run) | {
             **most,
             "candidate": self.candidate,
+            **({"assignment": self.source.assignment} if self.source.assignment else {}),
             "clock": {} if self.clock is None else self.clock.to_dict(),
             "circumstances": self.circumstances.to_dict(),
             "data": {

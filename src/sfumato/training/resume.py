@@ -33,7 +33,7 @@ def begin(job: PrivateJob, run: RunDirectory) -> None:
         start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=opening.hash)
         start.save(fresh / names.CHECKPOINT)
         if not (job.source.public or job.candidate):
-            uses.record(job.source.materials, identity, job.plan, place=job.place)
+            uses.record(job.source.materials, identity, job.plan, place=job.place, users=job.source.assignment)
 
 
 def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> None:

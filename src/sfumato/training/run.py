@@ -145,6 +145,11 @@ def execute(
         earlier = earlier_plans(job)
         if earlier:
             progress.report(uses.summary(earlier, job.plan))
+        if not job.source.public and (odd := others_named_otherwise(job)):
+            progress.report(
+                f"note: {odd} earlier run{'s' if odd > 1 else ''} of yours on these data promised for users who were "
+                "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
+            )
         if (note := without_a_step(job.source, job.plan, job.times)) is not None:
             progress.report(note)
         for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
@@ -189,7 +194,12 @@ def go_on(
 
 def earlier_plans(job: PrivateJob) -> list[uses.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
-    return [] if job.source.public else uses.plans(job.source.materials, place=job.place)
+    return [] if job.source.public else uses.plans(job.source.materials, place=job.place, users=job.source.assignment)
+
+
+def others_named_otherwise(job: PrivateJob) -> int:
+    """How many runs on the same private data took other records for one user's."""
+    return uses.named_otherwise(job.source.materials, place=job.place, users=job.source.assignment)
 
 
 def refuse_finished(run: RunDirectory) -> None:
