@@ -48,7 +48,8 @@ def test_it_trains_says_what_it_promised_and_what_to_do_next(people, capsys):
     assert (found["far"], found["images"], found["public"]) == (0.1, 24, False)
     assert main(shlex.split("report run --public")) == 0
     assert main(shlex.split("predict run people.npz")) == 1
-    assert main(shlex.split(f"evaluate run {people} --part all")) == 1
+    assert main(shlex.split(f"evaluate run {people} --part all --json")) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["images"] == 80
 
 
 def test_json_holds_what_is_printed_and_a_fixed_group_its_own_figure(people, capsys):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sfumato._checks import SfumatoError
 from sfumato.embedding import EmbeddingExperiment
 
-SOURCE: Any = SimpleNamespace(users=400, size=28, train=None)
+SOURCE: Any = SimpleNamespace(users=400, size=28, train=SimpleNamespace(users=np.arange(400).astype(str)))
 
 
 @pytest.mark.parametrize("given", [{"order": "position"}, {"order": "time"}, {"start": "0"}, {"period": "1d"}])

@@ -81,7 +81,7 @@ def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
     found = loaded.embed(np.zeros((3, 8, 8, 1), np.uint8))
     assert found.shape == (3, 16)
     torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
-    with pytest.raises(SfumatoError, match="gives embeddings; call embed"):
+    with pytest.raises(SfumatoError, match="the model gives embeddings"):
         loaded.predict(np.zeros((8, 8, 1), np.uint8))
     assert {"recall", "far", "threshold", "curve", "neighbours"} <= run.figures.keys()
     page = (run.directory / "report.html").read_text("utf-8")

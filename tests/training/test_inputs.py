@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, DiceKey, PrivacyPlan, SfumatoError, models, train
-from sfumato.training.evaluate import score_of
 from sfumato.training.inputs import Inputs, OnFeatures, features
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
@@ -48,12 +47,12 @@ def test_the_clipped_gradient_is_that_of_the_whole_model(job, spots):
 def test_the_score_on_features_is_the_score_on_images(job, spots):
     torch.nn.init.normal_(job.module.head.weight)
     scorer = Scorer(job)
-    on_features = score_of(scorer.outputs(job.module.state_dict()), scorer.labels)
+    on_features = scorer.score(scorer.outputs(job.module.state_dict()))
     job_without = prepare(None, spots, job.plan, job.settings)
     object.__setattr__(job_without, "trunk", None)
-    on_images = score_of(Scorer(job_without).outputs(job.module.state_dict()), scorer.labels)
-    assert on_features.accuracy == pytest.approx(on_images.accuracy)
-    assert on_features.loss == pytest.approx(on_images.loss, rel=1e-5)
+    on_images = scorer.score(Scorer(job_without).outputs(job.module.state_dict()))
+    assert on_features["accuracy"] == pytest.approx(on_images["accuracy"])
+    assert on_features["loss"] == pytest.approx(on_images["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("flip", [False, True])

@@ -301,7 +301,7 @@ def test_persons_in_both_parts_are_refused(tmp_path):
             {"unit": "user", "drawn": "examples", "participation": "cyclic"},
             "they lie in different groups, so that the user has a turn in many steps",
         ),
-        ({"unit": "user", "drawn": "examples", "mechanism": "tree"}, "take Gaussian noise with Poisson"),
+        ({"unit": "user", "drawn": "examples", "mechanism": "tree"}, "take gaussian noise with poisson"),
     ],
 )
 def test_what_cannot_be_asked_for(people, asked, words):

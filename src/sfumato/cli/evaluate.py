@@ -163,6 +163,7 @@ class Evaluate:
 
     def _embedding(self, loaded: Loaded) -> int:
         """Recall at a false accept rate, and how often the nearest are of the same class."""
+        import numpy as np
         import torch
 
         from sfumato._checks import SfumatoError
@@ -175,8 +176,6 @@ class Evaluate:
         assert isinstance(transform, Transform)
         if self.label_sets is not None:
             raise SfumatoError("--label-sets is for classifiers, and the model gives embeddings", "leave it out")
-        if self.part == "all":
-            raise SfumatoError("--part all mixes images that were trained on with others", "give test or train")
         source = open_source(
             self.source,
             owner_key=owner_key(),
@@ -189,15 +188,16 @@ class Evaluate:
             user_from=self.user_from,
             open_set=True,
         )
-        if source.kind == "folder" and not source.parted:
+        if self.part != "all" and source.kind == "folder" and not source.parted:
             self._refuse_other_split(loaded.user_from)
-        part = source.test if self.part == "test" else source.train
+        parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         device = torch.device(choose_device(self.device))
-        embeddings = embedded(loaded.module.to(device), part, transform, device)
-        found = evaluation(embeddings, part, source.classes, far=1e-3 if self.far is None else self.far)
+        embeddings = torch.cat([embedded(loaded.module.to(device), part, transform, device) for part in parts])
+        labels = np.concatenate([part.labels for part in parts])
+        found = evaluation(embeddings, labels, far=1e-3 if self.far is None else self.far)
         found |= {"part": self.part, "public": source.public}
         if self.json:
-            console.as_json({name: value for name, value in found.items() if name != "neighbours"})
+            console.as_json(found)
             return 0
         pairs = f"{found['pairs_of_one_class']:,} pairs of one class, {found['pairs_of_two_classes']:,} of two"
         console.columns(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.training.experiment import Budget, Pair, left_out
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ class Clients:
         one_of("grouping", self.grouping, GROUPINGS)
         one_of("method", self.method, METHODS)
         positive_integer("dimension", self.dimension)
+        if positive("far", self.far, remedy="give a share such as 0.001") > 1:
+            raise SfumatoError(f"far must be at most 1, got {self.far!r}", "give a share such as 0.001")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -163,6 +165,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
 
         Errors: `SfumatoError` for what cannot be, before anything is spent.
         """
+        from sfumato.data import by_user
         from sfumato.privacy.statement import rounded_up
 
         method = self.method or METHODS[0]
@@ -194,6 +197,14 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             dimension=128 if self.dimension is None else self.dimension,
             far=1e-3 if self.far is None else self.far,
         )
+        held = len(by_user(source.train)[1])
+        if not 0.8 * held <= (plan.users or 0) <= 1.25 * held:
+            reasons.append(
+                f"note: {plan.users} users are declared, and the data hold {held}; the promise holds as stated, but "
+                f"rounds have fewer or more users than planned, and are divided by {clients.count} all the same"
+            )
+        if self.delta is None:
+            reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
         if self.noise_multiplier is not None:
             reasons.append(
                 f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
@@ -217,8 +228,16 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
 
     def local(self) -> LocalSGD:
         """How a client trains."""
-        from sfumato.embedding.local import LocalSGD
+        from sfumato.embedding.local import LOSSES, LocalSGD
 
+        for name in ("client_rate", "head_scale"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        for name in ("client_epochs", "client_batch_size", "client_examples"):
+            if getattr(self, name) is not None:
+                positive_integer(name, getattr(self, name))
+        if self.client_loss is not None:
+            one_of("client_loss", self.client_loss, LOSSES)
         given = {
             "learning_rate": 0.005 if self.client_rate is None else self.client_rate,
             "momentum": self.client_momentum,

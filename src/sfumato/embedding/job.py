@@ -193,8 +193,8 @@ def check_scored(source: Source) -> None:
     counts = np.bincount(source.test.labels) if len(source.test) else np.zeros(1, np.int64)
     if counts.max(initial=0) < 2 or (counts > 0).sum() < 2:
         raise SfumatoError(
-            f"the test part has {len(source.test)} images of {(counts > 0).sum()} classes, and recall needs two images of "
-            "one class and two classes",
+            f"the test part has {len(source.test)} images of {(counts > 0).sum()} classes, and recall needs two images "
+            "of one class and two classes",
             "give more people to test on",
         )
 

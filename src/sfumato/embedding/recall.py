@@ -65,7 +65,7 @@ class Recall:
 def recall_at_far(
     embeddings: Tensor,
     labels: Labels,
-    fars: Sequence[float] = (FAR,),
+    fars: Sequence[float] | float = (FAR,),
     *,
     minibatch: int | None = None,
     side: int = BLOCK,
@@ -77,7 +77,7 @@ def recall_at_far(
     Args:
         embeddings: (N, D), of any length above 0; computed with where they lie, CPU or CUDA.
         labels: (N,).
-        fars: false accept rates in (0, 1].
+        fars: false accept rates in (0, 1], or a single one.
         minibatch: compare only images of the same minibatch, consecutive and of so many images, as is done while
             training (Xu et al. 2022, table 3). An estimate, for images in random order.
         side: images on each side of a block; changes nothing but time and memory.
@@ -90,8 +90,9 @@ def recall_at_far(
     >>> recall_at_far(embeddings, ["cat", "cat", "dog", "dog"], [0.25]).points[0].recall
     1.0
     """
-    codes = torch.from_numpy(codes_of(labels, len(checked(embeddings)))).to(embeddings.device)
-    rates = sorted(_checked_rate(far) for far in fars)
+    embeddings = checked(embeddings)
+    codes = torch.from_numpy(codes_of(labels, len(embeddings))).to(embeddings.device)
+    rates = sorted(_checked_rate(far) for far in ((fars,) if isinstance(fars, (int, float)) else fars))
     if minibatch is not None:
         positive_integer("minibatch", minibatch)
     positive_integer("side", side)

@@ -55,7 +55,7 @@ def nearest(gallery: Tensor, queries: Tensor | None = None, *, k: int = 5, side:
     Raises:
         SfumatoError: embeddings without direction or of different lengths, or too few of them.
     """
-    checked(gallery)
+    gallery = checked(gallery)
     asked = gallery if queries is None else checked(queries)
     others = len(gallery) - (queries is None)
     if positive_integer("k", k) > others:

@@ -54,13 +54,14 @@ def verify(first: Tensor, second: Tensor, threshold: float) -> Tensor:
     return similarity(first, second).double() >= number("threshold", threshold)
 
 
-def checked(embeddings: Tensor) -> Tensor:
+def checked(embeddings: Tensor | np.ndarray) -> Tensor:
     """The embeddings (N, D), or a refusal where some of them have no direction."""
+    embeddings = torch.as_tensor(np.asarray(embeddings)) if not isinstance(embeddings, Tensor) else embeddings
     if embeddings.dim() != 2 or not embeddings.is_floating_point() or 0 in embeddings.shape:
         raise SfumatoError(
             f"embeddings must be real numbers (N, D), got {str(embeddings.dtype).removeprefix('torch.')} "
             f"{tuple(embeddings.shape)}",
-            "give one vector for each image",
+            "give one vector for each image, x[None] for a single one",
         )
     largest = torch.linalg.vector_norm(embeddings, ord=torch.inf, dim=1)
     odd = ((largest == 0) | ~largest.isfinite()).nonzero().flatten()

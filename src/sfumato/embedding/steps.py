@@ -110,7 +110,8 @@ class EmbeddingScorer:
         """Recall among all pairs, by minibatch, the curve over false accept rates, and the nearest of some images."""
         source, far = self._job.source, self._job.clients.far
         embeddings = self._embedded(weights, np.arange(len(source.test)))
-        return evaluation(embeddings, source.test, source.classes, far=far)
+        shown = _neighbours(embeddings, source.test, source.classes)
+        return evaluation(embeddings, source.test.labels, far=far) | {"neighbours": shown}
 
     def _embedded(self, weights: Mapping[str, Tensor], rows: np.ndarray) -> Tensor:
         job = self._job
@@ -133,9 +134,8 @@ def embedded(
     return retrieval.embed(backbone, (transform(torch.from_numpy(records.take(piece)).to(device)) for piece in pieces))
 
 
-def evaluation(embeddings: Tensor, records: Part, classes: tuple[str, ...], *, far: float) -> dict[str, Any]:
-    """What embeddings (N, D) of records are worth, JSON-ready; without noise."""
-    labels = records.labels
+def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[str, Any]:
+    """What embeddings (N, D) of images with labels (N,) are worth, JSON-ready; without noise."""
     whole, curve = recall_at_far(embeddings, labels, [far]), roc(embeddings, labels)
     shuffled = np.random.default_rng(0).permutation(len(labels))
     batchwise: float | None = None  # where no two images of one class meet in a minibatch
@@ -153,7 +153,6 @@ def evaluation(embeddings: Tensor, records: Part, classes: tuple[str, ...], *, f
         "pairs_of_two_classes": whole.different,
         "curve": [[one.at_far, one.recall] for one in curve.points],
         "retrieval": {str(k): share for k, share in retrieval.recall_at_k(embeddings, labels, (1, 5)).items()},
-        "neighbours": _neighbours(embeddings, records, classes),
     }
 
 

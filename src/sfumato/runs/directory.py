@@ -70,9 +70,10 @@ class RunDirectory:
         self.require()
         self.complete()
         if not self.finished:
+            verb = "embed" if "embedding" in self.read_json(SETTINGS) else "train"
             raise SfumatoError(
                 f"the run in {self.path} is not finished",
-                f"resume it (sfumato train {self.path}) or end it with what it has (sfumato finish {self.path})",
+                f"resume it (sfumato {verb} {self.path}) or end it with what it has (sfumato finish {self.path})",
             )
 
     def complete(self) -> bool:

@@ -115,7 +115,7 @@ def _known(materials: Sequence[str], directory: Path | None, place: str | None) 
             known = {entry["data"], entry.get("pixels")} & set(materials)
             if known or (place is not None and entry.get("place") == place):
                 # Of data that were changed since, at one place, whose they are is taken to be said in one way.
-                found[entry["run"]] = (use, entry[USERS] if known and unit_of(use) != Example.name else None)
+                found[entry["run"]] = (use, entry.get(USERS) if known and unit_of(use) != Example.name else None)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SfumatoError(
                 f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "

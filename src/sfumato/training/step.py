@@ -97,13 +97,13 @@ class PrivateStep:
                 f"needs a sum over {self.plan.unit.drawn}",
                 "give a gradient whose vectors belong to what the plan says, or another plan",
             )
-        self._check_clipping()
         if bound != wanted * self.plan.max_norm:
             raise SfumatoError(
                 f"one {self.plan.unit.name} moves the gradient's sum by up to {bound}, and the plan's theorem is about "
                 f"{wanted} times max_norm {self.plan.max_norm}",
                 "give a gradient of that sensitivity, or a plan whose theorem speaks of it",
             )
+        self._check_clipping()
         if self.divisor is not None:
             positive("divisor", self.divisor, remedy="give a public constant")
 
