@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Source, SourceSpec, open_source
+from sfumato.data import Source, SourceSpec, by_user, open_source
 from sfumato.embedding import dpsgd_job
 from sfumato.embedding.central_job import prepare as prepare_central
 from sfumato.embedding.dpsgd_job import DpsgdJob
@@ -113,7 +113,14 @@ def job_of(
     """Everything up to the first round, and why what was left out is what it is."""
     decide = dpsgd_job.decide if experiment.method == "dpsgd" else EmbeddingExperiment.decide
     plan, settings, clients, reasons = decide(experiment, source)
-    return preparing(clients)(source, plan, settings, clients, model=model, **performance), reasons
+    job = preparing(clients)(source, plan, settings, clients, model=model, **performance)
+    held = len(by_user(source.train)[1])
+    if not 0.8 * held <= (plan.users or 0) <= 1.25 * held:
+        reasons.append(
+            f"note: {plan.users} users are declared, and the data hold {held}; the promise holds as stated, but rounds "
+            "have fewer or more users than planned, and are divided by the same number all the same"
+        )
+    return job, reasons
 
 
 def preparing(clients: Clients) -> Callable[..., EmbeddingJob | DpsgdJob]:
