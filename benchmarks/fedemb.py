@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from measuring import RESULTS, machine, machine_name
 from sfumato import DiceKey, Gaussian, Noise
-from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining, Rounds, WithHead, server_gradient
+from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining, Rounds, WithHead
 from sfumato.gradients import GridSum
 from sfumato.training.step import descend
 
@@ -117,7 +117,8 @@ def against_a_loop(settings: LocalSGD, rounds: int) -> dict[str, Any]:
         with timed(spent, "by_hand"):
             descend(plain_server, parameters, {name: value / CLIENTS for name, value in plain.items()})
         with timed(spent, "beside_clients"):
-            descend(server, parameters, server_gradient(noise.add(total.value(), step), clients=CLIENTS))
+            noisy = noise.add(total.value(), step)
+            descend(server, parameters, {name: value / CLIENTS for name, value in noisy.items()})
         private = spent["clients"] + spent["beside_clients"]
         rows.append({**spent, "ratio": private / spent["by_hand"]})
         print(
@@ -214,7 +215,8 @@ def against_pfl(settings: LocalSGD, rounds: int) -> dict[str, Any] | None:
         total = GridSum(query.zeros(), max_norm=query.max_norm)
         for client in source.micro_batches(step, everybody()):
             total.add(query(*client).gradients)
-        descend(server, dict(mine.named_parameters()), server_gradient(noise.add(total.value(), step), clients=CLIENTS))
+        noisy = noise.add(total.value(), step)
+        descend(server, dict(mine.named_parameters()), {name: value / CLIENTS for name, value in noisy.items()})
 
     class Watch(TrainingProcessCallback):
         began = 0.0

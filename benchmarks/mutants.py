@@ -593,8 +593,8 @@ BUGS = (
     Bug(
         "a model is known by what it does in evaluation alone",
         "training/prepare.py",
-        "pins.model_digest(module, source.shape, training=True)",
-        "pins.model_digest(module, source.shape)",
+        "pins.model_digest(module, shape, training=True)",
+        "pins.model_digest(module, shape)",
         ("training/test_loop.py",),
     ),
     # -- sensitivity

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from sfumato.embedding import WithHead, centrally_trained
+from sfumato.embedding import LocalTraining, WithHead
 from sfumato.embedding.order import batches
 
 
 def test_it_is_plain_sgd(backbone, settings):
     model = WithHead(backbone, classes=3, width=4, generator=np.random.default_rng(0))
     inputs, labels = torch.randn(20, 6, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 3
-    found = centrally_trained(model, settings, inputs, labels, np.random.default_rng(2))
+    local = LocalTraining(model, replace(settings, head="global"))
+    found = local.trained(inputs, labels, np.random.default_rng(2))
     plain = copy.deepcopy(model)
     optimizer = torch.optim.SGD(plain.parameters(), lr=settings.learning_rate, momentum=settings.momentum)
     for rows in batches(20, np.random.default_rng(2), epochs=settings.epochs, batch_size=settings.batch_size):

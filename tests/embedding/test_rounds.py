@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfumato import DiceKey, SfumatoError
-from sfumato.embedding import ClippedUpdates, LocalTraining, Rounds, by_group, server_gradient
+from sfumato.embedding import ClippedUpdates, LocalTraining, Rounds, by_group
 from sfumato.gradients import GridSum
 from sfumato.training.step import descend
 
@@ -183,7 +183,7 @@ def test_federated_averaging_with_one_client_and_rate_1_puts_its_weights_in_plac
     expected = local.trained(inputs, labels, draws)
     summed, _ = total(ClippedUpdates(local=local, max_norm=1e3), one, 0, np.arange(USERS))
     server = torch.optim.SGD(backbone.parameters(), lr=1.0)
-    descend(server, dict(backbone.named_parameters()), server_gradient(summed, clients=1))
+    descend(server, dict(backbone.named_parameters()), summed)
     for name, value in backbone.named_parameters():
         assert torch.allclose(value, expected[name], rtol=0, atol=2e-7)
 
@@ -194,7 +194,7 @@ def test_federated_averaging_is_the_mean_of_the_clients_weights(backbone, settin
     assert len(ends) == CLIENTS
     summed, _ = total(ClippedUpdates(local=local, max_norm=1e3), rounds, 0, np.arange(USERS))
     server = torch.optim.SGD(backbone.parameters(), lr=1.0)
-    descend(server, dict(backbone.named_parameters()), server_gradient(summed, clients=CLIENTS))
+    descend(server, dict(backbone.named_parameters()), {name: value / CLIENTS for name, value in summed.items()})
     for name, value in backbone.named_parameters():
         assert torch.allclose(value, sum(end[name] for end in ends) / CLIENTS, rtol=0, atol=5e-7)
 

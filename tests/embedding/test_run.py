@@ -316,3 +316,20 @@ def test_runs_for_users_who_were_told_apart_otherwise_are_not_composed(people, s
     third = embed(people, directory=tmp_path / "c", model="linear", dimension=8, **QUICK)
     assert third.uses == 2
     assert third.together is not None
+
+
+def test_what_a_module_does_in_training_is_bound_to_the_key_and_to_the_run(source):
+    """Two modules that are one in evaluation give other sums in training: with one key their noise would be one."""
+
+    class Other(Small):
+        def forward(self, images):
+            return super().forward(images) * (0.5 if self.training else 1.0)
+
+    asked = EmbeddingExperiment(**{**ALONE, "seed": 7})
+    Other.__qualname__ = Small.__qualname__
+    module, twin = Small(), Other()
+    twin.load_state_dict(module.state_dict())
+    one, other = (job_of(asked, source, model=model)[0] for model in (module, twin))
+    assert one.functions["function"] == other.functions["function"]
+    assert one.functions["in training"] != other.functions["in training"]
+    assert one.key.words("x", 0).tolist() != other.key.words("x", 0).tolist()

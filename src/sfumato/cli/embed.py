@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -10,11 +10,12 @@ import tyro
 from sfumato.cli import console
 from sfumato.cli.choices import Begins, Observed
 from sfumato.cli.options import Examples, shown
+from sfumato.cli.outcome import show_uses, uses_of
 from sfumato.embedding.experiment import BudgetOfRounds, ClientChoices, EmbeddingExperiment, ServerChoices
 from sfumato.training.experiment import Pair
 
 if TYPE_CHECKING:
-    from sfumato.data import Source
+    from sfumato.data import SourceSpec
     from sfumato.embedding.dpsgd_job import DpsgdJob
     from sfumato.embedding.job import EmbeddingJob
     from sfumato.runs import Run
@@ -58,7 +59,7 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         experiment = asked.experiment
         spec = asked.open_set
         with Bars() as progress:
-            source = users.kept(read_source(spec, progress), self.per_user)
+            source = users.kept(read_source(spec, progress), asked.per_user)
             performance = {"device": asked.device, "threads": asked.threads}
             if self.dry_run:
                 job, reasons = job_of(experiment, source, **performance)
@@ -77,7 +78,7 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
                 observers=self.looking_on(run, progress, public=source.public),
                 request={"source": spec.record()},
             )
-        show(finished, source=source, json=self.json)
+        show(finished, json=self.json)
         return 0
 
     @property
@@ -86,10 +87,8 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         return EmbeddingExperiment(**{one.name: getattr(self, one.name) for one in fields(EmbeddingExperiment)})
 
     @property
-    def open_set(self) -> Any:
+    def open_set(self) -> SourceSpec:
         """The source, whose test part may have classes of its own."""
-        from dataclasses import replace
-
         return replace(self.spec, open_set=True)
 
     def _resume(self) -> int:
@@ -110,11 +109,11 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
                 return 0
             observers = self.looking_on(run, progress, public=job.source.public)
             finished = execute(job, run, kind=kind_of(job), progress=progress, observers=observers)
-        show(finished, source=job.source, json=self.json)
+        show(finished, json=self.json)
         return 0
 
 
-def show(run: Run | PublicRun, *, json: bool, source: Source | None = None) -> None:
+def show(run: Run | PublicRun, *, json: bool) -> None:
     """What a finished training of embeddings has to say."""
     from sfumato.privacy.other_units import group_epsilon
     from sfumato.privacy.statement import rounded_up
@@ -132,8 +131,7 @@ def show(run: Run | PublicRun, *, json: bool, source: Source | None = None) -> N
                 "epsilon": run.statement.to_dict()["epsilon"],
                 "delta": run.statement.plan.delta,
                 "statement": run.statement.sentence,
-                "uses": run.uses,
-                "epsilon_of_all_uses": run.together[0] if run.together else None,
+                **uses_of(run),
             }
         console.as_json(told)
         return
@@ -154,14 +152,7 @@ def show(run: Run | PublicRun, *, json: bool, source: Source | None = None) -> N
                 f"{rounded_up(of_group)}. For one person of it only the figure above holds."
             )
             console.result()
-        if run.together is not None:
-            epsilon, delta = run.together
-            console.result(
-                f"At least {run.uses} runs of yours have used these data; planned in advance, they are together "
-                f"({rounded_up(epsilon)}, {delta!r})-differentially private under {run.adjacency} adjacency, which "
-                "each of them holds for, for a person who is in all of them."
-            )
-            console.result()
+        show_uses(run)
     else:
         console.result("Trained without privacy: it promises nothing.")
         console.result()

@@ -20,7 +20,7 @@ from sfumato.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from sfumato.data import Transform
+    from sfumato.data import Source, Transform
     from sfumato.runs import Loaded
 
 
@@ -102,19 +102,7 @@ class Evaluate:
             module, transform = loaded.on(source)
         else:
             try:
-                source = open_source(
-                    self.source,
-                    owner_key=owner_key(),
-                    classes=loaded.classes,
-                    size=transform.size,
-                    channels=transform.channels,
-                    **self._levels(transform),
-                    root=self.root,
-                    download=self.download,
-                    # As the model was trained, so that no training image is counted as a test image.
-                    test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
-                    user_from=self.user_from,
-                )
+                source = self._images(loaded, transform, classes=loaded.classes)
             except UnknownClassError as error:
                 raise SfumatoError(
                     f"{error.record}, a class that the model does not know", "take its images out of the source"
@@ -167,27 +155,15 @@ class Evaluate:
         import torch
 
         from sfumato._checks import SfumatoError
-        from sfumato.data import Transform, open_source
+        from sfumato.data import Transform
         from sfumato.embedding.steps import embedded, evaluation
-        from sfumato.randomness import owner_key
         from sfumato.training.prepare import choose_device
 
         transform = loaded.transform
         assert isinstance(transform, Transform)
         if self.label_sets is not None:
             raise SfumatoError("--label-sets is for classifiers, and the model gives embeddings", "leave it out")
-        source = open_source(
-            self.source,
-            owner_key=owner_key(),
-            size=transform.size,
-            channels=transform.channels,
-            **self._levels(transform),
-            root=self.root,
-            download=self.download,
-            test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
-            user_from=self.user_from,
-            open_set=True,
-        )
+        source = self._images(loaded, transform, open_set=True)
         if self.part != "all" and source.kind == "folder" and not source.parted:
             self._refuse_other_split(loaded.user_from)
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
@@ -214,6 +190,25 @@ class Evaluate:
         if not source.public:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
+
+    def _images(self, loaded: Loaded, transform: Transform, **further: Any) -> Source:
+        """The source, read as the model's own images were."""
+        from sfumato.data import open_source
+        from sfumato.randomness import owner_key
+
+        return open_source(
+            self.source,
+            owner_key=owner_key(),
+            size=transform.size,
+            channels=transform.channels,
+            **self._levels(transform),
+            root=self.root,
+            download=self.download,
+            # As the model was trained, so that no training image is counted as a test image.
+            test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
+            user_from=self.user_from,
+            **further,
+        )
 
     def _refuse_other_split(self, user_from: str | None) -> None:
         """Refuse to split by image what was split by user in training: training images would be in the test part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 
@@ -17,7 +17,6 @@ def show(run: Run, *, json: bool) -> None:
     """What a finished run has to say."""
     from sfumato.privacy.statement import rounded_up
     from sfumato.runs import directory as names
-    from sfumato.runs.uses import beside
     from sfumato.training.finish import person_with_most
 
     statement = run.statement
@@ -33,10 +32,7 @@ def show(run: Run, *, json: bool) -> None:
                 "seconds": round(run.seconds, 3),
                 "run": str(path),
                 "statement": statement.sentence,
-                "uses": run.uses,
-                "epsilon_of_all_uses": run.together[0] if run.together else None,
-                "uses_of_other_units": [one._asdict() for one in run.beside],
-                "adjacency_of_all_uses": run.adjacency,
+                **uses_of(run),
             }
         )
         return
@@ -59,10 +55,34 @@ def show(run: Run, *, json: bool) -> None:
             "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
         )
         console.result()
+    show_uses(run)
+    console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
+    if run.kind == "digits":
+        console.note(f"sfumato evaluate {path} digits   measures it again")
+    else:
+        console.note(f"sfumato predict {path} IMAGE   labels images")
+    console.note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def uses_of(run: Run) -> dict[str, Any]:
+    """What all of the owner's runs on these data come to, as data."""
+    return {
+        "uses": run.uses,
+        "epsilon_of_all_uses": run.together[0] if run.together else None,
+        "uses_of_other_units": [one._asdict() for one in run.beside],
+        "adjacency_of_all_uses": run.adjacency,
+    }
+
+
+def show_uses(run: Run) -> None:
+    """The same in words, for each unit by itself."""
+    from sfumato.privacy.statement import rounded_up
+    from sfumato.runs.uses import beside
+
     if run.together is not None:
         epsilon, delta = run.together
         alike = run.uses - sum(other.runs for other in run.beside)
-        one = "a person who" if statement.plan.users else "an example that"
+        one = "a person who" if run.statement.plan.users else "an example that"
         console.result(
             f"At least {alike} runs of yours have used these data; planned in advance, they are together "
             f"({rounded_up(epsilon)}, {delta!r})-differentially private under {run.adjacency} adjacency, which each of "
@@ -72,12 +92,6 @@ def show(run: Run, *, json: bool) -> None:
     for other in run.beside:
         console.result(f"On the same data {beside(other)}.")
         console.result()
-    console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
-    if run.kind == "digits":
-        console.note(f"sfumato evaluate {path} digits   measures it again")
-    else:
-        console.note(f"sfumato predict {path} IMAGE   labels images")
-    console.note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 
 def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:

@@ -1,5 +1,4 @@
 from .central import WithHead as WithHead
-from .central import centrally_trained as centrally_trained
 from .clients import anew as anew
 from .clients import by_group as by_group
 from .experiment import EmbeddingExperiment as EmbeddingExperiment
@@ -15,7 +14,6 @@ from .recall import roc as roc
 from .retrieval import nearest as nearest
 from .retrieval import recall_at_k as recall_at_k
 from .rounds import Rounds as Rounds
-from .rounds import server_gradient as server_gradient
 from .run import embed as embed
 from .similarity import similarity as similarity
 from .similarity import verify as verify

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
-from sfumato.embedding.local import LocalSGD, LocalTraining, fresh_head
+from sfumato.embedding.local import fresh_head
 
 
 class WithHead(nn.Module):
@@ -35,18 +33,3 @@ class WithHead(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Inputs to logits."""
         return self.head(self.backbone(inputs))
-
-
-def centrally_trained(
-    model: WithHead, settings: LocalSGD, inputs: Tensor, labels: Tensor, generator: np.random.Generator
-) -> dict[str, Tensor]:
-    """The weights after SGD over all users' records. There is no noise and no clipping, and so no promise.
-
-    Args:
-        model: never changed.
-        settings: as of a client; the head is the model's own, and is trained at the backbone's rate.
-        inputs: (N, ...), all records.
-        labels: (N,) int64, positions of the model's classes.
-        generator: decides the order of the records, and whatever the model draws.
-    """
-    return LocalTraining(model, replace(settings, head="global")).trained(inputs, labels, generator)

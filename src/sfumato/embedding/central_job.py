@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
-from sfumato.embedding.experiment import Clients, EmbeddingExperiment
-from sfumato.embedding.job import KIND, build, check_scored, inside_backbone
+from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.embedding.job import KIND, OfEmbeddings, build, check_scored
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
 from sfumato.training.building import transform_for
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PUBLIC, PublicJob
 from sfumato.training.origins import origins
-from sfumato.training.prepare import choose_device, default_threads
+from sfumato.training.prepare import settled_on
 from sfumato.training.public import MICRO_BATCH
 from sfumato.training.settings import Performance
 
@@ -27,28 +26,13 @@ BATCH_SIZE, EPOCHS = 64, 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class CentralJob(PublicJob):
-    """A training of embeddings without privacy: a backbone with one head over all classes, by SGD on mean gradients.
-
-    Args:
-        clients: of which only the dimension, the method and the false accept rate count.
-    """
-
-    clients: Clients
+class CentralJob(OfEmbeddings, PublicJob):
+    """A training of embeddings without privacy: a backbone with one head over all classes, by SGD on mean gradients."""
 
     @property
     def further(self) -> dict[str, Any]:
         """The dimension and the like."""
         return {KIND: {"method": "central", "dimension": self.clients.dimension, "far": self.clients.far}}
-
-    @property
-    def of_model(self) -> dict[str, Any]:
-        """How long an embedding is."""
-        return {"embedding": self.clients.dimension, "classes": []}
-
-    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those of the backbone."""
-        return inside_backbone(weights)
 
 
 def prepare(
@@ -79,16 +63,8 @@ def prepare(
     steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
     steps = steps if experiment.steps is None else positive_integer("steps", experiment.steps)
     settings = experiment.settings(source)
-    clients = Clients(
-        local=experiment.local(),
-        count=1,
-        method="central",
-        dimension=128 if experiment.dimension is None else experiment.dimension,
-        far=1e-3 if experiment.far is None else experiment.far,
-    )
-    device = choose_device(device or (recorded.device if recorded else None))
-    threads = threads or (recorded.threads if recorded else default_threads())
-    torch.set_num_threads(positive_integer("threads", threads))
+    clients = experiment.clients_of(count=1, method="central")
+    device, threads = settled_on(device, threads or None, recorded)
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, PUBLIC)
     module = build(source, settings, clients, key, model).to(device)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.embedding.experiment import Clients, EmbeddingExperiment
-from sfumato.embedding.job import KIND, build, check_scored, inside_backbone
+from sfumato.embedding.job import OfEmbeddings, build, check_scored
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey
 from sfumato.runs.public_records import refuse_trained_on
@@ -23,28 +23,8 @@ from sfumato.training.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpsgdJob(PrivateJob):
-    """A private training of a classifier, of which the backbone is released as an embedding.
-
-    Args:
-        clients: of which only the dimension, the method and the false accept rate count.
-    """
-
-    clients: Clients
-
-    @property
-    def further(self) -> dict[str, Any]:
-        """The dimension and the like, all clients' choices at their defaults."""
-        return {KIND: self.clients.to_dict()}
-
-    @property
-    def of_model(self) -> dict[str, Any]:
-        """How long an embedding is."""
-        return {"embedding": self.clients.dimension, "classes": []}
-
-    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those of the backbone."""
-        return inside_backbone(weights)
+class DpsgdJob(OfEmbeddings, PrivateJob):
+    """A private training of a classifier, of which the backbone is released as an embedding."""
 
 
 def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[PrivacyPlan, Settings, Clients, list[str]]:
@@ -61,13 +41,7 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[PrivacyPlan
     plan, settings, reasons = asked.decide(source)
     model = experiment.settings(source)
     settings = replace(settings, model=model.model, pretrained=model.pretrained)
-    clients = Clients(
-        local=replace(experiment.local(), head="global"),
-        count=1,
-        method="dpsgd",
-        dimension=128 if experiment.dimension is None else experiment.dimension,
-        far=1e-3 if experiment.far is None else experiment.far,
-    )
+    clients = experiment.clients_of(count=1, method="dpsgd", local=replace(experiment.local(), head="global"))
     return plan, settings, clients, reasons
 
 

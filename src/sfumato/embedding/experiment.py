@@ -9,6 +9,8 @@ from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.training.experiment import Budget, Pair, left_out
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from sfumato.data import Source
     from sfumato.embedding.local import LocalSGD
     from sfumato.privacy import PrivacyPlan
@@ -188,13 +190,10 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
                 f"clients {self.clients} and {counted} groups in a round are both given",
                 "leave clients out: a fixed group is a client",
             )
-        clients = Clients(
-            local=self.local(),
+        clients = self.clients_of(
             count=counted if self.clients is None else self.clients,
             grouping=self.grouping or GROUPINGS[0],
             method=method,
-            dimension=128 if self.dimension is None else self.dimension,
-            far=1e-3 if self.far is None else self.far,
         )
         if self.delta is None:
             reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
@@ -218,6 +217,12 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
                     "have neither a place in the file nor one time of their own",
                     f"leave {name} out; a fixed order of users is by secret draws (participation fixed-order)",
                 )
+
+    def clients_of(self, **others: Any) -> Clients:
+        """The clients with what was asked for of dimension and false accept rate."""
+        asked = {"dimension": self.dimension, "far": self.far}
+        known = {name: value for name, value in asked.items() if value is not None}
+        return Clients(**{"local": self.local(), **known, **others})
 
     def local(self) -> LocalSGD:
         """How a client trains."""
@@ -321,9 +326,14 @@ def groups_of(source: Source) -> int:
     """How many groups of users the training part has."""
     import numpy as np
 
+    return len(np.unique(known_groups(source)))
+
+
+def known_groups(source: Source) -> np.ndarray:
+    """The group of each training record's user, text (N,), or a refusal where the source does not say."""
     if source.train.groups is None:
         raise SfumatoError(
             "grouping is by groups, and the source does not say which group each user belongs to",
             "give a table with the column group, or an archive with groups_train; or take random grouping",
         )
-    return len(np.unique(source.train.groups))
+    return source.train.groups

@@ -13,36 +13,37 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import models
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding.central import WithHead
-from sfumato.embedding.experiment import Clients
+from sfumato.embedding.experiment import Clients, known_groups
 from sfumato.embedding.local import LocalTraining
 from sfumato.embedding.query import ClippedUpdates
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.runs import pins
 from sfumato.runs.public_records import refuse_trained_on
+from sfumato.training import users
 from sfumato.training.building import transform_for
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PrivateJob
 from sfumato.training.origins import trained_on
-from sfumato.training.prepare import check_epsilon, choose_device, circumstances, default_threads
+from sfumato.training.prepare import check_epsilon, circumstances, functions_of, settled_on
 from sfumato.training.settings import Performance, Settings
 
 KIND = "embedding"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingJob(PrivateJob):
-    """A private training of embeddings that is to be.
+class OfEmbeddings:
+    """What every job has of which a backbone is released.
 
     Args:
-        clients: how the users of a round become a sum of updates.
+        clients: how the users of a round become a sum of updates; without clients, of which only the dimension, the
+            method and the false accept rate count.
     """
 
     clients: Clients
-    gradient: ClippedUpdates  # type: ignore[assignment]
 
     @property
     def further(self) -> dict[str, Any]:
@@ -57,6 +58,13 @@ class EmbeddingJob(PrivateJob):
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone: a head over classes is not released."""
         return weights if self.clients.method == "fedemb" else inside_backbone(weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingJob(OfEmbeddings, PrivateJob):
+    """A private training of embeddings that is to be."""
+
+    gradient: ClippedUpdates  # type: ignore[assignment]
 
 
 def prepare(
@@ -105,14 +113,12 @@ def prepare(
             "give a fixed order by random draws",
         )
     refuse_trained_on(source, trained_on(source, settings))
-    device = choose_device(device or (recorded.device if recorded else None))
-    threads = threads or (recorded.threads if recorded else default_threads())
-    torch.set_num_threads(positive_integer("threads", threads))
+    device, threads = settled_on(device, threads or None, recorded)
     seeded = key is None and settings.seed is not None
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
     module = build(source, settings, clients, key, model)
-    functions = {"function": pins.model_digest(module, source.shape)}
+    functions = functions_of(module, source.shape)
     if seeded:
         key = _seeded(module, functions, source, plan, settings, clients)
     module.to(device)
@@ -202,12 +208,7 @@ def check_scored(source: Source) -> None:
 def _check_users(source: Source, unit: User) -> None:
     """Refuse records beyond the plan's cap, and a test part that shares users with the training part."""
     numbers, names = by_user(source.train)
-    most = int(np.bincount(numbers).max(initial=0))
-    if unit.at_most is not None and most > unit.at_most:
-        raise SfumatoError(
-            f"the plan keeps at most {unit.at_most} records of each user, and one in the source has {most}",
-            "keep as many as the plan says (sfumato.data.capped)",
-        )
+    users.check_cap(numbers, unit)
     if shared := shared_users(replace(source, held_out=None), owner_key()):
         raise SfumatoError(
             f"{shared} of the {len(names)} users to train on have records in the test part too, so recall would be "
@@ -221,15 +222,11 @@ def groups_by_user(source: Source) -> np.ndarray:
 
     Errors: `SfumatoError` where nobody knows, or where a user's records name two.
     """
-    users, names = by_user(source.train)
-    if source.train.groups is None:
-        raise SfumatoError(
-            "grouping is by groups, and the source does not say which group each user belongs to",
-            "give a table with the column group, or an archive with groups_train; or take random grouping",
-        )
-    _, first = np.unique(users, return_index=True)
-    own = source.train.groups[first]
-    if not np.array_equal(own[users], source.train.groups):
-        odd = names[users[np.flatnonzero(own[users] != source.train.groups)[0]]]
+    numbers, names = by_user(source.train)
+    groups = known_groups(source)
+    _, first = np.unique(numbers, return_index=True)
+    own = groups[first]
+    if not np.array_equal(own[numbers], groups):
+        odd = names[numbers[np.flatnonzero(own[numbers] != groups)[0]]]
         raise SfumatoError("the records of one user name two groups", f"give each user one group (user {odd!r})")
     return own

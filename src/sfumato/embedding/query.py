@@ -86,7 +86,8 @@ class ClippedUpdates:
         update = self.local.update(inputs, labels, generator)
         squares = sum(squared_norms(value[None]) for value in update.values())
         assert isinstance(squares, Tensor)
-        coarsest = max((value.dtype for value in self.zeros().values()), key=lambda dtype: torch.finfo(dtype).eps)
+        dtypes = (accumulation_dtype(value.dtype) for value in update.values())
+        coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
         factors = clip_factors(
             squares,
             torch.zeros_like(squares),

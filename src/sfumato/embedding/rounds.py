@@ -10,14 +10,14 @@ constant, however many of them happen to be empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError
 from sfumato.embedding.clients import Assign
 from sfumato.randomness import DiceKey
 
@@ -80,13 +80,3 @@ class Rounds:
             inputs = self.inputs(records)
             labels = torch.from_numpy(self.labels[records]).to(inputs.device)
             yield inputs, labels, self.key.generator("client", step, str(client))
-
-
-def server_gradient(noisy: Mapping[str, Tensor], *, clients: int) -> dict[str, Tensor]:
-    """What the server's optimizer descends along: the noisy sum over the declared number of clients.
-
-    Args:
-        noisy: the sum of clipped updates with its noise, by parameter name.
-        clients: m, as declared: the number of clients that have records is private.
-    """
-    return {name: value / positive_integer("clients", clients) for name, value in noisy.items()}

@@ -29,7 +29,7 @@ from sfumato.training.adaptive import AdaptiveStep
 from sfumato.training.progress import Progress
 from sfumato.training.run import Kind
 from sfumato.training.step import PrivateStep
-from sfumato.training.steps import PrivateSteps, PublicSteps
+from sfumato.training.steps import PrivateSteps, PublicSteps, spent
 
 BATCH = 256
 SAMPLED = 4096
@@ -74,9 +74,7 @@ class EmbeddingSteps:
 
     def figures(self, step: int) -> dict[str, Any]:
         """What so many rounds have spent, where the theorem says so of fewer than all; else None."""
-        plan = self._job.plan
-        known = plan.theorem.by_prefix or step == plan.steps
-        return {"epsilon": plan.epsilon(steps=step) if known else None}
+        return spent(self._job.plan, step)
 
     def _inputs(self, records: np.ndarray) -> Tensor:
         job = self._job

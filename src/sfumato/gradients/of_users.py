@@ -130,7 +130,8 @@ class UserGradient:
 
     def _in_pieces(self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None) -> ClippedSum:
         """The same of one user (1, R, ...), whose gradient is added up in float64 before it is clipped."""
-        gradients = {name: value.double() for name, value in self.zeros().items()}
+        zeros = self.zeros()
+        gradients = {name: value.double() for name, value in zeros.items()}
         size = self._at_once
         losses, finite = torch.zeros(1, device=inputs.device), torch.zeros(1, dtype=torch.float64, device=inputs.device)
         for start in range(0, targets.shape[1], size):
@@ -140,7 +141,7 @@ class UserGradient:
             for name, value in found.gradients.items():
                 gradients[name] += value
             losses, finite = losses + found.losses, finite + 0 * found.norms  # nan where a piece was left out
-        dtype = max((value.dtype for value in self.zeros().values()), key=lambda kind: torch.finfo(kind).eps)
+        dtype = max((value.dtype for value in zeros.values()), key=lambda kind: torch.finfo(kind).eps)
         squares = sum((clipping.squared_norms(value.unsqueeze(0)) for value in gradients.values()), finite)
         factors = clipping.clip_factors(
             squares,
@@ -150,7 +151,7 @@ class UserGradient:
             elements=sum(value.numel() for value in gradients.values()),
         )
         total = {
-            name: clipping.weighted_sum(value.unsqueeze(0), factors).to(self.zeros()[name].dtype)
+            name: clipping.weighted_sum(value.unsqueeze(0), factors).to(zeros[name].dtype)
             for name, value in gradients.items()
         }
         return ClippedSum(gradients=total, norms=squares.sqrt(), losses=losses)

@@ -12,6 +12,5 @@ from .neighbours import Neighbour as Neighbour
 from .neighbours import neighbours as neighbours
 from .pairs import ShownPair as ShownPair
 from .pairs import page_of_pairs as page_of_pairs
-from .populations import curve_of_populations as curve_of_populations
 from .recall import roc as roc
 from .sweep import swept as swept

@@ -18,13 +18,33 @@ from sfumato.runs.uses import Together
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Measured:
+    """What was measured on the test split.
+
+    Args:
+        figures: how well it does, by name; private unless the data are public.
+    """
+
+    figures: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the test split that a classifier names rightly."""
+        return self.figures["accuracy"]
+
+    @property
+    def top5(self) -> float | None:
+        """How often the right class is among the five likeliest; None with five classes or fewer."""
+        return self.figures["top5"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Measured):
     """A finished run.
 
     Args:
         directory: where its files are.
         statement: what it promised.
-        figures: how well it does on the test split, by name; private unless the data are public.
         seconds: time spent on training in this process.
         steps: how many steps were taken.
         kind: of the source: "digits", "folder", ...
@@ -37,7 +57,6 @@ class Run:
 
     directory: Path
     statement: Statement
-    figures: Mapping[str, Any] = field(repr=False)
     seconds: float
     steps: int = 0
     kind: str = ""
@@ -45,16 +64,6 @@ class Run:
     together: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
     beside: tuple[Together, ...] = ()
-
-    @property
-    def accuracy(self) -> float:
-        """The share of the test split that a classifier names rightly."""
-        return self.figures["accuracy"]
-
-    @property
-    def top5(self) -> float | None:
-        """How often the right class is among the five likeliest; None with five classes or fewer."""
-        return self.figures["top5"]
 
     def load(self, model: nn.Module | str | None = None) -> Loaded:
         """The trained model; give the module itself where the run trained an object of your own, or the name of the

@@ -136,7 +136,8 @@ class PrivateJob(Job):
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
-        most = {} if self.most_of_one_user is None else {"most_of_one_user": self.most_of_one_user}
+        count = self.most_of_one_user
+        most = {} if count is None else {"most_of_one_user": count}
         return super().record(run) | {
             **most,
             "candidate": self.candidate,

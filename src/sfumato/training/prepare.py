@@ -74,20 +74,14 @@ def prepare(
     users.check(source, plan)
     times = steps_by_time(source, plan, clock)
     refuse_trained_on(source, trained_on(source, settings))
-    device = choose_device(device or (recorded.device if recorded else None))
-    if threads is None:
-        threads = recorded.threads if recorded else default_threads()
-    torch.set_num_threads(positive_integer("threads", threads))
+    device, threads = settled_on(device, threads, recorded)
     if micro_batch is not None:
         positive_integer("micro_batch", micro_batch)
     seeded = key is None and settings.seed is not None
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
     module = build(model, source, settings, key)
-    functions = {
-        "function": pins.model_digest(module, source.shape),
-        "in training": pins.model_digest(module, source.shape, training=True),
-    }
+    functions = functions_of(module, source.shape)
     if seeded:
         key = _seeded(module, functions, source, plan, settings, candidate, clock)
     module.to(device)
@@ -203,6 +197,23 @@ def circumstances(
         search=search,
         published=source.published and source.public,
     )
+
+
+def functions_of(module: nn.Module, shape: tuple[int, ...]) -> dict[str, str]:
+    """Digests of what a module computes, in evaluation and in training: a run's sums depend on the second."""
+    return {
+        "function": pins.model_digest(module, shape),
+        "in training": pins.model_digest(module, shape, training=True),
+    }
+
+
+def settled_on(device: str | None, threads: int | None, recorded: Performance | None) -> tuple[str, int]:
+    """The device and torch's threads, which are set: as asked for, else as recorded, else by rule."""
+    device = choose_device(device or (recorded.device if recorded else None))
+    if threads is None:
+        threads = recorded.threads if recorded else default_threads()
+    torch.set_num_threads(positive_integer("threads", threads))
+    return device, threads
 
 
 def choose_device(name: str | None) -> str:

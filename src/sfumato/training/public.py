@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, open_source
@@ -27,6 +26,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins, public_records, uses
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.runs.run import Measured
 from sfumato.training import defaults, finish
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
@@ -36,7 +36,7 @@ from sfumato.training.kind import Kind
 from sfumato.training.loop import Measure, Outcome, take_steps
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import origins
-from sfumato.training.prepare import choose_device, default_threads, own_threads
+from sfumato.training.prepare import own_threads, settled_on
 from sfumato.training.progress import Progress, Silence, read_source
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.scorer import Scorer
@@ -48,24 +48,13 @@ CLASSIFIER = Kind(steps=PublicSteps, scorer=Scorer)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicRun:
+class PublicRun(Measured):
     """A finished public training: where its files are, and how well it does on the test split."""
 
     directory: Path
     statement: NoPromise
-    figures: Mapping[str, Any] = field(repr=False)
     seconds: float
     steps: int
-
-    @property
-    def accuracy(self) -> float:
-        """The share of the test split that a classifier names rightly."""
-        return self.figures["accuracy"]
-
-    @property
-    def top5(self) -> float | None:
-        """How often the right class is among the five likeliest; None with five classes or fewer."""
-        return self.figures["top5"]
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
@@ -137,9 +126,7 @@ def prepare(
             f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
             "give a smaller one",
         )
-    device = choose_device(device or (recorded.device if recorded else None))
-    threads = threads or (recorded.threads if recorded else default_threads())
-    torch.set_num_threads(positive_integer("threads", threads))
+    device, threads = settled_on(device, threads or None, recorded)
     settings = training.settings
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, PUBLIC)

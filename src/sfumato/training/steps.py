@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato.models.losses import LOSSES
+from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
 from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
@@ -36,8 +37,13 @@ class PrivateSteps:
 
     def figures(self, step: int) -> dict[str, Any]:
         """What so many steps have spent, where the theorem says so of fewer than all; else None."""
-        known = self._plan.theorem.by_prefix or step == self._plan.steps
-        return {"epsilon": self._plan.epsilon(steps=step) if known else None}
+        return spent(self._plan, step)
+
+
+def spent(plan: PrivacyPlan, step: int) -> dict[str, float | None]:
+    """Epsilon after so many steps, where the theorem says so of fewer than all; else None."""
+    known = plan.theorem.by_prefix or step == plan.steps
+    return {"epsilon": plan.epsilon(steps=step) if known else None}
 
 
 class PublicSteps:

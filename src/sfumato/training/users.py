@@ -12,6 +12,8 @@ from sfumato.privacy.plan import default_delta
 from sfumato.privacy.requested import Request
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from sfumato.data import Source
 
 TRAINED = ("examples", "users")
@@ -159,19 +161,24 @@ def refuse_shared(source: Source) -> None:
         )
 
 
-def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
+def check_cap(users: np.ndarray, unit: User) -> None:
+    """Refuse more records of one user than the plan counts; `users` (N,) has the number of each record's own."""
     import numpy as np
 
-    from sfumato.data import by_user
-
-    one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers by examples or users; clients are for embeddings")
-    users, _ = by_user(source.train)
     most = int(np.bincount(users).max(initial=0))
     if unit.at_most is not None and most > unit.at_most:
         raise SfumatoError(
             f"the plan keeps at most {unit.at_most} records of each user, and one in the source has {most}",
             "keep as many as the plan says (sfumato.data.capped)",
         )
+
+
+def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
+    from sfumato.data import by_user
+
+    one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers by examples or users; clients are for embeddings")
+    users, _ = by_user(source.train)
+    check_cap(users, unit)
     refuse_shared(source)
     if unit.drawn != "users":
         return
