@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -66,7 +67,16 @@ def test_a_dry_run_spends_nothing(people, workplace, capsys):
     assert main(shlex.split(f"embed {people} {QUICK} --dry-run --json")) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["clients"]["count"], found["plan"]["unit"]) == (2, "user")
+    assert 0 < found["seconds"] < 3600
     assert not (workplace / "runs").exists()
+
+
+def test_a_norm_that_follows_a_quantile_and_a_hopeless_plan_are_named(people, capsys):
+    assert main(shlex.split(f"embed {people} {QUICK} --quantile 0.4 --dry-run")) == 0
+    printed, said = capsys.readouterr()
+    assert re.search(r"C follows the quantile +0\.4\n", printed)
+    assert re.search(r"time +about \d+ s on cpu", printed)
+    assert "note: in 3 rounds of 2 clients the noise in 520 parameters is" in said
 
 
 def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
@@ -76,7 +86,7 @@ def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
     def stop(*given):
         raise StopError
 
-    for place in ("one", "other"):
+    for place in ("one", "other", "third"):
         with monkeypatch.context() as patch:
             patch.setattr(loop, "descend", stop)
             with pytest.raises(StopError):
@@ -84,7 +94,9 @@ def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
     assert main(["train", "one"]) == 1
     assert "resume it with sfumato embed one" in capsys.readouterr().err
     assert main(["embed", "one"]) == 0
-    assert main(["finish", "other", "--json"]) == 0
+    assert main(["finish", "other"]) == 0
+    assert "note: ended after 0 of 3 rounds; the promise is the plan's" in capsys.readouterr().err
+    assert main(["finish", "third", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 0
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sfumato import PrivacyPlan
-from sfumato.privacy import FixedOrder, FullBatch, Tree, remarks
+from sfumato.privacy import FixedOrder, FullBatch, Gaussian, Poisson, Tree, User, remarks
 from sfumato.training import defaults
 
 
@@ -67,3 +67,20 @@ def test_steps_that_are_no_whole_turns_are_named(steps, told):
     found = remarks.uneven(plan)
     assert found is None if told is None else re.match(told, found or "")
     assert remarks.uneven(replace(by_rule(3000), steps=steps)) is None
+
+
+def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():
+    """100 rounds of 8 vectors of norm 1, all alike, have a sum of 800; noise of 16 in 2,500 parameters one of 8,000."""
+    plan = PrivacyPlan(
+        mechanism=Gaussian(noise_multiplier=16.0),
+        population=1000,
+        participation=Poisson(64),
+        steps=100,
+        delta=1e-5,
+        unit=User(),
+    )
+    told = remarks.buried(plan, clients=8, parameters=2500)
+    assert told is not None
+    assert "in 100 rounds of 8 clients the noise in 2,500 parameters is 10 times as long" in told
+    assert remarks.buried(plan, clients=80, parameters=2450) is None
+    assert remarks.buried(replace(plan, steps=10_100), clients=8, parameters=2500) is None

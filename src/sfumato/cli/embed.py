@@ -10,7 +10,7 @@ import tyro
 from sfumato.cli import console
 from sfumato.cli.choices import Begins, Observed
 from sfumato.cli.options import Examples, shown
-from sfumato.cli.outcome import show_uses, uses_of
+from sfumato.cli.outcome import duration, show_uses, uses_of
 from sfumato.embedding.experiment import BudgetOfRounds, ClientChoices, EmbeddingExperiment, ServerChoices
 from sfumato.training.experiment import Pair
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a promise for each person (DP-FedEmb, Xu et al. 2022).
 
-    SOURCE is folder:PATH with --user-from, csv:PATH with a column user, or npz:PATH with users_train; or a recipe
-    (recipe:NAME, or a .toml file); or an unfinished run directory, which is resumed. Of the budget, --batch-size is the
-    number of users in a round and --steps the number of rounds. Every option that is left out follows a written rule,
-    and the choice is printed.
+    SOURCE is folder:PATH with --user-from, csv:PATH with a column user, or npz:PATH with users_train. A recipe
+    stands in for it (recipe:NAME, or a .toml file), or an unfinished run directory, which is resumed. Of the budget,
+    batch size is the number of users in a round, and steps the number of rounds. Every option that is left out follows
+    a written rule, and the choice is printed.
     """
 
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
@@ -136,6 +136,8 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
         console.as_json(told)
         return
     public = run.statement.circumstances.test_public if isinstance(run, Run) else True
+    if isinstance(run, Run) and run.steps < run.statement.plan.steps:
+        console.note(f"note: ended after {run.steps} of {run.statement.plan.steps} rounds; the promise is the plan's")
     console.result()
     console.result(
         f"recall {figures['recall']:.2%} of the pairs of one class at a false accept rate of {figures['far']:g} "
@@ -164,9 +166,10 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
 
 def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
+    from sfumato.embedding.estimate import seconds
     from sfumato.training.finish import plan_table
 
-    state = "resume" if run.exists else "begin"
+    state, expected = "resume" if run.exists else "begin", seconds(job)
     plan = {**plan_table(job.plan, {}), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
     clients, settings = job.clients.to_dict(), job.settings.to_dict()
     parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
@@ -180,6 +183,7 @@ def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool)
                 "clients": clients,
                 "performance": job.performance.to_dict(),
                 "parameters": parameters,
+                "seconds": round(expected, 3),
             }
         )
         return
@@ -187,6 +191,6 @@ def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool)
     rows = {**plan, "model": settings["model"], "server": f"{settings['optimizer']} {settings['learning_rate']:g}"}
     rows |= {"clients": clients.pop("count"), **clients}
     rows |= {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
-    rows["parameters"] = f"{parameters:,}"
+    rows |= {"parameters": f"{parameters:,}", "time": f"about {duration(expected)} on {job.performance.device}"}
     console.columns([(name, f"{v:.6g}" if isinstance(v, float) else str(v)) for name, v in rows.items()])
     console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")

@@ -228,6 +228,9 @@ def _extrapolate(asked: Asked, users: int, populations: tuple[int, ...]) -> int:
     console.note(
         f"(noise {plan.noise_multiplier:g} over {plan.expected_batch_size}, {plan.steps} steps), delta {delta:g}"
     )
+    console.note(
+        f"the simulated run itself promises {users:,} users epsilon {plan.epsilon():.3g} at delta {plan.delta:g}"
+    )
     return 0
 
 

@@ -125,7 +125,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
             ),
             ("parameters", f"{expected.parameters:,}"),
             ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),
-            ("time", f"about {_duration(expected.seconds)} on {job.performance.device}"),
+            ("time", f"about {duration(expected.seconds)} on {job.performance.device}"),
             (
                 "memory",
                 f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
@@ -136,10 +136,10 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A length of time as people say it.
 
-    >>> _duration(95), _duration(7000), _duration(40_000), _duration(400_000)
+    >>> duration(95), duration(7000), duration(40_000), duration(400_000)
     ('95 s', '117 min', '11 h', '4.6 days')
     """
     if seconds < 180:

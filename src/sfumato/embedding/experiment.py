@@ -41,8 +41,8 @@ class ClientChoices:
     """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
 
     method: str | None = left_out("fedemb|fedavg|dpsgd|central", "fedemb")
-    """fedemb: a head of its own in each client (Xu et al. 2022). fedavg: one head, summed and noised too. dpsgd: each
-    user's mean gradient in place of clients. central: without any of it, on public data alone."""
+    """A head of its own in each client (fedemb, Xu et al. 2022), one that is summed and noised too (fedavg), the mean
+    gradient of each user in place of clients (dpsgd), or no privacy at all, on public data alone (central)."""
     clients: int | None = left_out(by_default="an eighth of the users in a round")
     """m, virtual clients in each round."""
     grouping: str | None = left_out("random|group|fixed", "random")

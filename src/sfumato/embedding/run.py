@@ -16,7 +16,7 @@ from sfumato.embedding.dpsgd_job import DpsgdJob
 from sfumato.embedding.experiment import Clients, EmbeddingExperiment
 from sfumato.embedding.job import KIND, EmbeddingJob, prepare
 from sfumato.embedding.steps import CENTRAL, DPSGD, EMBEDDING
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import PrivacyPlan, remarks
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -120,6 +120,10 @@ def job_of(
             f"note: {plan.users} users are declared, and the data hold {held}; the promise holds as stated, but rounds "
             "have fewer or more users than planned, and are divided by the same number all the same"
         )
+    vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else clients.count
+    parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
+    if (weak := remarks.buried(plan, clients=vectors, parameters=parameters)) is not None:
+        reasons.append(f"note: {weak}")
     return job, reasons
 
 

@@ -51,8 +51,29 @@ def signal_per_class(plan: PrivacyPlan, classes: int) -> float:
     to tell classes apart by depends on the features; this compares plans. F is sqrt(T) where steps are independent. A
     user who is drawn as a whole counts as one vector, as if it spoke of one class.
     """
-    in_the_sum = math.sqrt(plan.steps) if plan.mechanism.independent else plan.noise_in_weights().final
-    return plan.expected_batch_size * plan.steps / (plan.noise_multiplier * classes * in_the_sum)
+    return plan.expected_batch_size * plan.steps / (classes * _noise_in_the_sum(plan))
+
+
+def _noise_in_the_sum(plan: PrivacyPlan) -> float:
+    """Standard deviation of each coordinate's noise in the sum of all steps, over C."""
+    independent = plan.mechanism.independent
+    return plan.noise_multiplier * (math.sqrt(plan.steps) if independent else plan.noise_in_weights().final)
+
+
+def buried(plan: PrivacyPlan, *, clients: int, parameters: int) -> str | None:
+    """What to say of rounds whose noise is longer than all updates of all clients can be together; None for others.
+
+    m clients in T rounds add up to m T C at the very most, all of one direction; noise in d parameters has norm
+    F sqrt(d), where F is its deviation in each.
+    """
+    noise = _noise_in_the_sum(plan) * math.sqrt(parameters) / (clients * plan.steps)
+    if noise < 1:
+        return None
+    return (
+        f"in {plan.steps} rounds of {clients} clients the noise in {parameters:,} parameters is {noise:.2g} times as "
+        "long as all updates can be together, so next to nothing can be learnt; what helps: more users, more clients "
+        "in a round, a larger epsilon, or pretrained weights of which less is trained"
+    )
 
 
 def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:

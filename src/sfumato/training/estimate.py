@@ -37,9 +37,9 @@ def estimate(job: PrivateJob) -> Estimate:
     if each is not None:
         made_up.append(torch.full(lead, 1 / each, device=job.device))
     job.gradient(*(values[:1] for values in made_up))
-    one = _seconds(job, lambda: job.gradient(*made_up)) / count
+    one = seconds_of(job, lambda: job.gradient(*made_up)) / count
     noise = Noise(job.plan.mechanism, max_norm=1.0, key=DiceKey.fresh())
-    drawing = _seconds(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
+    drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return Estimate(
         seconds=job.plan.steps * (one * rows + drawing) + _trunk_seconds(job),
         activation_bytes=job.gradient.bytes_per_example(job.input_shape) * count,
@@ -73,11 +73,11 @@ def _trunk_seconds(job: PrivateJob) -> float:
     if trunk is None:
         return 0.0
     images = torch.randn(64, source.channels, source.size, source.size, device=job.device)
-    each = _seconds(job, lambda: features_alone(trunk, images)) / len(images)
+    each = seconds_of(job, lambda: features_alone(trunk, images)) / len(images)
     return each * (len(source.train) + len(source.test))
 
 
-def _seconds(job: PrivateJob, action: Callable[[], object]) -> float:
+def seconds_of(job: PrivateJob, action: Callable[[], object]) -> float:
     """The faster of two tries."""
     tries = []
     for _ in range(2):

@@ -14,7 +14,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.data import AsStored, Source, Transform
-from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Statement, User
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Quantile, Statement, User
 from sfumato.privacy.loss import COARSE_GRID
 from sfumato.privacy.other_units import group_privacy, person_epsilon
 from sfumato.report import EmbeddingEvaluation, Evaluation, Facts, page
@@ -227,9 +227,20 @@ def plan_table(plan: PrivacyPlan, clock: Mapping[str, str]) -> dict[str, Any]:
         "mechanism": plan.mechanism.name,
         "noise multiplier": plan.noise_multiplier,
         **({} if plan.mechanism.independent else {"copies kept by the noise": plan.mechanism.buffers(plan.steps)}),
-        "clipping norm C": plan.max_norm,
+        **_clipping(plan),
         "delta": plan.delta,
         "fingerprint": plan.fingerprint,
+    }
+
+
+def _clipping(plan: PrivacyPlan) -> dict[str, Any]:
+    clipping = plan.clipping
+    if not isinstance(clipping, Quantile):
+        return {"clipping norm C": plan.max_norm}
+    return {
+        "clipping norm C, at first": plan.max_norm,
+        "C follows the quantile": clipping.quantile,
+        "noise in the count below C": clipping.count_noise,
     }
 
 
