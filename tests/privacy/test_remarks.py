@@ -74,10 +74,10 @@ def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():
     plan = PrivacyPlan(
         mechanism=Gaussian(noise_multiplier=16.0),
         population=1000,
-        participation=Poisson(64),
+        participation=Poisson(batch_size=64),
         steps=100,
         delta=1e-5,
-        unit=User(),
+        unit=User(drawn="clients"),
     )
     told = remarks.buried(plan, clients=8, parameters=2500)
     assert told is not None

@@ -1,0 +1,34 @@
+"""What a training of embeddings will take, measured on made-up records before anything is spent."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from sfumato.data import by_user
+from sfumato.embedding.dpsgd_job import DpsgdJob
+from sfumato.embedding.job import EmbeddingJob
+from sfumato.privacy import User
+from sfumato.randomness import DiceKey, Noise
+from sfumato.training import estimate as of_steps
+from sfumato.training.estimate import seconds_of
+
+SEEN_TWICE = 2
+"""Images of a class in a made-up client."""
+
+
+def seconds(job: EmbeddingJob | DpsgdJob) -> float:
+    """Expected seconds of all rounds: one client of average size and one draw of noise, by the clock."""
+    if isinstance(job, DpsgdJob):
+        return of_steps.estimate(job).seconds
+    plan, count = job.plan, job.clients.count
+    unit = plan.unit
+    grouped = isinstance(unit, User) and unit.grouped
+    groups = plan.population if grouped else len(by_user(job.source.train)[1])
+    records = max(SEEN_TWICE, round(len(job.source.train) * plan.expected_batch_size / groups / count))
+    inputs = torch.randn(records, *job.input_shape, device=job.device)
+    labels = torch.arange(records, device=job.device) // SEEN_TWICE % len(job.source.classes)
+    client = seconds_of(job, lambda: job.gradient(inputs, labels, np.random.default_rng(0)))
+    noise = Noise(plan.mechanism, max_norm=1.0, key=DiceKey.fresh())
+    drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
+    return plan.steps * (count * client + drawing)
