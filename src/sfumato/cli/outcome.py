@@ -111,6 +111,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
                 "settings": job.settings.to_dict(),
                 "performance": job.performance.to_dict(),
                 "estimate": asdict(expected),
+                "kept": list(job.circumstances.kept),
             }
         )
         return
@@ -131,9 +132,19 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
                 f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
                 f"{expected.data_bytes / megabytes:.0f} MiB for the data",
             ),
+            ("weights kept", _kept(job)),
         ]
     )
     console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")
+
+
+def _kept(job: PrivateJob) -> str:
+    """How many weights of single steps are kept beside the model, and what they take."""
+    kept = job.circumstances.kept
+    if not kept:
+        return "none"
+    each = sum(one.numel() * one.element_size() for one in job.module.parameters() if one.requires_grad)
+    return f"{len(kept)}, after steps {kept[0]} to {kept[-1]}: {len(kept) * each / (1 << 20):.2g} MiB on disk"
 
 
 def duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli.choices import Observed, stem_of
-from sfumato.cli.options import Whole
+from sfumato.cli.options import Whole, WholeByRule
 from sfumato.cli.outcome import show, show_dry_run
 from sfumato.cli.private import PrivateChoices
 
@@ -33,6 +33,9 @@ class Train(Observed, PrivateChoices):
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
     """Where the images are, a recipe, or a run to resume."""
 
+    keep: WholeByRule = None
+    """How many weights of single steps are kept beside the model, half of them of the very last steps, for sfumato
+    aggregate and for intervals. By rule 20, or as many as take 64 MiB, or none where that is below 4."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
     dry_run: bool = False
@@ -121,6 +124,10 @@ class Train(Observed, PrivateChoices):
                 f"write {'features' if Cache(self.what).exists else 'folder'}:{self.what}",
             )
         return self.with_recipe(self.what)
+
+    def trial(self) -> Trial:
+        """One training as it is asked for here."""
+        return replace(super().trial(), keep=self.keep)
 
     @property
     def budget(self) -> float | tuple[float, ...] | None:

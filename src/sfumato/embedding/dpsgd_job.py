@@ -63,7 +63,7 @@ def prepare(
         first = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
     module = build(source, settings, clients, first, model)
     job = prepare_classifier(
-        module, source, plan, replace(settings, model="module", pretrained=None), key=key, **performance
+        module, source, plan, replace(settings, model="module", pretrained=None), key=key, keep=0, **performance
     )
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known["settings"] = settings

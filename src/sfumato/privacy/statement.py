@@ -87,6 +87,7 @@ class Circumstances:
         search: the search that the run's settings came from, where it is not covered: in no private selection, and not
             on public data.
         published: the training data are a published collection, which nobody had to declare public.
+        kept: after which steps the weights are released too, beside the model.
     """
 
     read: tuple[str, ...] = ()
@@ -100,6 +101,7 @@ class Circumstances:
     steps_taken: int | None = None
     search: Search | None = None
     published: bool = False
+    kept: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -110,15 +112,15 @@ class Circumstances:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        data = asdict(self) | {"read": list(self.read), "origins": list(self.origins)}
-        return {name: value for name, value in data.items() if value or name != "published"}
+        data = asdict(self) | {"read": list(self.read), "origins": list(self.origins), "kept": list(self.kept)}
+        return {name: value for name, value in data.items() if value or name not in ("published", "kept")}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
         """The circumstances that `to_dict` wrote."""
         try:
             search = None if data["search"] is None else Search(**data["search"])
-            lists = {name: tuple(data[name]) for name in ("read", "origins")}
+            lists = {name: tuple(data[name]) for name in ("read", "origins")} | {"kept": tuple(data.get("kept", ()))}
             fields: dict[str, Any] = {**data, **lists, "search": search}
             return cls(**fields)
         except (TypeError, KeyError):
@@ -215,6 +217,11 @@ class Statement:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "
                 "and the training of all of them, as long as nobody learns anything of the others."
+            )
+        if (kept := self.circumstances.kept) != ():
+            lines.append(
+                f"The promise speaks of the weights after all steps together, so whatever is made of the weights after "
+                f"{len(kept)} of them, which were kept beside the model, costs nothing more."
             )
         if self.circumstances.published:
             lines.append("The training data are a published collection: there was no secret here to keep.")

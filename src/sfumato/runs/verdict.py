@@ -11,6 +11,7 @@ from pathlib import Path
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.runs import directory as names
+from sfumato.runs import kept
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
 
@@ -98,6 +99,17 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
     with _noted(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require(file_hash(run / name) == last[key], f"{name} is not the file that the ledger ends with")
+    with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
+        recorded = kept.recorded(last)
+        _require(
+            list(recorded) == list(facts.kept),
+            f"the statement speaks of weights after steps {list(facts.kept)}, and the ledger of {list(recorded)}",
+        )
+        for step, path in kept.files(run).items():
+            _require(
+                recorded.get(step) == file_hash(path),
+                f"{path.name} is not the file that the ledger ends with",
+            )
     with _noted(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
         _require(inside == written, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")

@@ -198,6 +198,7 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
         candidate=number if selected else None,
         behind=shared.behind,
         clock=shared.changed(change).clock,
+        keep=0,
     )
 
 

@@ -36,6 +36,7 @@ class Trial:
         experiment: what was chosen; the rest follows by rule.
         source: by its spelling, or with declarations.
         device, threads, micro_batch: performance; they don't change the promise.
+        keep: how many weights are kept beside the model; None for a rule's number.
         notes: what else is said when its run begins.
     """
 
@@ -44,6 +45,7 @@ class Trial:
     device: str | None = None
     threads: int | None = None
     micro_batch: int | None = None
+    keep: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -68,6 +70,7 @@ class Trial:
             device=self.device,
             threads=self.threads,
             micro_batch=self.micro_batch,
+            keep=self.keep,
             recorded=recorded_performance(run),
             key=recorded_key(run),
             request={"source": self.spec.record()},

@@ -19,6 +19,7 @@ from sfumato.privacy.loss import COARSE_GRID
 from sfumato.privacy.other_units import group_privacy, person_epsilon
 from sfumato.report import EmbeddingEvaluation, Evaluation, Facts, page
 from sfumato.runs import directory as names
+from sfumato.runs import kept
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import evaluate
@@ -55,7 +56,9 @@ def conclude(
             "give the command of the search again",
         )
     early = outcome.step < job.plan.steps
-    facts = replace(job.circumstances, steps_taken=outcome.step if early else None)
+    kept.drop_after(run, outcome.step)
+    reached = tuple(step for step in job.circumstances.kept if step <= outcome.step)
+    facts = replace(job.circumstances, steps_taken=outcome.step if early else None, kept=reached)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     result = (scorer or Scorer(job)).evaluation(outcome.weights, outcome.outputs)
     run.write_json(names.EVALUATION, result, private=True)
@@ -76,6 +79,7 @@ def _close(ledger: Ledger, run: RunDirectory, steps: int) -> None:
         "steps_taken": steps,
         "model": file_hash(run / names.MODEL),
         "statement": file_hash(run / names.STATEMENT),
+        **({"kept": hashes} if (hashes := kept.hashes(run, steps)) else {}),
     }
     ends = [entry for entry in ledger.entries if entry.kind == "end"]
     if not ends:

@@ -8,7 +8,7 @@ is taken again after a kill releases the same thing again, and is paid once.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from sfumato.averaging import EMA
 from sfumato.privacy import Ledger
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
+from sfumato.runs import kept as kept_weights
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import optimizer_for, set_rate
@@ -94,10 +95,12 @@ def take_steps(
     ledger: Ledger | None = None,
     scorer: Measure | None = None,
     observers: Sequence[Observer] = (),
+    kept: Collection[int] = (),
 ) -> Outcome:
     """Take all steps that are still to be taken, beginning at the checkpoint.
 
     Args:
+        kept: after which steps the trained parameters are written down for good.
         ledger: of a private run: one line for each release. Training without privacy has none.
         scorer: measures the weights to release on the test split; None where nobody may see that.
         observers: are told of released values only.
@@ -123,6 +126,10 @@ def take_steps(
             descend(optimizer, trained, gradient)
             if averaging is not None:
                 average = averaging.update(average, trained, step)
+            if step + 1 in kept:
+                if ledger is not None:
+                    _synced(ledger, step + 1)
+                kept_weights.save(run, step + 1, {name: value.detach() for name, value in trained.items()})
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_of(module, average))
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}

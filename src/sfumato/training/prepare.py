@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import joblib
@@ -14,6 +15,7 @@ from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.averaging import kept_steps, number_by_rule
 from sfumato.data import Clock, Source
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES
@@ -54,6 +56,7 @@ def prepare(
     candidate: int | None = None,
     behind: Collection[str] = (),
     clock: Clock | None = None,
+    keep: int | None = None,
 ) -> PrivateJob:
     """Everything up to the first step.
 
@@ -68,6 +71,7 @@ def prepare(
         candidate: the run's number among the candidates of a private selection; None for all other runs.
         behind: what stands behind the initial weights of any candidate: the choice among them depends on all.
         clock: which step each record's own time stamp belongs to, where the plan goes by time.
+        keep: how many weights are kept beside the model; None for a rule's number, and a candidate keeps none.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
@@ -117,7 +121,10 @@ def prepare(
         settings=settings,
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
         transform=transform_for(module, source, settings),
-        circumstances=circumstances(source, plan, settings, key, search=search, behind=behind),
+        circumstances=replace(
+            circumstances(source, plan, settings, key, search=search, behind=behind),
+            kept=kept_steps(plan.steps, _kept(keep, module) if candidate is None else 0),
+        ),
         key=key,
         input_shape=shape,
         trunk=trunk,
@@ -129,6 +136,13 @@ def prepare(
     )
     check(job)
     return job
+
+
+def _kept(asked: int | None, module: nn.Module) -> int:
+    """How many weights are kept: as asked for, else by rule, from the size of what is trained."""
+    if asked is not None:
+        return asked and positive_integer("keep", asked, remedy="give a number of weights such as 20, or 0 for none")
+    return number_by_rule(sum(one.numel() * one.element_size() for one in module.parameters() if one.requires_grad))
 
 
 def check(job: PrivateJob) -> None:

@@ -70,6 +70,7 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
         )
     _trusted(settings, path, trust_code=trust_code)
     source = users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan)
+    facts = Circumstances.from_dict(record["circumstances"])
     job = prepare(
         None,
         source,
@@ -78,7 +79,8 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
         recorded=recorded_performance(run),
         key=recorded_key(run),
         request=request,
-        search=Circumstances.from_dict(record["circumstances"]).search,
+        search=facts.search,
+        keep=len(facts.kept),
         clock=Clock(**record["clock"]) if record.get("clock") else None,
     )
     return job, run

@@ -49,6 +49,7 @@ def train(
     device: str | None = None,
     threads: int | None = None,
     micro_batch: int | None = None,
+    keep: int | None = None,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
     **choices: Any,
@@ -67,6 +68,8 @@ def train(
             covers, such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.
         averaging: the weights' moving average, or None for the last weights.
         device, threads, micro_batch: performance; they don't change the promise.
+        keep: how many weights are kept beside the model, for `sfumato.aggregate` and intervals; None for a rule's
+            number, 0 for none.
         progress: where to report to.
         observers: further ones who look on.
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`.
@@ -101,6 +104,7 @@ def train(
         device=device,
         threads=threads,
         micro_batch=micro_batch,
+        keep=keep,
         recorded=recorded_performance(run),
         key=recorded_key(run),
         request=request,
@@ -188,7 +192,9 @@ def go_on(
     steps = kind.steps(job, key, progress)
     scorer = kind.scorer(job, progress) if job.scored else None
     looking_on = (Rows(run), Shown(progress, "training"), *observers)
-    outcome = take_steps(job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on)
+    outcome = take_steps(
+        job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on, kept=job.circumstances.kept
+    )
     return outcome, scorer
 
 

@@ -1,0 +1,71 @@
+"""Weights that a run keeps beside its model: one file for each of some steps, bound by the ledger's last line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato._files import write
+from sfumato.models import METADATA
+from sfumato.runs.checkpoint import read_safetensors, to_bytes
+from sfumato.runs.directory import RunDirectory, file_hash
+
+KEPT = "kept"
+_NAME = re.compile(r"step-(\d{8})\.safetensors")
+
+
+def place(run: RunDirectory, step: int) -> Path:
+    """Where the weights after so many steps lie."""
+    return run / KEPT / f"step-{step:08}.safetensors"
+
+
+def save(run: RunDirectory, step: int, weights: Mapping[str, Tensor]) -> None:
+    """Write the trained parameters after so many steps, whole or not at all; without noise state or optimizer."""
+    path = place(run, step)
+    path.parent.mkdir(exist_ok=True)
+    write(path, to_bytes(dict(weights), {METADATA: json.dumps({"step": step})}), private=True)
+
+
+def hashes(run: RunDirectory, steps: int) -> dict[str, str]:
+    """SHA-256 of each file of weights after at most so many steps, by the step, for the ledger's last line."""
+    return {str(step): file_hash(path) for step, path in files(run).items() if step <= steps}
+
+
+def files(run: RunDirectory) -> dict[int, Path]:
+    """The files that lie here, by their steps, ascending."""
+    found = sorted((run / KEPT).glob("step-*.safetensors"))
+    return {int(name[1]): path for path in found if (name := _NAME.fullmatch(path.name))}
+
+
+def drop_after(run: RunDirectory, steps: int) -> None:
+    """Delete the weights of later steps than a run ends with: its last checkpoint lay before them."""
+    for step, path in files(run).items():
+        if step > steps:
+            path.unlink()
+
+
+def load(run: RunDirectory, step: int, recorded: str) -> dict[str, Tensor]:
+    """The weights after so many steps, which must be those that the ledger ended with.
+
+    Args:
+        recorded: the hash in the ledger's last line.
+
+    Errors: `SfumatoError` where the file is missing or another one.
+    """
+    path = place(run, step)
+    if not path.is_file():
+        raise SfumatoError(f"{path} is missing", "restore it from a copy, or average fewer")
+    if file_hash(path) != recorded:
+        raise SfumatoError(f"{path} is not the file that the ledger ends with", "restore it from a copy")
+    return read_safetensors(path)[0]
+
+
+def recorded(end: Mapping[str, Any]) -> dict[int, str]:
+    """The hashes in a ledger's last line, by step, ascending; none where the run kept no weights."""
+    return {int(step): code for step, code in sorted(end.get("kept", {}).items(), key=lambda item: int(item[0]))}

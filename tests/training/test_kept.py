@@ -1,0 +1,172 @@
+"""Weights that a run keeps beside its model: which, bound to what, after a kill too, and none of a candidate's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sfumato import PrivacyPlan, load, open_source, train, verify
+from sfumato.privacy import Gaussian, Ledger, Poisson
+from sfumato.privacy import ledger as ledgers
+from sfumato.runs import directory as names
+from sfumato.runs import kept
+from sfumato.runs.checkpoint import read_safetensors
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import loop
+from sfumato.training.prepare import prepare
+from sfumato.training.run import finish_early, recorded_key, recorded_performance
+from sfumato.training.settings import Settings
+
+SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return open_source("digits", owner_key=bytes(32), public=True)
+
+
+@pytest.fixture
+def plan(source) -> PrivacyPlan:
+    return PrivacyPlan(
+        mechanism=Gaussian(noise_multiplier=4.0),
+        population=source.examples,
+        participation=Poisson(batch_size=32),
+        steps=12,
+        delta=1e-5,
+    )
+
+
+def trained(source, plan, place, **others):
+    return train(None, source, plan, directory=place, settings=SETTINGS, threads=1, device="cpu", **others)
+
+
+def bytes_of(place) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((place / "kept").iterdir())}
+
+
+def test_they_are_the_weights_after_their_steps_and_the_record_names_them(source, plan, tmp_path):
+    run = trained(source, plan, tmp_path / "run", keep=6)
+    directory = RunDirectory(tmp_path / "run")
+    end = ledgers.read(directory / names.LEDGER)[-1].body
+    steps = tuple(kept.recorded(end))
+    assert steps == run.statement.circumstances.kept == (6, 7, 8, 10, 11, 12)
+    last = kept.load(directory, 12, kept.recorded(end)[12])
+    model, _ = read_safetensors(directory / names.MODEL)
+    assert last.keys() == model.keys()
+    assert all(torch.equal(last[name], model[name]) for name in last), "without an average these are the model's"
+    shorter = trained(source, replace(plan, steps=10), tmp_path / "shorter", keep=0)
+    assert not (tmp_path / "shorter" / "kept").exists()
+    assert shorter.statement.circumstances.kept == ()
+    assert verify(tmp_path / "run").holds
+    assert "after 6 of them" in " ".join(run.statement.plain)
+    assert load(tmp_path / "run").classes == source.classes
+
+
+def test_by_rule_small_models_keep_twenty(source, plan, tmp_path):
+    run = trained(source, replace(plan, steps=30), tmp_path / "run")
+    assert len(run.statement.circumstances.kept) == 20
+
+
+def test_after_a_kill_they_are_the_same_bytes(source, plan, tmp_path, monkeypatch):
+    trained(source, plan, tmp_path / "whole", keep=8)
+
+    class StopError(Exception):
+        pass
+
+    taken = []
+    descend = loop.descend
+
+    def stopping(*given):
+        taken.append(1)
+        if len(taken) == 9:
+            raise StopError
+        descend(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stopping)
+        with pytest.raises(StopError):
+            trained(source, plan, tmp_path / "killed", keep=8)
+    assert (tmp_path / "killed" / "kept" / "step-00000008.safetensors").exists()
+    trained(source, plan, tmp_path / "killed", keep=8)
+    assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
+    assert verify(tmp_path / "killed").holds
+
+
+def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_path, monkeypatch):
+    """Its last checkpoint is the one before the first step; what was kept after it belongs to no recorded end."""
+
+    class StopError(Exception):
+        pass
+
+    def failing(*given):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "weights_of", failing)
+        with pytest.raises(StopError):
+            trained(source, plan, tmp_path / "run", keep=12)
+    run = RunDirectory(tmp_path / "run")
+    assert kept.files(run)
+    job = prepare(
+        None,
+        source,
+        plan,
+        SETTINGS,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        keep=12,
+    )
+    ended = finish_early(job, run)
+    assert all(step <= ended.steps for step in kept.files(run))
+    assert ended.statement.circumstances.kept == tuple(kept.files(run))
+    assert verify(tmp_path / "run").holds
+
+
+def test_another_keep_is_another_run(source, plan, tmp_path, monkeypatch):
+    def failing(*given):
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", failing)
+        with pytest.raises(RuntimeError):
+            trained(source, plan, tmp_path / "run", keep=4)
+    with pytest.raises(Exception, match="differs in its circumstances"):
+        trained(source, plan, tmp_path / "run", keep=6)
+
+
+@pytest.mark.parametrize("damage", ["other bytes", "another step", "no longer told"])
+def test_verify_looks_at_them(source, plan, tmp_path, damage):
+    trained(source, plan, tmp_path / "run", keep=4)
+    run = RunDirectory(tmp_path / "run")
+    if damage == "other bytes":
+        path = kept.place(run, 12)
+        path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    elif damage == "another step":
+        kept.place(run, 12).rename(kept.place(run, 3))
+    else:
+        written = json.loads((run / names.STATEMENT).read_text())
+        del written["circumstances"]["kept"]
+        (run / names.STATEMENT).write_text(json.dumps(written))
+    assert not verify(run.path).holds
+
+
+def test_the_ledger_is_safe_on_disk_before_weights_are_kept(source, plan, tmp_path, monkeypatch):
+    """Whatever lies there was paid for."""
+    saved, synced = [], []
+    sync, save = Ledger.sync, kept.save
+    monkeypatch.setattr(Ledger, "sync", lambda self: (synced.append(len(self.entries) - 1), sync(self))[1])
+    monkeypatch.setattr(
+        kept, "save", lambda run, step, weights: (saved.append((step, synced[-1])), save(run, step, weights))[1]
+    )
+    trained(source, plan, tmp_path / "run", keep=4)
+    assert [step for step, _ in saved] == [6, 8, 11, 12]
+    assert all(paid >= step for step, paid in saved)
+
+
+@pytest.mark.parametrize("keep", [-1, 2.5, True])
+def test_what_is_no_number_is_refused(source, plan, tmp_path, keep):
+    with pytest.raises(Exception, match="keep must be"):
+        trained(source, plan, tmp_path / "run", keep=keep)
