@@ -112,10 +112,10 @@ def test_another_key_gives_other_bytes(spots, options, poisson, tmp_path):
 def test_a_finished_run_is_not_trained_again(spots, options, poisson, tmp_path):
     kind = KINDS["small pieces"]
     begin(tmp_path / "run", spots, poisson, options, kind)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").rglob("*.*")}
     with pytest.raises(SfumatoError, match="is finished; give another directory"):
         begin(tmp_path / "run", spots, poisson, options, kind)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").rglob("*.*")} == before
 
 
 def same(one, two):

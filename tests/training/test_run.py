@@ -35,6 +35,7 @@ def test_the_run_directory_holds_what_the_documentation_says(one_run):
     assert names == {
         "done",
         "evaluation.json",
+        "kept",
         "ledger.jsonl",
         "metrics.jsonl",
         "model.safetensors",

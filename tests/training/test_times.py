@@ -176,7 +176,7 @@ def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, d
     found = train(None, stream, in_order(), start=date(2026, 1, 1), period=timedelta(1), directory=tmp_path, **options)
     line = next(line for line in told if "lie in no step of the plan" in line)
     assert line.startswith(f"note: {outside} of the 200 training records lie")
-    assert not any(b"lie in no step" in path.read_bytes() for path in found.directory.iterdir())
+    assert not any(b"lie in no step" in path.read_bytes() for path in found.directory.rglob("*.*"))
     assert json.loads((tmp_path / "settings.json").read_text())["clock"] == asdict(CLOCK)
     page = (tmp_path / "report.html").read_text()
     assert ">2026-01-01<" in page
@@ -302,7 +302,7 @@ def test_a_stream_in_a_table_gives_a_model_and_a_statement(tmp_path):
     assert found.accuracy > 0.9
     assert "which its own time stamp decides" in found.statement.sentence
     assert verify(found.directory).holds
-    written = [path.read_bytes() for path in found.directory.iterdir()]
+    written = [path.read_bytes() for path in found.directory.rglob("*.*")]
     assert not any(
         b"2026-01-0" in text.replace(b'"start": "2026-01-01"', b"").replace(b">2026-01-01<", b"") for text in written
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.options import Directory, Own
+from sfumato.cli.options import Directory, Number, Own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,16 @@ class Predict:
     """How many labels for each image."""
     model: Own = None
     """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
+    interval: Number = None
+    """With this confidence, such as 0.95: how far the noise of training alone may have moved the first label's logit,
+    from the weights that the run kept."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> int:
         """Label and print."""
+        import torch
+
         from sfumato._checks import SfumatoError, positive_integer
         from sfumato.runs import load
 
@@ -47,13 +52,26 @@ class Predict:
             }
             for path, chosen, share in zip(paths, places.tolist(), scores.tolist(), strict=True)
         ]
+        told: dict[str, Any] = {"predictions": rows}
+        if self.interval is not None:
+            from sfumato.runs.intervals import MEANING, intervals
+
+            found = intervals(self.run_directory, paths, confidence=self.interval, model=self.model)
+            first = places[:, :1]
+            ends = torch.cat([found.low.gather(1, first), found.high.gather(1, first)], dim=1)
+            for row, (low, high) in zip(rows, ends.tolist(), strict=True):
+                row |= {"logit_low": low, "logit_high": high}
+            told |= {"confidence": found.confidence, "steps": list(found.steps), "notes": [*found.notes, MEANING]}
         if self.json:
-            console.as_json({"predictions": rows})
+            console.as_json(told)
             return 0
         width = max(len(path) for path in paths)
         for row in rows:
             listing = ", ".join(f"{name} {value:.1%}" for name, value in row["scores"].items())
-            console.result(f"{row['image']:<{width}}  {listing}")
+            drawn = f"  logit {row['logit_low']:.2f} to {row['logit_high']:.2f}" if "logit_low" in row else ""
+            console.result(f"{row['image']:<{width}}  {listing}{drawn}")
+        for note in told.get("notes", ()):
+            console.note(f"note: {note}")
         return 0
 
 

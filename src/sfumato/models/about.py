@@ -16,6 +16,8 @@ LONGEST_SPELLING = 1000
 LARGEST_SIDE = 16_384
 MOST_CHANNELS = 1024
 MOST_NUMBERS = 1 << 16
+MOST_WEIGHTS = 1 << 12
+"""Members of an ensemble, or weights that a mean is of."""
 REQUIRED = ("model", "classes", "channels", "size", "transform", "statement", "test_fraction")
 
 
@@ -73,6 +75,11 @@ def _spelling(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST_SPELLING
 
 
+def _aggregate(value: Any) -> bool:
+    steps = value.get("steps") if isinstance(value, dict) else None
+    return isinstance(steps, list) and 1 <= len(steps) <= MOST_WEIGHTS and isinstance(value.get("method"), str)
+
+
 _RIGHT = {
     "model": _spelling,
     "classes": _texts,
@@ -86,4 +93,5 @@ _RIGHT = {
     "loss": lambda value: isinstance(value, str),
     "user_from": _spelling,
     "embedding": _whole(MOST_NUMBERS),
+    "aggregate": _aggregate,
 }

@@ -59,6 +59,14 @@ class OnBackbone(Head):
         return alone
 
 
+def on_features(module: nn.Module) -> nn.Module:
+    """The part of a module that takes a backbone's features; of an ensemble, that part of each member."""
+    if isinstance(module, Ensemble):
+        members = [on_features(member) for member in module.children()]
+        return Ensemble(members, method=module.method, loss=module.loss)
+    return module.on_features() if isinstance(module, OnBackbone) else module
+
+
 def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone | None = None) -> Head:
     """The head of that spelling, `head` or `head,norm=12.5`, on its backbone where one is given.
 

@@ -198,7 +198,7 @@ class RunDirectory:
 
 def sweep(directory: Path) -> None:
     """Remove what a killed process left of files that it had not finished writing."""
-    for stray in directory.glob(".*.????????"):
+    for stray in directory.rglob(".*.????????"):
         stray.unlink(missing_ok=True)
 
 

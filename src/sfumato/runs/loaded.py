@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from sfumato.data import TEST_FRACTION, AsStored, Picture, Source, Transform, pr
 from sfumato.models.losses import probabilities
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import read_safetensors
+from sfumato.runs.aggregated import ENSEMBLES, ENTRY
 from sfumato.runs.directory import RunDirectory
 
 
@@ -68,9 +70,7 @@ class Loaded:
                 f"the features in {source.cache.path} are not of the backbone that the model was trained on",
                 "give those of the same backbone, or images",
             )
-        if isinstance(self.module, models.OnBackbone):
-            return self.module.on_features(), AsStored(width=contents.width)
-        return self.module, AsStored(width=contents.width)
+        return models.on_features(self.module), AsStored(width=contents.width)
 
     def embed(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Embeddings (N, D) of length 1, on the CPU, of one image or of several.
@@ -102,6 +102,10 @@ class Loaded:
             )
         parts = [probabilities(part, self.loss) for part in self._outputs(images, batch)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+
+    def logits(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
+        """Logits (N, classes), on the CPU; arguments as for `predict`."""
+        return torch.cat([*self._outputs(images, batch), torch.zeros(0, len(self.classes))])
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
         """What the module gives, (n, ...), on the CPU, so many at a time."""
@@ -145,10 +149,15 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
                 f"{path} was trained from a module that only its own code can build", "pass it: load(run, model=module)"
             )
         try:
-            if not isinstance(model, nn.Module):
-                with torch.random.fork_rng(devices=[]):
-                    model = _built(about, named, path)
-            return _filled(model, weights, about, path)
+            given = model if isinstance(model, nn.Module) else None
+            made = about.get(ENTRY, {})
+            members = len(made["steps"]) if made.get("method") in ENSEMBLES else 1
+            with torch.random.fork_rng(devices=[]):
+                alike = [_built(about, named, path) if given is None else given for _ in range(members)]
+            if members > 1 or made.get("method") in ENSEMBLES:
+                each = alike if given is None else [copy.deepcopy(given) for _ in alike]
+                alike = [models.Ensemble(each, method=made["method"], loss=about.get("loss", "softmax"))]
+            return _filled(alike[0], weights, about, path)
         except SfumatoError:
             raise
         except (RuntimeError, MemoryError, TypeError, ValueError, KeyError) as error:

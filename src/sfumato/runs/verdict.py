@@ -11,7 +11,7 @@ from pathlib import Path
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.runs import directory as names
-from sfumato.runs import kept
+from sfumato.runs import aggregated, kept
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
 
@@ -99,17 +99,19 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
     with _noted(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require(file_hash(run / name) == last[key], f"{name} is not the file that the ledger ends with")
-    with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
-        recorded = kept.recorded(last)
-        _require(
-            list(recorded) == list(facts.kept),
-            f"the statement speaks of weights after steps {list(facts.kept)}, and the ledger of {list(recorded)}",
-        )
-        for step, path in kept.files(run).items():
-            _require(
-                recorded.get(step) == file_hash(path),
-                f"{path.name} is not the file that the ledger ends with",
-            )
+    recorded, lying = kept.recorded(last), kept.files(run)
+    if recorded or lying or facts.kept:
+        with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
+            told = list(facts.kept)
+            _require(list(recorded) == told, f"the statement tells of steps {told}, the ledger of {list(recorded)}")
+            for step, path in lying.items():
+                right = recorded.get(step) == file_hash(path)
+                _require(right, f"{path.name} is not the file that the ledger ends with")
+    if made := aggregated.files(run):
+        with _noted(checks, "the aggregates beside the model follow from the kept weights"):
+            for path in made:
+                problem = aggregated.problems(run, path)
+                _require(problem is None, str(problem))
     with _noted(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
         _require(inside == written, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")

@@ -1,0 +1,115 @@
+"""How far the noise of training alone may have moved what a model says, from the weights that its run kept.
+
+Shejwalkar et al. 2022 (arXiv 2210.01864), section 5: the last weights of one run, spaced, stand in for the last ones of
+independent runs. It costs no privacy, and no training.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.averaging import uncertainty
+from sfumato.data import Picture
+from sfumato.privacy import PrivacyPlan
+from sfumato.runs import aggregated
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.loaded import load
+
+SPACINGS = 40
+"""Weights that an interval is made of lie at least a fortieth of the run apart."""
+MEANING = (
+    "An interval says how far the noise and the draws of training alone would move this score in another run: a lower "
+    "bound for what independent runs show, and not how uncertain the label is."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intervals:
+    """Prediction intervals of logits.
+
+    Args:
+        low, high: (N, classes), of each image's logits.
+        mean: (N, classes), over the weights that they are made of.
+        steps: after which steps these were kept.
+        confidence: of each interval by itself.
+        notes: what these intervals leave out or get wrong here.
+    """
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    steps: tuple[int, ...]
+    confidence: float
+    notes: tuple[str, ...]
+
+
+def intervals(
+    directory: str | os.PathLike[str],
+    images: Picture | Sequence[Picture],
+    *,
+    confidence: float = 0.95,
+    model: nn.Module | str | None = None,
+) -> Intervals:
+    """Prediction intervals of the logits of some images: mean +- t_{k-1} s sqrt(1 + 1/k) over k kept weights.
+
+    Args:
+        directory: of a finished run that kept weights, or the file of a mean of them (upa), for which s is rescaled.
+        images: as for `Loaded.predict`.
+        confidence: in (0, 1).
+        model: as for `load`.
+
+    The weights are those after half of the run, at least a fortieth of it apart: fixed before anything is looked at.
+
+    **Guarantee.** Post-processing of released weights: the promise of the run, at no further cost.
+
+    Errors: `SfumatoError` where the run kept too few, or its noise is correlated: then weights of different steps share
+    noise by construction, and differ less than those of other runs, or more.
+    """
+    path = Path(directory)
+    run = RunDirectory(path if path.is_dir() else path.parent)
+    recorded = tuple(aggregated.kept_of(run))
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    if not plan.mechanism.independent:
+        raise SfumatoError(
+            f"the noise of {plan.mechanism.name} is correlated over steps, so weights of one run say nothing of those "
+            "of another",
+            "train with independent noise (mechanism gaussian) for intervals",
+        )
+    taken = int(run.read_json(names.STATEMENT)["steps_taken"])
+    steps = uncertainty.spaced(recorded, taken, spacing=max(1, taken // SPACINGS))
+    loaded = load(run.path, model=model)
+    settings = run.read_json(names.SETTINGS)["settings"]
+    shares: tuple[float, ...] = (1.0,)
+    notes = []
+    if path.is_file() and (recipe := aggregated.read(path)) is not None:
+        if recipe.method != "upa":
+            raise SfumatoError(
+                f"{path} is made by {recipe.method}, for which no interval is known",
+                "give the run itself, or the mean of its last weights (upa)",
+            )
+        shares = (1 / len(recipe.steps),) * len(recipe.steps)
+        notes.append("the model is a mean: its interval takes its weights for independent, and is too short")
+    elif settings["ema"]:
+        notes.append("the model is a moving average of weights, and varies less; the intervals are for single weights")
+    if settings["schedule"] != "constant":
+        notes.append(
+            f"the learning rate falls ({settings['schedule']}), so earlier weights vary more than the last ones"
+        )
+    rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
+    found = []
+    try:
+        for one in aggregated.weights_of(run, steps).values():
+            loaded.module.load_state_dict({**rest, **one})
+            found.append(loaded.logits(images))
+    finally:
+        loaded.module.load_state_dict(rest)
+    low, high, mean, _ = uncertainty.interval(torch.stack(found), confidence, shares=shares)
+    return Intervals(low=low, high=high, mean=mean, steps=steps, confidence=confidence, notes=tuple(notes))
