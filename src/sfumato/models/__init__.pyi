@@ -13,9 +13,14 @@ from .custom import is_own as is_own
 from .custom import trusted as trusted
 from .embedding import DIMENSION as DIMENSION
 from .embedding import create_embedding as create_embedding
+from .ensemble import METHODS as ENSEMBLE_METHODS
+from .ensemble import Ensemble as Ensemble
+from .ensemble import majority as majority
+from .ensemble import outputs_mean as outputs_mean
 from .head import Head as Head
 from .head import OnBackbone as OnBackbone
 from .head import create_head as create_head
+from .head import on_features as on_features
 from .pretrained import HEADS as HEADS
 from .pretrained import begin_classifier as begin_classifier
 from .pretrained import classifier_names as classifier_names

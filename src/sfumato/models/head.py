@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError, number, positive_integer
 from sfumato.models.backbone import Backbone
+from sfumato.models.ensemble import Ensemble
 from sfumato.models.name import parse
 from sfumato.models.pretrained import zero_classifier
 

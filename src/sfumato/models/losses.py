@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -35,3 +36,16 @@ LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxy
 def probabilities(logits: Tensor, loss: str) -> Tensor:
     """What logits (N, classes) of a model trained by this loss mean: of each class, by itself for "sigmoid"."""
     return logits.sigmoid() if loss == "sigmoid" else logits.softmax(-1)
+
+
+def logits_of(probabilities: Tensor, loss: str) -> Tensor:
+    """Logits (N, classes) that mean these probabilities, as `probabilities` reads them; finite for 0 and 1 as well.
+
+    >>> given = torch.tensor([[0.2, 0.8]])
+    >>> all(torch.allclose(probabilities(logits_of(given, loss), loss), given) for loss in LOSSES)
+    True
+    """
+    within = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny)
+    if loss == "sigmoid":
+        return within.log() - (1 - probabilities).clamp(min=torch.finfo(probabilities.dtype).tiny).log()
+    return within.log()

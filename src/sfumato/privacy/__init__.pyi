@@ -1,4 +1,5 @@
 from .candidate_count import CandidateCount as CandidateCount
+from .choice import PrivateChoice as PrivateChoice
 from .clipping import Fixed as Fixed
 from .clipping import Quantile as Quantile
 from .extrapolation import Extrapolated as Extrapolated

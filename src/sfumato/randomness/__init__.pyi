@@ -1,3 +1,4 @@
+from .choice import choose as choose
 from .keys import DiceKey as DiceKey
 from .keys import owner_key as owner_key
 from .noise import Noise as Noise

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.data import AsStored, Source, open_source
-from sfumato.models.ensemble import METHODS as COMBINED
+from sfumato.models import ENSEMBLE_METHODS
 from sfumato.models.losses import probabilities
-from sfumato.randomness import owner_key, private_choice
+from sfumato.privacy import PrivateChoice
+from sfumato.randomness import DiceKey, choose, owner_key
 from sfumato.runs import aggregated
 from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
 from sfumato.runs.directory import RunDirectory
@@ -79,7 +80,7 @@ def aggregate(
         model: as for `load`.
 
     **Guarantee.** Of the run's training data it uses released weights alone, so nothing more is promised or spent. With
-    private records to score on the choice is (epsilon, 0)-differentially private for each of them (`private_choice`);
+    private records to score on the choice is (epsilon, 0)-differentially private for each of them (`PrivateChoice`);
     someone with records in both parts pays the larger of both epsilons if no record is in both, and their sum if one is.
 
     Errors: `SfumatoError` for a run that kept no weights, and for a private source without epsilon.
@@ -118,7 +119,8 @@ def aggregate(
                     "records",
                     "give epsilon, what the choice may cost each of them, or score on public data",
                 )
-            place = private_choice(right, positive("epsilon", epsilon))
+            choice = PrivateChoice(epsilon=positive("epsilon", epsilon), candidates=len(candidates))
+            place = choose(choice, right, DiceKey.fresh())
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]
         told = {"candidates": len(candidates), "epsilon": epsilon, "public": source.public}
@@ -182,7 +184,7 @@ def _right_answers(
     try:
         if candidates[0].method in ENSEMBLES:
             each = {step: probabilities(outputs({**rest, **one}), loaded.loss) for step, one in weights.items()}
-            found = [COMBINED[one.method](each[step] for step in one.steps) for one in candidates]
+            found = [ENSEMBLE_METHODS[one.method](each[step] for step in one.steps) for one in candidates]
         else:
             found = [outputs(one.of(weights, rest)) for one in candidates]
     finally:

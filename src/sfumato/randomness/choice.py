@@ -1,0 +1,76 @@
+"""The draw of a private choice: coins of probability e^-x from whole numbers and random bits alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import count
+
+from sfumato.privacy.choice import PrivateChoice
+from sfumato.randomness.keys import DiceKey
+
+
+def choose(choice: PrivateChoice, scores: Sequence[int], key: DiceKey) -> int:
+    """The candidate that is chosen, by its place from 0.
+
+    Args:
+        choice: epsilon and the number of candidates.
+        scores: how many held-out records each candidate labels rightly. Private.
+        key: a secret of this choice alone: `DiceKey.fresh()`, thrown away afterwards.
+
+    **Guarantee.** The law of `choice` exactly: epsilon is the number that the float stands for, every comparison is one
+    of whole numbers, and no logarithm or exponential is rounded. Bits are those of HMAC-SHA512 of the whole key. A key
+    that another choice knows would tell of both: two choices with one key and scores that differ by a record compare
+    the same coins.
+
+    >>> choose(PrivateChoice(epsilon=0.5, candidates=3), [900, 890, 850], DiceKey.from_seed(0))
+    0
+    """
+    bits = Bits(key)
+    heads = [place for place, exponent in enumerate(choice.exponents(scores)) if bits.coin_exp(exponent)]
+    return heads[bits.below(len(heads))]
+
+
+class Bits:
+    """Random whole numbers and coins from a key's bits, one after the other.
+
+    >>> bits = Bits(DiceKey.from_seed(0))
+    >>> sum(bits.coin_exp(Fraction(1)) for _ in range(1000))  # 368 expected
+    379
+    """
+
+    def __init__(self, key: DiceKey):
+        self._bits = _bits(key)
+
+    def below(self, bound: int) -> int:
+        """Uniform on 0, ..., bound - 1: as many bits as bound - 1 has, again until they are below it."""
+        while True:
+            number = 0
+            for _ in range((bound - 1).bit_length()):
+                number = 2 * number + next(self._bits)
+            if number < bound:
+                return number
+
+    def coin(self, probability: Fraction) -> bool:
+        """True with this probability, a fraction in [0, 1]."""
+        return self.below(probability.denominator) < probability.numerator
+
+    def coin_exp(self, exponent: Fraction) -> bool:
+        """True with probability e^-exponent, exponent >= 0 (Canonne, Kamath and Steinke 2020, algorithm 1).
+
+        For an exponent x of at most 1: of coins with x / 1, x / 2, x / 3, ... the first that fails has an odd number
+        with probability 1 - x + x^2 / 2 - ... = e^-x. More than 1 is as many coins of e^-1 and what is left, which all
+        must show heads.
+        """
+        whole = math.floor(exponent)
+        if not all(self.coin_exp(Fraction(1)) for _ in range(whole if exponent > 1 else 0)):
+            return False
+        rest = exponent - whole if exponent > 1 else exponent
+        return next(number for number in count(1) if not self.coin(rest / number)) % 2 == 1
+
+
+def _bits(key: DiceKey) -> Iterator[int]:
+    for block in count():
+        for word in key.words("choice", block):
+            yield from (int(word) >> place & 1 for place in range(64))

@@ -1,0 +1,156 @@
+"""Ensembles: their logits give back means and votes; names, modes and buffers of any members."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from sfumato import SfumatoError
+from sfumato.models import Ensemble, create, majority, outputs_mean
+from sfumato.models.losses import LOSSES, logits_of, probabilities
+
+
+def classifier(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 5)
+    )
+
+
+@pytest.fixture
+def members() -> list[nn.Module]:
+    return [classifier(seed) for seed in range(4)]
+
+
+@pytest.fixture
+def inputs() -> torch.Tensor:
+    return 3 * torch.randn(50, 2, 5, 5, generator=torch.Generator().manual_seed(9))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("method", "together"), [("opa", outputs_mean), ("omv", majority)])
+def test_its_probabilities_are_those_of_its_members_together(members, inputs, loss, method, together):
+    ensemble = Ensemble(members, method=method, loss=loss).eval()
+    with torch.inference_mode():
+        each = torch.stack([probabilities(member(inputs).double(), loss) for member in members])
+        found = ensemble(inputs)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(probabilities(found.double(), loss), together(each), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(together(iter(each)), together(each))
+
+
+@given(
+    votes=st.lists(st.lists(st.integers(0, 20), min_size=3, max_size=3), min_size=1, max_size=7),
+)
+def test_a_majority_stands_and_a_tie_goes_to_the_larger_mean(votes):
+    each = (torch.tensor(votes, dtype=torch.float64) + 1).unsqueeze(1)
+    each = each / each.sum(-1, keepdim=True)
+    counts = torch.bincount(each[:, 0].argmax(-1), minlength=3)
+    first = [place for place in range(3) if counts[place] == counts.max()]
+    mean = each.mean(0)[0]
+    shares = majority(each)[0]
+    assert mean[int(shares.argmax())] == pytest.approx(max(mean[place].item() for place in first))
+    assert int(shares.argmax()) in first
+    assert shares.sum().item() == pytest.approx(1)
+    assert (shares - counts / len(votes)).abs().max() < 1 / 64
+
+
+def test_a_tie_is_told_by_the_ensemble_s_logits_too():
+    """A hundred members, fifty votes for each of two classes, and means that differ by a thousandth."""
+    members = []
+    for number in range(100):
+        member = nn.Linear(1, 2, bias=False)
+        share = 0.601 if number % 2 else 0.6
+        label = number % 2
+        with torch.no_grad():
+            member.weight[label] = torch.tensor(share).logit()
+            member.weight[1 - label] = 0
+        members.append(member)
+    for loss in LOSSES:
+        assert Ensemble(members, method="omv", loss=loss)(torch.ones(1, 1)).argmax().item() == 1
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("method", ["opa", "omv"])
+def test_sure_members_leave_losses_finite(loss, method):
+    member = nn.Linear(1, 3, bias=False)
+    with torch.no_grad():
+        member.weight.copy_(torch.tensor([[1e4], [-1e4], [0.0]]))
+    logits = Ensemble([member, copy.deepcopy(member)], method=method, loss=loss)(torch.ones(2, 1))
+    assert logits.isfinite().all()
+    for label in range(3):
+        assert LOSSES[loss](logits, torch.tensor([label, label])).isfinite()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_logits_of_probabilities(loss):
+    given_ = probabilities(torch.randn(20, 4, dtype=torch.float64), loss)
+    torch.testing.assert_close(probabilities(logits_of(given_, loss), loss), given_)
+
+
+def test_one_member_alone_is_itself(members, inputs):
+    ensemble = Ensemble(members[:1], method="opa").eval()
+    torch.testing.assert_close(ensemble(inputs).softmax(-1), members[0](inputs).softmax(-1))
+
+
+def test_its_state_goes_out_and_in_again(members, inputs):
+    ensemble = Ensemble(members, method="opa").eval()
+    state = ensemble.state_dict()
+    assert {"0.0.weight", "3.1.bias", "2.2.running_mean", "1.2.num_batches_tracked"} <= state.keys()
+    other = Ensemble([classifier(seed) for seed in range(10, 14)], method="opa").eval()
+    assert not torch.equal(other(inputs), ensemble(inputs))
+    other.load_state_dict(state)
+    assert torch.equal(other(inputs), ensemble(inputs))
+
+
+def test_modes_and_types_reach_its_members(members):
+    ensemble = Ensemble(members, method="omv")
+    assert all(member.training for member in members)
+    assert not any(part.training for part in ensemble.eval().modules())
+    assert ensemble.double()(torch.randn(2, 2, 5, 5, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_copies_of_a_template(inputs):
+    template = classifier(0).eval()
+    template(inputs)
+    before = copy.deepcopy(template.state_dict())
+    trained = [{"5.weight": torch.full((5, 36), float(value))} for value in (1, 2)]
+    ensemble = Ensemble.of(template, iter(trained), method="opa").eval()
+    state = ensemble.state_dict()
+    assert state["0.5.weight"].unique().tolist() == [1]
+    assert state["1.5.weight"].unique().tolist() == [2]
+    assert torch.equal(state["1.0.weight"], template[0].weight)
+    trained[0]["5.weight"].zero_()
+    assert state["0.5.weight"].unique().tolist() == [1]
+    assert all(torch.equal(value, before[name]) for name, value in template.state_dict().items())
+
+
+def test_the_package_s_models_are_members():
+    network = create("cnn", classes=3, channels=1, size=(28, 28))
+    trained = {name: value.detach() for name, value in network.named_parameters()}
+    ensemble = Ensemble.of(network, [trained, {name: 0.5 * value for name, value in trained.items()}], method="opa")
+    assert ensemble.eval()(torch.randn(2, 1, 28, 28)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Ensemble([], method="opa"), "one at least, got 0"),
+        (lambda: Ensemble([nn.Linear(1, 1)] * 2, method="opa"), "members must be different modules"),
+        (lambda: Ensemble([nn.Linear(1, 1)], method="mean"), "method must be one of opa, omv"),
+        (lambda: Ensemble([nn.Linear(1, 1)], method="opa", loss="mse"), "loss must be one of"),
+        (lambda: Ensemble.of(nn.Linear(1, 1), [{"v": torch.ones(1)}], method="opa"), "are not the template's"),
+        (lambda: Ensemble.of(nn.Linear(1, 1), [{"bias": torch.ones(2)}], method="opa"), r"bias of shape \(2,\)"),
+        (lambda: Ensemble.of(nn.Linear(1, 1), [], method="opa"), "one at least, got 0"),
+        (lambda: outputs_mean([]), "no outputs to average"),
+        (lambda: majority([]), "no outputs to count"),
+    ],
+)
+def test_what_is_no_ensemble_is_refused(call, words):
+    with pytest.raises(SfumatoError, match=words):
+        call()
