@@ -46,10 +46,8 @@ EIGHT_PIXELS = np.arange(3 * 8 * 8 * 1, dtype=np.uint8).reshape(3, 8, 8, 1)
 COMMON = "--threads 1 --device cpu --micro-batch 16 --seed 3"
 PRIVATE = f"train digits --private --steps 3 --noise-multiplier 4 --delta 1e-5 {COMMON}"
 RUNS = {
-    "Poisson": f"{PRIVATE} --batch-size 32 --learning-rate 0.5 --model cnn --views 2 --shift 1 --ema 0.9 "
-    "--keep 0",
-    "full batch": f"{PRIVATE} --batch-size 1438 --learning-rate 1 --model linear --ema 0 --optimizer adam "
-    "--keep 0",
+    "Poisson": f"{PRIVATE} --batch-size 32 --learning-rate 0.5 --model cnn --views 2 --shift 1 --ema 0.9 --keep 0",
+    "full batch": f"{PRIVATE} --batch-size 1438 --learning-rate 1 --model linear --ema 0 --optimizer adam --keep 0",
     "public": "pretrain digits --steps 3 --batch-size 32 --learning-rate 0.1 --model scattering --ema 0.9 --shift 1 "
     "--threads 1 --device cpu --seed 3",
     "features": "features digits --backbone public --device cpu --threads 1",

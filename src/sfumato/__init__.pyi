@@ -18,9 +18,11 @@ from .randomness import Sampler as Sampler
 from .randomness import owner_key as owner_key
 from .runs import Loaded as Loaded
 from .runs import Run as Run
+from .runs import intervals as intervals
 from .runs import load as load
 from .runs import verify as verify
 from .training import PrivateStep as PrivateStep
+from .training import aggregate as aggregate
 from .training import features as features
 from .training import pretrain as pretrain
 from .training import train as train

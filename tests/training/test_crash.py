@@ -345,7 +345,8 @@ def test_a_secret_run_key_is_kept_for_the_whole_run(tmp_path, monkeypatch):
 def test_no_file_of_a_run_but_its_key_holds_the_key(begun, short):
     """Not even the check value by which the ledger knows it: with the key the noise could be subtracted."""
     secret = (begun / "dice.key").read_text().strip()
-    for path in filter(Path.is_file, [*begun.rglob("*"), *short.rglob("*")]):  # the key of the same command, though deleted, is the same
+    # The key of the same command, though deleted, is the same.
+    for path in filter(Path.is_file, [*begun.rglob("*"), *short.rglob("*")]):
         content = path.read_bytes()
         held = secret.encode() in content.lower() or bytes.fromhex(secret) in content
         assert held == (path.name == "dice.key"), path.name

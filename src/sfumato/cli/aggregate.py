@@ -43,7 +43,7 @@ class Aggregate:
             from sfumato.data import refuse_absent
 
             refuse_absent(self.score_on)
-        from sfumato.training.aggregate import aggregate
+        from sfumato.training.aggregating import aggregate
 
         made = aggregate(
             self.run_directory,

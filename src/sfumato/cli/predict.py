@@ -54,7 +54,7 @@ class Predict:
         ]
         told: dict[str, Any] = {"predictions": rows}
         if self.interval is not None:
-            from sfumato.runs.intervals import MEANING, intervals
+            from sfumato.runs.uncertain import MEANING, intervals
 
             found = intervals(self.run_directory, paths, confidence=self.interval, model=self.model)
             first = places[:, :1]

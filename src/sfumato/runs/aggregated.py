@@ -116,7 +116,7 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
     """
     recorded = kept_of(run)
     rest, metadata = read_safetensors(run / names.MODEL)
-    about = parse_json(metadata[METADATA]) | {
+    said = parse_json(metadata[METADATA]) | {
         ENTRY: {
             **asdict(recipe),
             "steps": list(recipe.steps),
@@ -125,7 +125,7 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
         }
     }
     tensors = recipe.of(weights_of(run, recipe.steps), rest)
-    return to_bytes(tensors, {METADATA: json.dumps(about, sort_keys=True)})
+    return to_bytes(tensors, {METADATA: json.dumps(said, sort_keys=True)})
 
 
 def save(run: RunDirectory, recipe: Recipe, path: Path, *, choice: Mapping[str, Any] | None = None) -> None:
@@ -135,14 +135,19 @@ def save(run: RunDirectory, recipe: Recipe, path: Path, *, choice: Mapping[str, 
 
 def read(path: Path) -> Recipe | None:
     """How the model of a file was made; None where it is no aggregate."""
-    about = parse_json(read_safetensors(path)[1].get(METADATA, "{}"))
-    return described(about[ENTRY]) if ENTRY in about else None
+    made = about(path)
+    return described(made) if made else None
 
 
-def described(about: Mapping[str, Any]) -> Recipe:
+def about(path: Path) -> Mapping[str, Any]:
+    """What a model file says of how it was made of kept weights; nothing where it was not."""
+    return parse_json(read_safetensors(path)[1].get(METADATA, "{}")).get(ENTRY, {})
+
+
+def described(made: Mapping[str, Any]) -> Recipe:
     """The recipe that a model file names."""
     try:
-        return Recipe(method=about["method"], steps=tuple(about["steps"]), decay=about["decay"])
+        return Recipe(method=made["method"], steps=tuple(made["steps"]), decay=made["decay"])
     except (KeyError, TypeError) as error:
         raise SfumatoError(f"the aggregate's description is damaged ({error!r})", "make it again") from None
 
@@ -152,14 +157,14 @@ def problems(run: RunDirectory, path: Path) -> str | None:
 
     It is computed again from the kept weights where these still lie there, and compared byte by byte.
     """
-    about = parse_json(read_safetensors(path)[1][METADATA])[ENTRY]
+    made = about(path)
     recorded = {str(step): code for step, code in kept.recorded(end_of(run)).items()}
-    recipe = described(about)
-    if about["kept"] != {str(step): recorded.get(str(step)) for step in recipe.steps}:
+    recipe = described(made)
+    if made["kept"] != {str(step): recorded.get(str(step)) for step in recipe.steps}:
         return f"{path.name} is made of other weights than the ledger ends with"
-    if all(kept.place(run, step).is_file() for step in recipe.steps):
-        if written(run, recipe, choice=about["choice"]) != path.read_bytes():
-            return f"{path.name} is not what its kept weights come to"
+    lying = all(kept.place(run, step).is_file() for step in recipe.steps)
+    if lying and written(run, recipe, choice=made["choice"]) != path.read_bytes():
+        return f"{path.name} is not what its kept weights come to"
     return None
 
 

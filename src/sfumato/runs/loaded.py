@@ -19,8 +19,8 @@ from sfumato._checks import SfumatoError
 from sfumato.data import TEST_FRACTION, AsStored, Picture, Source, Transform, preparation
 from sfumato.models.losses import probabilities
 from sfumato.runs import directory as names
-from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY
+from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
-from sfumato.runs import directory as names
 from sfumato.runs import aggregated, kept
+from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
 

@@ -1,3 +1,5 @@
+from .aggregating import Aggregate as Aggregate
+from .aggregating import aggregate as aggregate
 from .caching import features as features
 from .experiment import Experiment as Experiment
 from .public import pretrain as pretrain

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.data import AsStored, Source, open_source
-from sfumato.models import ENSEMBLE_METHODS
+from sfumato.models import ensemble
 from sfumato.models.losses import probabilities
 from sfumato.privacy import PrivateChoice
 from sfumato.randomness import DiceKey, choose, owner_key
@@ -81,7 +81,7 @@ def aggregate(
 
     **Guarantee.** Of the run's training data it uses released weights alone, so nothing more is promised or spent. With
     private records to score on the choice is (epsilon, 0)-differentially private for each of them (`PrivateChoice`);
-    someone with records in both parts pays the larger of both epsilons if no record is in both, and their sum if one is.
+    of two records of one person, one in each part, each has its own part's epsilon, and a record in both has the sum.
 
     Errors: `SfumatoError` for a run that kept no weights, and for a private source without epsilon.
     """
@@ -109,7 +109,9 @@ def aggregate(
         right, count = _right_answers(run, loaded, source, candidates)
         if source.public:
             if epsilon is not None:
-                raise SfumatoError(f"epsilon is {epsilon}, and {source.kind} is public", "leave it out: it costs nothing")
+                raise SfumatoError(
+                    f"epsilon is {epsilon}, and {source.kind} is public", "leave it out: it costs nothing"
+                )
             accuracies = tuple(one / count for one in right)
             place, reason = max(range(len(right)), key=right.__getitem__), "the best on public data"
         else:
@@ -184,7 +186,7 @@ def _right_answers(
     try:
         if candidates[0].method in ENSEMBLES:
             each = {step: probabilities(outputs({**rest, **one}), loaded.loss) for step, one in weights.items()}
-            found = [ENSEMBLE_METHODS[one.method](each[step] for step in one.steps) for one in candidates]
+            found = [ensemble.METHODS[one.method](each[step] for step in one.steps) for one in candidates]
         else:
             found = [outputs(one.of(weights, rest)) for one in candidates]
     finally:

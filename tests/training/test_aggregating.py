@@ -1,0 +1,225 @@
+"""Models from a run's kept weights: which are chosen, by what, and that the record tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import sfumato
+from sfumato import PrivacyPlan, aggregate, intervals, load, open_source, train, verify
+from sfumato.averaging import mean
+from sfumato.models import Ensemble
+from sfumato.privacy import Gaussian, Poisson, PrivateChoice
+from sfumato.runs import aggregated, kept
+from sfumato.runs.aggregated import Recipe
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import aggregating
+from sfumato.training.settings import Settings
+
+SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
+
+
+@pytest.fixture(scope="module")
+def source():
+    return open_source("digits", owner_key=bytes(32), public=True)
+
+
+@pytest.fixture(scope="module")
+def plan(source) -> PrivacyPlan:
+    return PrivacyPlan(
+        mechanism=Gaussian(noise_multiplier=4.0),
+        population=source.examples,
+        participation=Poisson(batch_size=64),
+        steps=24,
+        delta=1e-5,
+    )
+
+
+@pytest.fixture(scope="module")
+def once(source, plan, tmp_path_factory):
+    place = tmp_path_factory.mktemp("kept") / "run"
+    train(None, source, plan, directory=place, settings=SETTINGS, threads=1, device="cpu", keep=8)
+    return place
+
+
+@pytest.fixture
+def run(once, tmp_path):
+    """A copy to make files in."""
+    import shutil
+
+    shutil.copytree(once, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def kept_weights(run) -> list[dict[str, torch.Tensor]]:
+    directory = RunDirectory(run)
+    recorded = aggregated.kept_of(directory)
+    return [kept.load(directory, step, code) for step, code in recorded.items()]
+
+
+@pytest.mark.parametrize("method", ["upa", "opa", "omv"])
+def test_the_best_number_of_the_last_weights_on_public_data_is_taken(run, source, method):
+    made = aggregate(run, method, score_on=source)
+    assert len(made.candidates) == len(made.accuracies) == 8
+    best = max(range(8), key=made.accuracies.__getitem__)
+    assert (
+        made.recipe
+        == made.candidates[best]
+        == Recipe(method=method, steps=tuple(aggregated.kept_of(RunDirectory(run)))[-best - 1 :])
+    )
+    images = [source.test.images[i] for i in range(len(source.test))]
+    loaded = load(made.path)
+    right = (loaded.predict(images).argmax(1) == torch.from_numpy(source.test.labels)).double().mean().item()
+    assert right == pytest.approx(made.accuracies[best], abs=1e-12), "what is loaded does what was scored"
+    assert isinstance(loaded.module, Ensemble) == (method != "upa")
+    assert verify(run).holds
+
+
+def test_an_aggregate_is_what_its_name_says(run, source):
+    images = [source.test.images[i] for i in range(20)]
+    weights = kept_weights(run)[-3:]
+    loaded = load(run)
+
+    def said(state):
+        loaded.module.load_state_dict(state)
+        return loaded.logits(images)
+
+    made = {method: load(aggregate(run, method, last=3).path) for method in ("upa", "opa", "omv")}
+    torch.testing.assert_close(made["upa"].logits(images), said(mean(weights)))
+    each = torch.stack([said(one).softmax(1) for one in weights])
+    torch.testing.assert_close(made["opa"].predict(images), each.mean(0), atol=1e-6, rtol=1e-5)
+    votes = functional.one_hot(each.argmax(2), 10).sum(0)
+    clear = votes.amax(1) >= 2
+    assert clear.any()
+    assert torch.equal(made["omv"].predict(images).argmax(1)[clear], votes.argmax(1)[clear])
+
+
+def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, source):
+    made = aggregate(run, "ema", score_on=source)
+    assert [one.decay for one in made.candidates] == list(aggregating.DECAYS)
+    assert len(made.recipe.steps) == 8
+    weights = kept_weights(run)
+    steps = made.recipe.steps
+    shares = [0.5 ** (steps[-1] - step) for step in steps]
+    expected = sum(share * one["1.weight"].double() for share, one in zip(shares, weights, strict=True)) / sum(shares)
+    found = load(aggregate(run, "ema", decay=0.5).path).module.state_dict()["1.weight"]
+    torch.testing.assert_close(found.double(), expected, atol=1e-7, rtol=1e-6)
+
+
+def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, source, monkeypatch):
+    private = replace(source, public=False)
+    with pytest.raises(sfumato.SfumatoError, match="give epsilon, what the choice may cost each of them"):
+        aggregate(run, score_on=private)
+    given = {}
+
+    def choosing(choice, scores, key):
+        given.update(choice=choice, scores=scores, key=key)
+        return 5
+
+    monkeypatch.setattr(aggregating, "choose", choosing)
+    made = aggregate(run, score_on=private, epsilon=0.5)
+    assert given["choice"] == PrivateChoice(epsilon=0.5, candidates=8)
+    assert made.recipe == made.candidates[5]
+    assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"
+    about = aggregated.about(made.path)
+    assert about["choice"] == {"candidates": 8, "epsilon": 0.5, "public": False}
+    right = load(run)
+    best = aggregate(run, score_on=source, output=run / "other.safetensors")
+    assert [round(one * len(source.test)) for one in best.accuracies] == given["scores"]
+    assert right.classes == source.classes
+    first = given["key"]
+    aggregate(run, score_on=private, epsilon=0.5)
+    assert given["key"].words("x", 0).tolist() != first.words("x", 0).tolist(), "a fresh key each time"
+
+
+@pytest.mark.parametrize(
+    ("choices", "refusal"),
+    [
+        ({"method": "swa"}, "method must be one of"),
+        ({"last": 9}, "last is 9, and the run kept 8 weights"),
+        ({"last": 0}, "last must be at least 1"),
+        ({"decay": 0.9}, "give it with the method ema alone"),
+        ({"method": "ema", "decay": 1.0}, "decay must lie strictly between 0 and 1"),
+        ({"epsilon": 1.0}, "there is nothing to score on"),
+        ({"score_on": "public", "epsilon": 1.0}, "it costs nothing"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(run, source, choices, refusal):
+    given = {**choices, **({"score_on": source} if "score_on" in choices else {})}
+    with pytest.raises(sfumato.SfumatoError, match=refusal):
+        aggregate(run, **given)
+
+
+def test_a_run_without_kept_weights_is_refused_with_what_to_do(source, plan, tmp_path):
+    place = tmp_path / "none"
+    train(None, source, replace(plan, steps=2), directory=place, settings=SETTINGS, threads=1, device="cpu", keep=0)
+    with pytest.raises(sfumato.SfumatoError, match=r"kept no weights beside its model; train with `keep`"):
+        aggregate(place)
+
+
+@pytest.mark.parametrize("damage", ["another mean", "another step", "no more there"])
+def test_verify_computes_an_aggregate_again(run, damage):
+    made = aggregate(run, last=4)
+    assert verify(run).holds
+    if damage == "another mean":
+        content = bytearray(made.path.read_bytes())
+        content[-1] ^= 1
+        made.path.write_bytes(content)
+    elif damage == "another step":
+        steps = aggregated.kept_of(RunDirectory(run))
+        place = kept.place(RunDirectory(run), list(steps)[-1])
+        place.write_bytes(kept.place(RunDirectory(run), next(iter(steps))).read_bytes())
+    else:
+        kept.place(RunDirectory(run), list(aggregated.kept_of(RunDirectory(run)))[-1]).unlink()
+        assert verify(run).holds, "what is given away may come without the kept weights"
+        return
+    assert not verify(run).holds
+
+
+def test_intervals_are_students_over_weights_of_the_second_half(run, source):
+    from scipy import stats
+
+    images = [source.test.images[i] for i in range(5)]
+    found = intervals(run, images, confidence=0.9)
+    loaded, values = load(run), []
+    steps = [step for step in aggregated.kept_of(RunDirectory(run)) if step > 12]
+    assert list(found.steps) == steps
+    for step in steps:
+        one = kept.load(RunDirectory(run), step, aggregated.kept_of(RunDirectory(run))[step])
+        loaded.module.load_state_dict(one)
+        values.append(loaded.logits(images).double().numpy())
+    each = np.stack(values)
+    half = stats.t.ppf(0.95, len(steps) - 1) * each.std(0, ddof=1) * np.sqrt(1 + 1 / len(steps))
+    np.testing.assert_allclose(found.high.numpy(), each.mean(0) + half, rtol=1e-9)
+    np.testing.assert_allclose(found.low.numpy(), each.mean(0) - half, rtol=1e-9)
+    assert found.notes == ()
+    narrower = intervals(aggregate(run, last=4).path, images, confidence=0.9)
+    assert bool((narrower.high - narrower.low < found.high - found.low).all())
+    assert "too short" in narrower.notes[0]
+    with pytest.raises(sfumato.SfumatoError, match="made by opa, for which no interval is known"):
+        intervals(aggregate(run, "opa", last=4).path, images)
+
+
+def test_intervals_name_what_they_get_wrong_and_refuse_what_they_cannot_know(source, plan, tmp_path):
+    falling = replace(SETTINGS, schedule="cosine", ema=0.9)
+    train(None, source, plan, directory=tmp_path / "a", settings=falling, threads=1, device="cpu", keep=8)
+    notes = intervals(tmp_path / "a", [source.test.images[0]]).notes
+    assert "moving average" in notes[0]
+    assert "learning rate falls (cosine)" in notes[1]
+    correlated = PrivacyPlan.calibrate(
+        examples=source.examples, steps=24, epsilon=8.0, delta=1e-5, **_pair(source.examples)
+    )
+    train(None, source, correlated, directory=tmp_path / "b", settings=SETTINGS, threads=1, device="cpu", keep=8)
+    with pytest.raises(sfumato.SfumatoError, match="the noise of blt is correlated over steps"):
+        intervals(tmp_path / "b", [source.test.images[0]])
+
+
+def _pair(examples: int):
+    from sfumato.privacy.requested import requested
+
+    return requested(examples=examples, mechanism="blt", participation="full-batch", momentum=0.0)._asdict()
