@@ -1,4 +1,4 @@
-"""Prediction intervals: Student's by its table and by simulation, of independent draws and of draws that hang together."""
+"""Prediction intervals: Student's by its formula and by simulation, of independent and of dependent draws."""
 
 from __future__ import annotations
 

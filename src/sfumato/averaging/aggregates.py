@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from itertools import repeat
+from itertools import pairwise, repeat
 from operator import mul
 
 import torch
@@ -58,7 +58,7 @@ def exponential(weights: Iterable[Mapping[str, Tensor]], steps: Sequence[int], d
     """
     if not_negative("decay", decay, remedy="give a number in [0, 1), such as 0.99") >= 1:
         raise SfumatoError(f"decay must be below 1, got {decay!r}", "give 0.99, or take the mean of the last weights")
-    gaps = [later - earlier for earlier, later in zip(steps, steps[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(steps)]
     if any(gap < 1 for gap in gaps):
         raise SfumatoError(f"steps must rise, got {list(steps)!r}", "give the weights in the order of their steps")
     shares = [1.0]

@@ -1,9 +1,10 @@
-"""How much another run's noise would move a figure, from the weights that one run kept (arXiv 2210.01864, section 5)."""
+"""How much another run's noise would move a figure, from one run's checkpoints (arXiv 2210.01864, section 5)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor
@@ -98,9 +99,7 @@ def spaced(kept: Sequence[int], steps: int, *, burn_in: int | None = None, spaci
     after = steps // 2 if burn_in is None else burn_in
     if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < steps:
         raise SfumatoError(f"burn_in must be a number of steps below {steps}, got {burn_in!r}", "give half of the run")
-    if any(later <= earlier for earlier, later in zip(kept, kept[1:], strict=False)) or any(
-        not 0 <= step <= steps for step in kept
-    ):
+    if any(later <= earlier for earlier, later in pairwise(kept)) or any(not 0 <= step <= steps for step in kept):
         raise SfumatoError(f"kept steps must rise from 0 to {steps} at most, got {list(kept)!r}", "give them in order")
     found: list[int] = []
     for step in reversed(kept):
@@ -108,8 +107,8 @@ def spaced(kept: Sequence[int], steps: int, *, burn_in: int | None = None, spaci
             found.append(step)
     if len(found) < 2:
         raise SfumatoError(
-            f"of the weights kept after steps {list(kept)!r} an interval can use {len(found)}, those after step {after} "
-            f"and {spacing} steps apart",
+            f"of the weights kept after steps {list(kept)!r} an interval can use {len(found)}, those after step "
+            f"{after} and {spacing} steps apart",
             "keep more weights, or choose a shorter burn-in or spacing",
         )
     return tuple(reversed(found))

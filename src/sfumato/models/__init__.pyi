@@ -13,6 +13,7 @@ from .custom import is_own as is_own
 from .custom import trusted as trusted
 from .embedding import DIMENSION as DIMENSION
 from .embedding import create_embedding as create_embedding
+from .ensemble import METHODS as METHODS
 from .ensemble import Ensemble as Ensemble
 from .ensemble import majority as majority
 from .ensemble import outputs_mean as outputs_mean

@@ -13,8 +13,8 @@ from sfumato._checks import SfumatoError, positive, positive_integer
 class PrivateChoice:
     """Permute-and-flip (McKenna and Sheldon 2020, arXiv 2010.12603) over counts of right answers.
 
-    Each candidate r has a coin of its own that shows heads with probability exp(-epsilon (max_j score_j - score_r)), and
-    the choice is one of those that show heads, each with the same chance. The best one's always does. That is
+    Each candidate r has a coin of its own that shows heads with probability exp(-epsilon (max_j score_j - score_r)),
+    and the choice is one of those that show heads, each with the same chance. The best one's always does. That is
     permute-and-flip, where the first heads in random order is taken; at equal epsilon its choice is never worse in
     expectation than the exponential mechanism's.
 
@@ -26,14 +26,14 @@ class PrivateChoice:
     scores that are counts of records with some property, whatever the candidates are, if these don't depend on
     held-out records and nothing but the choice is released (no score, no other candidate's fate).
 
-    Proof. An added record raises each score by 0 or 1 and lowers none. Let E_r be independent, exponential with
-    rate epsilon. By its lack of memory, those r with score_r + E_r >= max_j score_j are those whose coins show heads, and
-    what they have above that is alike in law and independent of the coins: so the choice is distributed as
+    Proof. An added record raises each score by 0 or 1 and lowers none. Let E_r be independent, exponential with rate
+    epsilon. By their lack of memory, those r with score_r + E_r >= max_j score_j are those whose coins show heads, and
+    what each has above that is alike in law and independent of the coins: so the choice is distributed as
     argmax_r (score_r + E_r) (Ding et al. 2021, arXiv 2105.07260). Fix r and the E_j of all others, and let
     m = max_{j != r} (score_j + E_j) - score_r. Then r is chosen with probability min(1, exp(-epsilon m)). The added
     record moves the maximum by 0 to 1 and score_r by 0 to 1, hence m by at most 1 either way, and the probability by a
-    factor of at most e^epsilon either way; so does the mean over the E_j. Scores that may go apart (one up, another
-    down) would move m by 2 and cost 2 epsilon: for them the mechanism is stated with epsilon / 2.
+    factor of at most e^epsilon either way; so it moves the mean over the E_j. Scores that may go apart (one up, another
+    down) would move m by 2 and cost 2 epsilon: for them the mechanism is usually stated with epsilon / 2.
 
     A held-out record is in no training part, so a person pays the larger of the run's epsilon and this one. A
     replaced record is one removed and one added, and costs 2 epsilon; someone with g held-out records pays g epsilon.

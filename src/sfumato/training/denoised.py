@@ -1,0 +1,63 @@
+"""How many of a run's last weights are averaged by rule: from its record and the weights that it released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+from sfumato import optim
+from sfumato._checks import SfumatoError
+from sfumato.averaging import denoising
+from sfumato.privacy import BLT, Banded, PrivacyPlan
+from sfumato.runs import aggregated
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+
+REMEDY = "give `last`, how many of the last weights are taken, or public data to `score_on`"
+
+
+def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
+    """k, by which the mean of the last k kept weights has the least expected loss: see `denoising.last_k`.
+
+    Args:
+        run: a finished run.
+        steps: after which weights were kept.
+
+    Errors: `SfumatoError` where the rule says nothing of the run: fewer than two weights, an optimizer other than SGD
+    with or without momentum, rates of their own for some layers, training over aggregates, noise by a tree.
+    """
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    settings = run.read_json(names.SETTINGS)["settings"]
+    for known, what in (
+        (len(steps) >= 2, "a single weight was kept"),
+        (settings["optimizer"] in ("sgd", "momentum"), f"the optimizer is {settings['optimizer']}"),
+        (settings["pretrained_rate"] == 1, "layers have learning rates of their own"),
+        (not settings.get("aggregate"), "it was trained over aggregates"),
+        (plan.mechanism.independent or isinstance(plan.mechanism, (BLT, Banded)), "its noise is a tree's"),
+    ):
+        if not known:
+            raise SfumatoError(f"no rule says how many weights of the run in {run.path} to average: {what}", REMEDY)
+    taken = steps[-1]
+    rate = optim.schedule(settings["schedule"], steps=plan.steps, warmup=settings["warmup"])
+    weights = list(aggregated.weights_of(run, steps).values())
+    return denoising.last_k(
+        denoising.squared_distances(weights),
+        steps,
+        rates=[settings["learning_rate"] * rate(step) for step in range(taken)],
+        noise=_noise(plan, taken),
+        parameters=sum(value.numel() for value in weights[0].values()),
+        momentum=settings["momentum"] if settings["optimizer"] == "momentum" else 0.0,
+    )
+
+
+def _noise(plan: PrivacyPlan, steps: int) -> Any:
+    """Of one coordinate of the steps' noisy gradients, over C: variances (T,), or their covariance (T, T)."""
+    variance = (plan.noise_multiplier / plan.expected_batch_size) ** 2
+    if not isinstance(plan.mechanism, (BLT, Banded)):
+        return np.full(steps, variance)
+    column = np.asarray(plan.mechanism.column(plan.steps), np.float64)[:steps]
+    column = np.pad(column, (0, steps - len(column)))
+    correlating = linalg.solve_triangular(linalg.toeplitz(column, np.zeros(steps)), np.eye(steps), lower=True)
+    return variance * correlating @ correlating.T
