@@ -105,8 +105,8 @@ def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, sour
     weights = kept_weights(run)
     steps = made.recipe.steps
     shares = [0.5 ** (steps[-1] - step) for step in steps]
-    expected = sum(share * one["1.weight"].double() for share, one in zip(shares, weights, strict=True)) / sum(shares)
-    found = load(aggregate(run, "ema", decay=0.5).path).module.state_dict()["1.weight"]
+    expected = sum(share * one["head.weight"].double() for share, one in zip(shares, weights, strict=True)) / sum(shares)
+    found = load(aggregate(run, "ema", decay=0.5).path).module.state_dict()["head.weight"]
     torch.testing.assert_close(found.double(), expected, atol=1e-7, rtol=1e-6)
 
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_refused(run, source, choices, refusal):
 def test_a_run_without_kept_weights_is_refused_with_what_to_do(source, plan, tmp_path):
     place = tmp_path / "none"
     train(None, source, replace(plan, steps=2), directory=place, settings=SETTINGS, threads=1, device="cpu", keep=0)
-    with pytest.raises(sfumato.SfumatoError, match=r"kept no weights beside its model; train with `keep`"):
+    with pytest.raises(sfumato.SfumatoError, match="kept no weights beside its model; train with keep, such as 20"):
         aggregate(place)
 
 

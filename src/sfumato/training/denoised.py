@@ -10,7 +10,7 @@ from scipy import linalg
 from sfumato import optim
 from sfumato._checks import SfumatoError
 from sfumato.averaging import denoising
-from sfumato.privacy import BLT, Banded, PrivacyPlan
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, PrivacyPlan
 from sfumato.runs import aggregated
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -35,7 +35,10 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
         (settings["optimizer"] in ("sgd", "momentum"), f"the optimizer is {settings['optimizer']}"),
         (settings["pretrained_rate"] == 1, "layers have learning rates of their own"),
         (not settings.get("aggregate"), "it was trained over aggregates"),
-        (plan.mechanism.independent or isinstance(plan.mechanism, (BLT, Banded)), "its noise is a tree's"),
+        (
+            plan.mechanism.independent or isinstance(plan.mechanism, (BandedToeplitz, BufferedToeplitz)),
+            "its noise is a tree's",
+        ),
     ):
         if not known:
             raise SfumatoError(f"no rule says how many weights of the run in {run.path} to average: {what}", REMEDY)
@@ -55,7 +58,7 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
 def _noise(plan: PrivacyPlan, steps: int) -> Any:
     """Of one coordinate of the steps' noisy gradients, over C: variances (T,), or their covariance (T, T)."""
     variance = (plan.noise_multiplier / plan.expected_batch_size) ** 2
-    if not isinstance(plan.mechanism, (BLT, Banded)):
+    if not isinstance(plan.mechanism, (BandedToeplitz, BufferedToeplitz)):
         return np.full(steps, variance)
     column = np.asarray(plan.mechanism.column(plan.steps), np.float64)[:steps]
     column = np.pad(column, (0, steps - len(column)))
