@@ -284,7 +284,8 @@ def pretrain(
         steps, batch_size: how long, and how many examples in a step.
         settings: the choices that shape the model.
         public: the owner's declaration that the records of a source named by its spelling are public.
-        averaging: the weights' moving average, or None for the last weights.
+        averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
+            mean of the last weights, leave it out.
         device, threads: performance.
         progress: where to report to.
         observers: further ones who look on.
