@@ -1834,6 +1834,79 @@ BUGS = (
         "evaluation=None)",
         ("cli/test_persons.py",),
     ),
+    # -- averages of the weights
+    Bug(
+        "the gradient is taken at the last weights instead of the aggregate",
+        "training/loop.py",
+        "            with nullcontext() if over is None else over.held(trained, average, step):",
+        "            with nullcontext():",
+        ("training/test_over.py",),
+    ),
+    Bug(
+        "the aggregate is moved instead of the last weights",
+        "averaging/over.py",
+        "            _put(parameters, own)",
+        "            own.clear()",
+        ("training/test_over.py",),
+    ),
+    Bug(
+        "gradients are taken at the aggregate from a step too early",
+        "averaging/over.py",
+        "        if step < self.start:",
+        "        if step < self.start - 1:",
+        ("training/test_over.py",),
+    ),
+    Bug(
+        "the ring holds one copy too many",
+        "averaging/last_mean.py",
+        "        slot = (step + 1) % self.count",
+        "        slot = (step + 1) % (self.count + 1)",
+        ("averaging/test_last_mean.py",),
+    ),
+    Bug(
+        "the last weights are released in place of their mean",
+        "training/loop.py",
+        "    weights = weights_of(module, averaging, average)\n    return Outcome(step=job.steps",
+        "    weights = weights_of(module)\n    return Outcome(step=job.steps",
+        ("training/test_over.py",),
+    ),
+    Bug(
+        "a run that is ended early releases its last weights in place of their mean",
+        "training/loop.py",
+        "    weights = weights_of(job.module, average_for(job.settings), average)",
+        "    weights = weights_of(job.module)",
+        ("training/test_over.py",),
+    ),
+    Bug(
+        "a resumed run begins its average anew",
+        "training/loop.py",
+        "    averaging, over = average_for(job.settings), training_over(job.settings)\n",
+        "    averaging, over = average_for(job.settings), training_over(job.settings)\n"
+        "    held = {name: value for name, value in module.named_parameters() if value.requires_grad}\n"
+        "    average = averaging.begin(held) if averaging is not None else {}\n",
+        ("training/test_over.py::test_killed_and_resumed_it_ends_with_the_same_bytes",),
+    ),
+    Bug(
+        "an average that is trained over gives a seeded run no key of its own",
+        "training/settings.py",
+        "        return {name: value for name, value in known.items() if name not in MAY_BE_ABSENT or name in asked}",
+        "        return {name: value for name, value in known.items() if name not in MAY_BE_ABSENT}",
+        ("training/test_over.py::test_every_choice_has_a_key_of_its_own",),
+    ),
+    Bug(
+        "what a run's averaged weights were trained on is taken for what its last ones were",
+        "training/origins.py",
+        "stored_materials(settings.initial_weights)",
+        "stored_materials(settings.pretrained)",
+        ("training/test_public.py",),
+    ),
+    Bug(
+        "what stands behind a run's averaged weights is taken for what stands behind its last ones",
+        "training/origins.py",
+        "*origins_of(settings.initial_weights)",
+        "*origins_of(settings.pretrained)",
+        ("training/test_public.py",),
+    ),
 )
 
 

@@ -269,18 +269,23 @@ def trained() -> dict[str, Any]:
 
 def of_run(place: Path) -> dict[str, Any]:
     """The bytes of its tensors, and what was measured."""
-    tensors = {
-        f"{path.name} {name}": value
-        for path in sorted(place.glob("*.safetensors"))
-        for name, value in checkpoint.read_safetensors(path)[0].items()
-    }
-    weights = (
-        f"{name} {tuple(value.shape)}".encode() + value.numpy().tobytes() for name, value in sorted(tensors.items())
-    )
-    found: dict[str, Any] = {"tensors": hashed(*weights)}
+    last = place / "model-last.safetensors"
+    found: dict[str, Any] = {"tensors": tensors_of(*(path for path in place.glob("*.safetensors") if path != last))}
+    if last.exists():
+        found["last tensors"] = tensors_of(last)
     if (place / "metrics.jsonl").exists():
         found["metrics"] = [json.loads(line) for line in (place / "metrics.jsonl").read_text("utf-8").splitlines()]
     return found
+
+
+def tensors_of(*files: Path) -> str:
+    """The hash of all tensors in these files, with their names."""
+    tensors = {
+        f"{path.name} {name}": value for path in files for name, value in checkpoint.read_safetensors(path)[0].items()
+    }
+    return hashed(
+        *(f"{name} {tuple(value.shape)}".encode() + value.numpy().tobytes() for name, value in sorted(tensors.items()))
+    )
 
 
 @contextlib.contextmanager

@@ -68,3 +68,19 @@ def test_differing_names_are_refused():
 def test_negative_step_is_refused():
     with pytest.raises(SfumatoError, match="step"):
         EMA().decay_at(-1)
+
+
+@given(values=st.lists(st.floats(-10, 10), min_size=1, max_size=30), decay=st.sampled_from([0.0, 0.3, 0.9]))
+def test_the_constant_form_is_equation_3(values, decay):
+    """theta_ema = (1 - beta) theta_ema + beta theta_t with beta = 1 - decay, from theta_0 on."""
+    ema = EMA(decay, "constant")
+    state, expected = ema.begin({"w": torch.tensor([3.0], dtype=torch.float64)}), 3.0
+    for step, value in enumerate(values):
+        state = ema.update(state, {"w": torch.tensor([value], dtype=torch.float64)}, step)
+        expected = (1 - (1 - decay)) * expected + (1 - decay) * value
+    torch.testing.assert_close(ema.released(state)["w"], torch.tensor([expected], dtype=torch.float64))
+
+
+def test_another_form_is_refused():
+    with pytest.raises(SfumatoError, match="ema_form must be"):
+        EMA(0.9, "cold")

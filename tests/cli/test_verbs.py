@@ -205,6 +205,15 @@ def test_a_dry_run_spends_and_writes_nothing(quick, capsys, workplace):
     assert list(workplace.iterdir()) == []
 
 
+def test_averages_to_train_over_are_asked_for_from_the_command_line_and_in_recipes(call, quick, workplace):
+    over = json.loads(call(f"train digits {quick} --ema 0 --aggregate uta --aggregate-last 2 --dry-run --json"))
+    assert (over["settings"]["aggregate"], over["settings"]["aggregate_last"]) == ("uta", 2)
+    assert over["estimate"]["average_bytes"] == 4 * 4 * over["estimate"]["parameters"]
+    Path("over.toml").write_text('source = "digits"\naggregate = "ema"\nema-form = "constant"\n')
+    again = json.loads(call(f"train over.toml {quick} --ema 0.9 --aggregate-from 1 --dry-run --json"))["settings"]
+    assert (again["aggregate"], again["ema_form"], again["aggregate_from"]) == ("ema", "constant", 1)
+
+
 def test_a_dry_run_of_an_unfinished_run_would_resume_it(call, quick, unfinished):
     assert json.loads(call(f"train digits {quick} --dry-run --json"))["would"] == "resume"
     assert not Path(unfinished, "done").exists()

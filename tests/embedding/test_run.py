@@ -16,9 +16,11 @@ from sfumato.embedding.job import prepare
 from sfumato.embedding.run import begin, job_of, recorded_job
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.randomness import NoiseState
+from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop, resume
 from sfumato.training.progress import Silence
+from sfumato.training.step import PrivateStep
 
 USERS = 24
 QUICK = {"steps": 3, "batch_size": 8, "clients": 3, "noise_multiplier": 2.0, "threads": 1, "device": "cpu"}
@@ -333,3 +335,46 @@ def test_what_a_module_does_in_training_is_bound_to_the_key_and_to_the_run(sourc
     assert one.functions["function"] == other.functions["function"]
     assert one.functions["in training"] != other.functions["in training"]
     assert one.key.words("x", 0).tolist() != other.key.words("x", 0).tolist()
+
+
+@pytest.mark.parametrize("method", ["fedemb", "fedavg", "dpsgd"])
+def test_clients_begin_at_the_aggregate_and_the_mean_is_released(source, tmp_path, monkeypatch, method):
+    """An update is taken from where the module stands, which is the mean of the last weights; these are what moves."""
+    asked = {"seed": 3, "steps": 5, **{k: v for k, v in ALONE.items() if k != "steps"}, "method": method}
+    if method == "dpsgd":
+        del asked["clients"]
+    over = {"aggregate": "uta", "aggregate_last": 2, "aggregate_from": 1, "optimizer": "sgd"}
+    chosen = EmbeddingExperiment(model="linear", dimension=8, learning_rate=1.0, **asked, **over)
+    starts, thetas, compute, descend = [], [], PrivateStep.__call__, loop.descend
+
+    def computing(self, step, micro_batches, state):
+        held = self.gradient.zeros().keys()
+        starts.append({name: value.clone() for name, value in modules[-1].named_parameters() if name in held})
+        return compute(self, step, micro_batches, state)
+
+    def descending(optimizer, parameters, gradient):
+        thetas.append({name: value.detach().clone() for name, value in parameters.items()})
+        descend(optimizer, parameters, gradient)
+        last.update({name: value.detach().clone() for name, value in parameters.items()})
+
+    begin_run, modules, last = resume.begin, [], {}
+    monkeypatch.setattr(resume, "begin", lambda job, run: (modules.append(job.module), begin_run(job, run)))
+    monkeypatch.setattr(PrivateStep, "__call__", computing)
+    monkeypatch.setattr(loop, "descend", descending)
+    run = begin(chosen, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
+    assert len(starts) == len(thetas) == 5
+    for step in range(1, 5):
+        for name, value in starts[step].items():
+            torch.testing.assert_close(value, (thetas[step - 1][name] + thetas[step][name]) / 2)
+            assert not torch.equal(value, thetas[step][name])
+    released = read_safetensors(run.directory / "model.safetensors")[0]
+    for name, value in released.items():
+        inside = name if method == "fedemb" else f"backbone.{name}"
+        torch.testing.assert_close(value, (thetas[4][inside] + last[inside]) / 2)
+    assert verify(run.directory).holds
+
+
+def test_a_moving_average_to_train_over_has_a_decay_by_rule(source):
+    chosen = EmbeddingExperiment(model="linear", aggregate="ema", **ALONE)
+    assert chosen.settings(source).ema == 0.9999
+    assert replace(chosen, aggregate=None).settings(source).ema == 0.0

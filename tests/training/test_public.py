@@ -10,12 +10,15 @@ from torch import nn
 
 from sfumato import EMA, PrivacyPlan, load, open_source, owner_key, pretrain, train
 from sfumato._checks import SfumatoError
+from sfumato.models import METADATA, stored_about
 from sfumato.randomness import DiceKey
 from sfumato.runs import verify
+from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import Settings, loop, public
+from sfumato.training.building import transform_for
 from sfumato.training.job import PublicTraining
-from sfumato.training.origins import origins_of
+from sfumato.training.origins import origins, origins_of, trained_on
 from sfumato.training.progress import Silence
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.steps import PublicSteps
@@ -270,3 +273,92 @@ def test_fine_tuning_keeps_the_pixels_that_the_weights_know(pretrained, spots, p
         "cnn", spots, plan, directory=tmp_path / "fine", learning_rate=1.0, pretrained=str(pretrained.directory)
     )
     assert load(run.directory).transform == about
+
+
+def test_both_weights_are_written_and_each_file_says_which_it_holds(shown, training, pretrained, tmp_path):
+    averaged, last = (pretrained.directory / name for name in ("model.safetensors", "model-last.safetensors"))
+    assert [stored_about(file)["weights"] for file in (averaged, last)] == ["ema", "last"]
+    assert {**stored_about(last), "weights": "ema"} == stored_about(averaged), "and all else alike"
+    plain = replace(training, settings=replace(SETTINGS, ema=0.0))
+    alone = public.execute(job_for(shown, plain), tmp_path / "plain").directory
+    assert not (alone / "model-last.safetensors").exists()
+    assert stored_about(alone / "model.safetensors")["weights"] == "last"
+    before, after = (load(file).module.state_dict() for file in (last, alone))
+    for name, value in after.items():
+        assert torch.equal(value, before[name]), "the average changes nothing of what is averaged"
+        assert not torch.equal(value, load(averaged).module.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("which", "file"), [(None, "model"), ("ema", "model"), ("last", "model-last")], ids=["default", "ema", "last"]
+)
+def test_private_fine_tuning_starts_from_the_weights_that_are_named(
+    pretrained, spots, plan, tmp_path, which, file, monkeypatch
+):
+    """The run's other file is not even looked at."""
+    copied = pretrained.directory
+    other = {"model": "model-last", "model-last": "model"}[file]
+    (copied / f"{other}.safetensors").write_bytes(b"")
+    choices = {"learning_rate": 1e-9, "averaging": None, "threads": 1, "head": "pretrained", "seed": 1}
+    run = train(
+        "cnn", spots, plan, directory=tmp_path / "a", pretrained=str(copied), pretrained_weights=which, **choices
+    )
+    before, after = (load(one).module.state_dict() for one in (copied / f"{file}.safetensors", run.directory))
+    for name, value in after.items():
+        torch.testing.assert_close(value, before[name], atol=1e-5, rtol=0)
+    assert run.statement.circumstances.origins == ("public run",)
+
+
+def rewritten(place, **changes):
+    """The file with something else said of it."""
+    tensors, metadata = read_safetensors(place)
+    about = {**json.loads(metadata[METADATA]), **changes}
+    place.write_bytes(to_bytes(tensors, {METADATA: json.dumps(about)}))
+
+
+def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pretrained, spots, plan, tmp_path):
+    """What they were trained on, what stands behind them, the pixels that they expect."""
+    copied = pretrained.directory
+    last = copied / "model-last.safetensors"
+    about = stored_about(last)
+    rewritten(
+        last,
+        trained_on=[spots.material],
+        statement={**about["statement"], "origins": ["timm"]},
+        transform={**about["transform"], "mean": [0.25]},
+    )
+    choices = {"learning_rate": 0.1, "threads": 1, "seed": 1, "pretrained": str(copied)}
+    of_last = Settings(model="cnn", learning_rate=0.1, pretrained=str(copied), pretrained_weights="last")
+    assert origins(spots, of_last) == ("public run", "timm")
+    assert origins(spots, replace(of_last, pretrained_weights="ema")) == ("public run",)
+    assert transform_for(nn.Identity(), spots, of_last).mean == (0.25,)
+    assert transform_for(nn.Identity(), spots, replace(of_last, pretrained_weights=None)).mean == (0.5,)
+    assert trained_on(spots, of_last) == (spots.material,)
+    train("cnn", spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
+    with pytest.raises(SfumatoError, match="without privacy on"):
+        train("cnn", spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)
+    assert not (tmp_path / "b").exists()
+
+
+def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_path):
+    copied = pretrained.directory
+    (copied / "model-last.safetensors").unlink()
+    for given, words in [
+        ({"pretrained": str(copied)}, "pretrained_weights is last, and .* holds no file of such weights"),
+        ({"pretrained": str(copied / "model.safetensors")}, "is no run directory"),
+        ({"pretrained": "timm"}, "pretrained_weights is last, and pretrained is timm"),
+        ({}, "pretrained_weights is last, and pretrained is not given"),
+    ]:
+        with pytest.raises(SfumatoError, match=words):
+            train("cnn", spots, plan, directory=tmp_path / "a", pretrained_weights="last", learning_rate=0.1, **given)
+    with pytest.raises(SfumatoError, match="pretrained_weights must be"):
+        train(
+            "cnn",
+            spots,
+            plan,
+            directory=tmp_path / "a",
+            pretrained=str(copied),
+            pretrained_weights="first",
+            learning_rate=0.1,
+        )
+    assert not (tmp_path / "a").exists()

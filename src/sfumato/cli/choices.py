@@ -220,7 +220,9 @@ class TrainingChoices(Begins, Choices):
         from sfumato import models
         from sfumato._checks import SfumatoError
 
-        about = models.stored_about(models.file_of(self.pretrained)) or {}
+        weights, which = self.pretrained, self.pretrained_weights
+        file = models.file_of(weights if which is None else models.weights_file(weights, which))
+        about = models.stored_about(file) or {}
         if about.get("features"):
             raise SfumatoError(
                 f"{self.pretrained} is a head on the features of a fixed backbone",
@@ -229,7 +231,7 @@ class TrainingChoices(Begins, Choices):
         taken = {name: about[name] for name in ("model", "size", "channels") if name in about}
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         if "model" in taken:
-            recipe.trusted(taken["model"], models.file_of(self.pretrained), trust_code=self.trust_code)
+            recipe.trusted(taken["model"], file, trust_code=self.trust_code)
         told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
         return replace(self, **taken), told
 

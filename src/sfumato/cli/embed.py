@@ -167,6 +167,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
 def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
     from sfumato.embedding.estimate import seconds
+    from sfumato.training.estimate import average_bytes
     from sfumato.training.finish import plan_table
 
     state, expected = "resume" if run.exists else "begin", seconds(job)
@@ -184,6 +185,7 @@ def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool)
                 "performance": job.performance.to_dict(),
                 "parameters": parameters,
                 "seconds": round(expected, 3),
+                "average_bytes": average_bytes(job),
             }
         )
         return
@@ -191,6 +193,7 @@ def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool)
     rows = {**plan, "model": settings["model"], "server": f"{settings['optimizer']} {settings['learning_rate']:g}"}
     rows |= {"clients": clients.pop("count"), **clients}
     rows |= {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
+    rows |= {"memory": f"{average_bytes(job) / (1 << 20):.1f} MiB for averaged weights"}
     rows |= {"parameters": f"{parameters:,}", "time": f"about {duration(expected)} on {job.performance.device}"}
     console.columns([(name, f"{v:.6g}" if isinstance(v, float) else str(v)) for name, v in rows.items()])
     console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")

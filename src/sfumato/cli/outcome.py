@@ -130,7 +130,8 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
             (
                 "memory",
                 f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
-                f"{expected.data_bytes / megabytes:.0f} MiB for the data",
+                f"{expected.data_bytes / megabytes:.0f} MiB for the data, "
+                f"{expected.average_bytes / megabytes:.1f} MiB for averaged weights",
             ),
             ("weights kept", _kept(job)),
         ]

@@ -15,7 +15,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey
 from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training.building import transform_for
-from sfumato.training.experiment import Budget, Experiment, Pair
+from sfumato.training.experiment import Averages, Budget, Experiment, Pair
 from sfumato.training.job import PrivateJob
 from sfumato.training.origins import origins, trained_on
 from sfumato.training.prepare import prepare as prepare_classifier
@@ -35,12 +35,15 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[PrivacyPlan
         raise SfumatoError("method dpsgd clips to a fixed norm", "leave quantile out")
     shared = {one.name for kind in (Budget, Pair) for one in fields(kind)}
     given = {name: getattr(experiment, name) for name in shared}
-    names = {"optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "warmup", "trainable", "ema", "seed"}
+    names = {"optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "warmup", "trainable", "seed"}
+    names |= {one.name for one in fields(Averages)}
     given |= {name: getattr(experiment, name) for name in names}
     asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
     plan, settings, reasons = asked.decide(source)
     model = experiment.settings(source)
-    settings = replace(settings, model=model.model, pretrained=model.pretrained)
+    settings = replace(
+        settings, model=model.model, pretrained=model.pretrained, pretrained_weights=model.pretrained_weights
+    )
     clients = experiment.clients_of(count=1, method="dpsgd", local=replace(experiment.local(), head="global"))
     return plan, settings, clients, reasons
 
@@ -62,9 +65,8 @@ def prepare(
     if first is None:
         first = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
     module = build(source, settings, clients, first, model)
-    job = prepare_classifier(
-        module, source, plan, replace(settings, model="module", pretrained=None), key=key, keep=0, **performance
-    )
+    own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
+    job = prepare_classifier(module, source, plan, own, key=key, keep=0, **performance)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known["settings"] = settings
     known["transform"] = transform_for(job.module, source, settings)

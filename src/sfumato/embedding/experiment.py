@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.training.experiment import Budget, Pair, left_out
+from sfumato.training.experiment import Averages, Budget, Pair, left_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 METHODS = ("fedemb", "fedavg", "dpsgd", "central")
 GROUPINGS = ("random", "group", "fixed")
 LARGEST_SMALL_IMAGE = 32
+DECAY = 0.9999
+"""Of the moving average, where gradients are taken at it and none is given."""
 """Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
 USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
 """Of Xu et al. 2022 for EMNIST."""
@@ -75,7 +77,7 @@ class ClientChoices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerChoices:
+class ServerChoices(Averages):
     """The model, and what the server does with the sum of updates."""
 
     model: str | None = left_out("NAME")
@@ -85,6 +87,8 @@ class ServerChoices:
     """D, of the embedding."""
     pretrained: str | None = left_out("PATH", "")
     """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
+    pretrained_weights: str | None = left_out("ema|last", "those that the run has released")
+    """Of a run without privacy that has averaged its weights: the averaged ones (ema), or the last ones."""
     trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
     """What is trained: all, norm, first, or patterns of parameter names."""
     optimizer: str | None = left_out("NAME", "momentum")
@@ -257,7 +261,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         by_rule = {
             "model": "lenet" if source.size <= LARGEST_SMALL_IMAGE else "mobilenet-v2",
             "learning_rate": 0.02,
-            "ema": 0.0,
+            "ema": DECAY if self.aggregate == "ema" else 0.0,
         }
         names = {one.name for one in fields(Settings)}
         given = {name: value for name, value in asdict(self).items() if name in names and value is not None}

@@ -159,7 +159,7 @@ def build(
                 channels=source.channels,
                 size=source.size,
                 dimension=clients.dimension,
-                pretrained=settings.pretrained,
+                pretrained=settings.initial_weights,
                 head=settings.head,
             )
             if model is None

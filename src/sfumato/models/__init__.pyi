@@ -27,6 +27,7 @@ from .pretrained import classifier_names as classifier_names
 from .pretrained import file_of as file_of
 from .pretrained import public_constants as public_constants
 from .pretrained import stored_about as stored_about
+from .pretrained import weights_file as weights_file
 from .registry import NAMES as NAMES
 from .registry import create as create
 from .trainable import select as select

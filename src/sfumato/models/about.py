@@ -91,6 +91,7 @@ _RIGHT = {
     "features": lambda value: value is None or isinstance(value, dict),
     "trained_on": _texts,
     "loss": lambda value: isinstance(value, str),
+    "weights": _spelling,
     "user_from": _spelling,
     "embedding": _whole(MOST_NUMBERS),
     "aggregate": _aggregate,

@@ -18,6 +18,9 @@ _SHOWN = 4
 
 
 HEADS = ("new", "pretrained")
+WEIGHTS = ("ema", "last")
+MODEL, LAST = "model.safetensors", "model-last.safetensors"
+"""A run's model file, and that of its last weights beside the averaged ones of training without privacy."""
 
 
 def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
@@ -71,7 +74,33 @@ def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), r
 
 def file_of(path: str | Path) -> Path:
     """The weights' file: the path itself, or the model of the run directory that it names."""
-    return Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
+    return Path(path) / MODEL if Path(path).is_dir() else Path(path)
+
+
+def weights_file(path: str, weights: str) -> str:
+    """The file of a run's averaged weights, or of its last ones, by what each of its files says of itself.
+
+    Args:
+        path: a run of `sfumato pretrain`.
+        weights: "ema" or "last".
+
+    Raises:
+        SfumatoError: no run directory, or a run without such weights.
+    """
+    one_of("pretrained_weights", weights, WEIGHTS)
+    if not Path(path).is_dir():
+        raise SfumatoError(
+            f"pretrained_weights is {weights}, and pretrained {path} is no run directory",
+            "name the run, or leave pretrained_weights out",
+        )
+    for file in (Path(path) / MODEL, Path(path) / LAST):
+        if (stored_about(file) or {}).get("weights") == weights:
+            return str(file)
+    raise SfumatoError(
+        f"pretrained_weights is {weights}, and {path} holds no file of such weights",
+        "leave it out for the weights that the run has released, or pretrain again"
+        + (" with `ema`" if weights == "ema" else ""),
+    )
 
 
 def stored_about(path: Path) -> dict[str, Any] | None:

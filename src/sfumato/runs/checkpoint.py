@@ -27,7 +27,7 @@ class Checkpoint:
     Args:
         step: how many steps were taken.
         model: parameters and buffers.
-        average: the averaged parameters; empty without averaging.
+        average: the state of the average (`Average`); empty without averaging.
         optimizer: the optimizer's own state, as its `state_dict` gives it.
         noise: what the noise remembers; of no use to training without privacy.
         run: the identity of the run that it belongs to.
@@ -74,7 +74,7 @@ class Checkpoint:
             )
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
-        """Put the state into live objects; returns the average on the device."""
+        """Put the state into live objects; returns the average's state on the device."""
         model.load_state_dict(self.model)
         optimizer.load_state_dict(self.optimizer)
         return {name: value.to(device) for name, value in self.average.items()}

@@ -24,7 +24,10 @@ from sfumato.training.progress import Progress, Silence
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
-OF_THE_MODEL = ("model", "pretrained", "head", "head_deviation", "head_bias", "loss", "trainable", "seed")
+OF_THE_MODEL = (
+    *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "loss", "trainable"),
+    "seed",
+)
 """Choices that a run without privacy shares; the others follow its own rules."""
 
 

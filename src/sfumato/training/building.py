@@ -23,9 +23,10 @@ def transform_for(module: nn.Module, source: Source, settings: Settings) -> Tran
     if source.cache is not None:
         return AsStored(width=source.cache.contents.width)
     constants = None
-    if settings.pretrained not in (None, "timm"):
-        constants = checkpoint.stored_constants(models.file_of(settings.pretrained))
-    if settings.pretrained is not None and constants is None:
+    weights = settings.initial_weights
+    if weights not in (None, "timm"):
+        constants = checkpoint.stored_constants(models.file_of(weights))
+    if weights is not None and constants is None:
         constants = models.public_constants(module, channels=source.channels)
     mean, std = constants or ((0.5,), (0.5,))
     return Transform(
@@ -96,19 +97,17 @@ def _created(settings: Settings, source: Source) -> nn.Module:
             classes=len(source.classes),
             channels=source.channels,
             size=source.size,
-            pretrained=settings.pretrained,
+            pretrained=settings.initial_weights,
             head=settings.head,
         )
     except SfumatoError as error:
-        weights = settings.pretrained
+        weights = settings.initial_weights
         known = weights is not None and weights != "timm" and "does not fit" in error.problem
         about = models.stored_about(models.file_of(weights)) if known else None  # type: ignore[arg-type]
         if about is None:
             raise
         what = f"{about['model']} for images of {about['channels']} x {about['size']} x {about['size']}"
-        raise SfumatoError(
-            error.problem, f"{settings.pretrained} holds a {what}: give model {about['model']}"
-        ) from None
+        raise SfumatoError(error.problem, f"{weights} holds a {what}: give model {about['model']}") from None
 
 
 def _trains_classifier(module: nn.Module) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from sfumato.models.scattering import FEATURE_NORM
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan
 from sfumato.privacy.requested import Request
+from sfumato.training.settings import LAST
 
 EPSILON = 3.0
 FULL_BATCH_UP_TO = 20_000
@@ -137,7 +138,7 @@ def training_rules(
         "views": Rule(value=1, reason="the fastest; more of them help networks that are trained as a whole"),
         "shift": Rule(value=0, reason="one view"),
         "flip": Rule(value=False, reason="one view"),
-    }
+    } | _aggregate_rules(given)
     scattering = given.get("model") in (None, "scattering")
     if scattering:
         rules["views"] = Rule(value=1, reason="the features stand small shifts by themselves")
@@ -185,7 +186,7 @@ def public_rules(
         "shift": Rule(value=max(1, size // 8) if still else 0, reason="an eighth of the side"),
         "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
         "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
-    }
+    } | _aggregate_rules(given)
     if cached is None:
         return rules
     return rules | {
@@ -195,6 +196,16 @@ def public_rules(
         "views": Rule(value=cached, reason="as many as the cache holds of each example"),
         "shift": Rule(value=0, reason="features"),
         "flip": Rule(value=False, reason="features"),
+    }
+
+
+def _aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
+    """Of uta, which releases the mean that it trains on: no moving average beside it, and how many weights it is of."""
+    if given.get("aggregate") != "uta":
+        return {}
+    return {
+        "ema": Rule(value=0.0, reason="the mean of the last weights is released"),
+        "aggregate_last": Rule(value=LAST, reason="as few copies of the weights as still average the noise of steps"),
     }
 
 

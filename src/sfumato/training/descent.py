@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sfumato import models, optim
 from sfumato._checks import SfumatoError
-from sfumato.averaging import EMA
+from sfumato.averaging import EMA, Average, LastMean, TrainingOver
 from sfumato.training.job import Job
 from sfumato.training.settings import Settings
 
@@ -54,7 +54,13 @@ def check_choices(module: nn.Module, settings: Settings, *, steps: int) -> None:
     """Refuse an optimizer, a schedule or an average that a run of so many steps could not have."""
     optim.schedule(settings.schedule, steps=steps, warmup=settings.warmup)
     optimizer_for(module, settings)
-    EMA(settings.ema)
+    average_for(settings)
+    if settings.aggregate is not None and settings.aggregate_from >= steps:
+        raise SfumatoError(
+            f"aggregate_from is {settings.aggregate_from}, and the run has {steps} steps, of which none would be taken "
+            "at the aggregate",
+            "give an earlier step, or leave `aggregate` out",
+        )
 
 
 def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
@@ -62,8 +68,23 @@ def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
 
 
+def average_for(choice: Settings) -> Average | None:
+    """What is averaged over the steps and released, if anything is."""
+    if choice.aggregate_last is not None:
+        return LastMean(choice.aggregate_last)
+    average = EMA(choice.ema, choice.ema_form)
+    return average if choice.ema else None
+
+
+def training_over(choice: Settings) -> TrainingOver | None:
+    """At which average gradients are taken, if at any."""
+    average = average_for(choice)
+    if choice.aggregate is None or average is None:
+        return None
+    return TrainingOver(average=average, start=choice.aggregate_from, restart=choice.aggregate_restart)
+
+
 def beginning_of_average(job: Job) -> dict[str, Tensor]:
-    """The averaged weights before the first step; nothing where the run does not average."""
-    if not job.settings.ema:
-        return {}
-    return {name: value.clone() for name, value in trained_parameters(job.module).items()}
+    """The average's state before the first step; nothing where the run does not average."""
+    average = average_for(job.settings)
+    return {} if average is None else average.begin(trained_parameters(job.module))

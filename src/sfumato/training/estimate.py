@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from sfumato.randomness import DiceKey, Noise
+from sfumato.training.descent import average_for, trained_parameters, training_over
 from sfumato.training.inputs import features_alone, kept_bytes
 from sfumato.training.job import PrivateJob
 
@@ -23,6 +24,7 @@ class Estimate:
     data_bytes: int
     parameters: int
     micro_batches: int
+    average_bytes: int
 
 
 def estimate(job: PrivateJob) -> Estimate:
@@ -46,7 +48,15 @@ def estimate(job: PrivateJob) -> Estimate:
         data_bytes=_data_bytes(job),
         parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
         micro_batches=-(-rows // job.performance.micro_batch),
+        average_bytes=average_bytes(job),
     )
+
+
+def average_bytes(job: PrivateJob) -> int:
+    """What averaging keeps of the parameters that are trained."""
+    keeps = training_over(job.settings) or average_for(job.settings)
+    one = sum(value.nbytes for value in trained_parameters(job.module).values())
+    return 0 if keeps is None else keeps.copies * one
 
 
 def _records_of_a_step(job: PrivateJob) -> tuple[int, int | None]:

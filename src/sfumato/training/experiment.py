@@ -107,7 +107,25 @@ class Units:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
+class Averages:
+    """Averages of the weights over the steps, as far as they are asked for."""
+
+    ema: float | None = left_out()
+    """Decay of the weights' moving average; 0 keeps the last weights."""
+    ema_form: str | None = left_out("warm-up|constant", "warm-up")
+    """warm-up for a decay of at most (1 + t) / (10 + t) at step t, constant for the same decay in all steps."""
+    aggregate: str | None = left_out("ema|uta", "none")
+    """Take gradients at an average of the weights so far: that of --ema, or the mean of the last ones (uta)."""
+    aggregate_from: int | None = left_out("STEP", "0")
+    """From which step on."""
+    aggregate_last: int | None = left_out("K", "5")
+    """Of uta: how many of the last weights; so many copies of what is trained are kept."""
+    aggregate_restart: bool | None = left_out("True|False", "False")
+    """Whether a step starts at the average too, instead of at the last weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices(Averages):
     """The fields of `Settings`, as far as they are asked for. What is None follows a written rule.
 
     The command line's options are these fields: name, type, words and metadata.
@@ -118,6 +136,8 @@ class Choices:
     package:function; head for features; options follow after commas, as in wrn-16-4,norm=none."""
     pretrained: str | None = left_out("PATH", "")
     """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
+    pretrained_weights: str | None = left_out("ema|last", "those that the run has released")
+    """Of a run of sfumato pretrain that has averaged its weights: the averaged ones (ema), or the last ones."""
     head: str | None = left_out("new|pretrained", "new")
     """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
     head_deviation: float | None = left_out(by_default="0 on pre-trained weights")
@@ -150,8 +170,6 @@ class Choices:
     """Whether views are mirrored."""
     zoom: float | None = left_out(by_default="1")
     """How much larger than a view the image is that it is cut out of; for large images, in place of shift."""
-    ema: float | None = left_out()
-    """Decay of the weights' moving average; 0 keeps the last weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +349,7 @@ def experiment_of(
     others = {name: value for name, value in choices.items() if name not in of_plan}
     if settings is not None:
         return of_fields(Experiment, {**asdict(settings_of(settings, model, averaging, others)), **budget})
-    return of_fields(Experiment, {"ema": averaging.decay if averaging else 0.0, "model": model, **others, **budget})
+    return of_fields(Experiment, {**_averages(averaging, others), "model": model, **others, **budget})
 
 
 def refuse_budget(choices: Mapping[str, Any]) -> None:
@@ -349,12 +367,22 @@ def settings_of(
 
     if settings is None:
         named = {} if model is None else {"model": model}
-        return of_fields(Settings, {"ema": averaging.decay if averaging else 0.0, **named, **choices})
+        return of_fields(Settings, {**_averages(averaging, choices), **named, **choices})
     if choices:
         raise SfumatoError(f"settings and {', '.join(choices)} are both given", "give settings, or their fields")
     if model not in (None, settings.model):
         raise SfumatoError(f"the model is {model}, and that of the settings {settings.model}", "name one model")
     return settings
+
+
+def _averages(averaging: EMA | None, choices: Mapping[str, Any]) -> dict[str, Any]:
+    """The average as fields of `Settings`; the one that stands where none was given makes way for uta."""
+    from sfumato.averaging import EMA
+
+    if averaging is None or (choices.get("aggregate") == "uta" and averaging == EMA()):
+        return {"ema": 0.0}
+    constant = {} if averaging == EMA(averaging.decay) else {"ema_form": averaging.form}
+    return {"ema": averaging.decay, **constant}
 
 
 def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,14 +19,14 @@ from torch import Tensor, nn
 
 from sfumato import optim
 from sfumato._files import writing
-from sfumato.averaging import EMA
+from sfumato.averaging import Average
 from sfumato.privacy import Ledger
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs import kept as kept_weights
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.descent import optimizer_for, set_rate
+from sfumato.training.descent import average_for, optimizer_for, set_rate, training_over
 from sfumato.training.job import Job
 from sfumato.training.observers import Observer
 from sfumato.training.step import descend
@@ -40,7 +41,7 @@ class Steps(Protocol):
     """What a run's steps are."""
 
     def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
-        """The gradient to descend by, and the noise's next state."""
+        """The gradient to descend by, at what the trained parameters hold, and the noise's next state."""
         ...
 
     def figures(self, step: int) -> dict[str, Any]:
@@ -99,6 +100,9 @@ def take_steps(
 ) -> Outcome:
     """Take all steps that are still to be taken, beginning at the checkpoint.
 
+    Where a run trains over an aggregate, the trained parameters hold it while a step's gradient is computed, and the
+    last weights again before they are moved (`TrainingOver`, which says why that costs no epsilon).
+
     Args:
         kept: after which steps the trained parameters are written down for good.
         ledger: of a private run: one line for each release. Training without privacy has none.
@@ -110,7 +114,7 @@ def take_steps(
     module, state, outputs = job.module, checkpoint.noise, None
     optimizer = optimizer_for(module, job.settings)
     average = checkpoint.restore(module, optimizer, job.device)
-    averaging = EMA(job.settings.ema) if job.settings.ema else None
+    averaging, over = average_for(job.settings), training_over(job.settings)
     rate = optim.schedule(job.settings.schedule, steps=job.steps, warmup=job.settings.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     paid = 0 if ledger is None else sum(entry.kind == "release" for entry in ledger.entries)
@@ -122,7 +126,8 @@ def take_steps(
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
             set_rate(optimizer, job.settings.learning_rate * rate(step))
-            gradient, state = steps(step, state)
+            with nullcontext() if over is None else over.held(trained, average, step):
+                gradient, state = steps(step, state)
             descend(optimizer, trained, gradient)
             if averaging is not None:
                 average = averaging.update(average, trained, step)
@@ -131,10 +136,10 @@ def take_steps(
                     _synced(ledger, step + 1)
                 kept_weights.save(run, step + 1, {name: value.detach() for name, value in trained.items()})
             if scorer is not None and step + 1 in due:
-                outputs = scorer.outputs(weights_of(module, average))
+                outputs = scorer.outputs(weights_of(module, averaging, average))
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}
-                if ledger is not None and average and step + 1 == job.steps:
-                    last = scorer.score(scorer.outputs(weights_of(module, {})))
+                if ledger is not None and averaging is not None and step + 1 == job.steps:
+                    last = scorer.score(scorer.outputs(weights_of(module)))
                     row[f"{scorer.figure}_of_last_weights"] = last[scorer.figure]
                 row |= scorer.score(outputs)
                 for observer in observers:
@@ -151,15 +156,15 @@ def take_steps(
                 pause = pause_after(saved_at - now)
     for observer in observers:
         observer.ended()
-    return Outcome(
-        step=job.steps, weights=weights_of(module, average), seconds=time.monotonic() - began, outputs=outputs
-    )
+    weights = weights_of(module, averaging, average)
+    return Outcome(step=job.steps, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
 
 
 def take_none(job: Job, checkpoint: Checkpoint) -> Outcome:
     """What an unfinished run has reached, without another step."""
     average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings), job.device)
-    return Outcome(step=checkpoint.step, weights=weights_of(job.module, average), seconds=0.0)
+    weights = weights_of(job.module, average_for(job.settings), average)
+    return Outcome(step=checkpoint.step, weights=weights, seconds=0.0)
 
 
 def pause_after(saving: float) -> float:
@@ -176,9 +181,15 @@ def evaluation_steps(steps: int) -> set[int]:
     return set(np.linspace(0, steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
 
 
-def weights_of(module: nn.Module, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters and buffers to release: the averaged ones in place of the last ones."""
-    return {**{name: value.detach() for name, value in module.state_dict().items()}, **average}
+def weights_of(
+    module: nn.Module, averaging: Average | None = None, average: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Parameters and buffers to release: where a run averages, the averaged parameters in place of the last ones.
+
+    Buffers are the last ones always.
+    """
+    last = {name: value.detach() for name, value in module.state_dict().items()}
+    return last if averaging is None else last | averaging.released(average or {})
 
 
 def _synced(ledger: Ledger, steps: int) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
@@ -33,7 +33,7 @@ from sfumato.training.descent import beginning_of_average, check_choices, optimi
 from sfumato.training.experiment import settings_of
 from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
 from sfumato.training.kind import Kind
-from sfumato.training.loop import Measure, Outcome, take_steps
+from sfumato.training.loop import Measure, Outcome, take_steps, weights_of
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import origins
 from sfumato.training.prepare import own_threads, settled_on
@@ -44,6 +44,8 @@ from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PublicSteps
 
 MICRO_BATCH = 256
+LAST = "last"
+"""What a model file says of its weights where these are not averaged."""
 CLASSIFIER = Kind(steps=PublicSteps, scorer=Scorer)
 
 
@@ -210,9 +212,10 @@ def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Measu
     run.write_json(names.EVALUATION, result)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
-    about = finish.model_metadata(job.settings, job.source, job.transform, statement.to_dict(), **job.of_model)
-    weights = finish.on_backbone(job.source, job.settings, job.released(outcome.weights))
-    write(run / names.MODEL, to_bytes(weights, about))
+    averaged = job.settings.aggregate or ("ema" if job.settings.ema else None)
+    _write_weights(job, run / names.MODEL, outcome.weights, averaged or LAST)
+    if averaged is not None:
+        _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), LAST)
     write(run / names.DONE, b"")
     run.clean()
     return PublicRun(
@@ -222,6 +225,13 @@ def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Measu
         seconds=outcome.seconds,
         steps=job.steps,
     )
+
+
+def _write_weights(job: PublicJob, path: Path, weights: Mapping[str, Tensor], what: str) -> None:
+    """A model file that says which weights it holds: averaged ones, or the last."""
+    said = {**job.of_model, "weights": what}
+    about = finish.model_metadata(job.settings, job.source, job.transform, job.statement.to_dict(), **said)
+    write(path, to_bytes(finish.on_backbone(job.source, job.settings, job.released(dict(weights))), about))
 
 
 def is_public(run: RunDirectory) -> bool:
@@ -269,11 +279,13 @@ def pretrain(
     Args:
         model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
         source: a spelling such as "torchvision:CIFAR100", or an opened `Source`.
-        directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights.
+        directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights; with
+            `pretrained_weights="last"` the last ones, which lie beside them.
         steps, batch_size: how long, and how many examples in a step.
         settings: the choices that shape the model.
         public: the owner's declaration that the records of a source named by its spelling are public.
-        averaging: the weights' moving average, or None for the last weights.
+        averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
+            mean of the last weights, leave it out.
         device, threads: performance.
         progress: where to report to.
         observers: further ones who look on.

@@ -66,7 +66,8 @@ def train(
         settings: the choices that shape the model.
         start, period: where the plan goes by the records' time stamps, when step 0 begins and how much time a step
             covers, such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.
-        averaging: the weights' moving average, or None for the last weights.
+        averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
+            mean of the last weights, leave it out.
         device, threads, micro_batch: performance; they don't change the promise.
         keep: how many weights are kept beside the model, for `sfumato.aggregate` and intervals; None for a rule's
             number, 0 for none.

@@ -11,6 +11,9 @@ from sfumato._checks import SfumatoError, not_negative, number, one_of, positive
 from sfumato.data import Views
 from sfumato.models.losses import LOSSES
 
+AGGREGATES = ("ema", "uta")
+LAST = 5
+"""k of uta where none is given: as few copies of the weights as still average the noise of steps."""
 LARGEST_RATE = 3e38
 """Float32 ends there."""
 
@@ -22,6 +25,7 @@ class Settings:
     Args:
         model: a name that `models.create` knows, or "module" for an object of the caller's own.
         pretrained: where initial weights come from: None, "timm" or a path.
+        pretrained_weights: which of a run's weights: None for those that it has released, "ema" or "last".
         head: "new" for a classifier of zeros on pre-trained weights, "pretrained" for the one that they bring.
         head_deviation: of the Gaussian that a new head's weights are drawn from; None for zeros, or for what the model
             itself begins with where nothing is pre-trained.
@@ -41,6 +45,12 @@ class Settings:
         flip: whether a view may be mirrored.
         zoom: how much larger than a view the image is that it is cut out of; 1 for none.
         ema: decay of the weights' moving average (De 2022, appendix C.3); 0 keeps the last weights.
+        ema_form: "warm-up" or "constant" (`EMA`).
+        aggregate: what gradients are taken at instead of the last weights: None, "ema" for the moving average, or "uta"
+            for the mean of the last ones, which is then released as well (`TrainingOver`).
+        aggregate_from: tau, the first step for which that is so.
+        aggregate_last: k of uta; 5 where it is None.
+        aggregate_restart: whether a step starts at the aggregate too.
         seed: None for a secret run key; a number for experiments, which voids the promise to whoever knows it.
     """
 
@@ -48,6 +58,7 @@ class Settings:
     learning_rate: float
     optimizer: str = "momentum"
     pretrained: str | None = None
+    pretrained_weights: str | None = None
     head: str = "new"
     head_deviation: float | None = None
     head_bias: float | None = None
@@ -63,6 +74,11 @@ class Settings:
     flip: bool = False
     zoom: float = 1.0
     ema: float = 0.9999
+    ema_form: str = "warm-up"
+    aggregate: str | None = None
+    aggregate_from: int = 0
+    aggregate_last: int | None = None
+    aggregate_restart: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -70,6 +86,11 @@ class Settings:
         one_of("head", self.head, models.HEADS)
         if self.head == "pretrained" and self.pretrained is None:
             raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
+        if self.pretrained_weights is not None and self.pretrained in (None, "timm"):
+            raise SfumatoError(
+                f"pretrained_weights is {self.pretrained_weights}, and pretrained is {self.pretrained or 'not given'}",
+                "name a run of sfumato pretrain, or leave pretrained_weights out",
+            )
         one_of("loss", self.loss, LOSSES)
         positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
         if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
@@ -90,6 +111,7 @@ class Settings:
         positive_integer("views", self.views, remedy="give the number of views of each example, such as 1 or 16")
         not_negative("shift", self.shift, remedy="give a number of pixels")
         self.view_rule  # noqa: B018 - refuses what the views refuse
+        self._check_aggregate()
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
 
@@ -98,14 +120,74 @@ class Settings:
         """How the views of an example are made."""
         return Views(count=self.views, shift=self.shift, flip=self.flip, zoom=self.zoom)
 
+    @property
+    def initial_weights(self) -> str | None:
+        """Where they really come from: None, "timm", or a path, that of the very file where a run has several."""
+        if self.pretrained is None or self.pretrained_weights is None:
+            return self.pretrained
+        return models.weights_file(self.pretrained, self.pretrained_weights)
+
+    def _check_aggregate(self) -> None:
+        """Refuse averages that exclude each other, or that nothing would come of; k by rule."""
+        if self.aggregate is None:
+            given = {name: value for name, value in _asked(self).items() if name.startswith("aggregate_")}
+            if given:
+                raise SfumatoError(
+                    f"{', '.join(given)} say how gradients are taken at an average, and no aggregate is given",
+                    "give `aggregate=ema` or `aggregate=uta`, or leave them out",
+                )
+        else:
+            one_of("aggregate", self.aggregate, AGGREGATES)
+        if self.aggregate == "ema" and not self.ema:
+            raise SfumatoError("aggregate is ema, and ema 0 keeps no moving average", "give an ema such as 0.9999")
+        if self.aggregate == "uta" and self.ema:
+            raise SfumatoError(
+                f"aggregate is uta, which releases the mean of the last weights, and ema is {self.ema:g}",
+                "give ema 0, or `aggregate=ema`",
+            )
+        if self.ema_form != "warm-up" and not self.ema:
+            raise SfumatoError(
+                f"ema_form is {self.ema_form}, and there is no moving average", "give ema, or leave it out"
+            )
+        if self.aggregate == "uta":
+            last = LAST if self.aggregate_last is None else self.aggregate_last
+            object.__setattr__(self, "aggregate_last", positive_integer("aggregate_last", last))
+        elif self.aggregate_last is not None:
+            raise SfumatoError(
+                f"aggregate_last is {self.aggregate_last}, and a moving average has all weights",
+                "give `aggregate=uta`, or leave it out",
+            )
+        if isinstance(self.aggregate_from, bool) or not isinstance(self.aggregate_from, int) or self.aggregate_from < 0:
+            raise SfumatoError(
+                f"aggregate_from must be the number of a step, got {self.aggregate_from!r}", "give one from 0"
+            )
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back."""
-        return asdict(self) | {"trainable": list(self.trainable)}
+        """Plain data that `from_dict` reads back; what nobody asked for of `MAY_BE_ABSENT` is not in it.
+
+        Keys of seeded runs, and what a ledger is bound to, are made of it.
+        """
+        known = asdict(self) | {"trainable": list(self.trainable)}
+        asked = _asked(self)
+        return {name: value for name, value in known.items() if name not in MAY_BE_ABSENT or name in asked}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Settings:
         """The settings that `to_dict` wrote."""
-        return cls(**_known(cls, data))
+        return cls(**_known(cls, data, MAY_BE_ABSENT))
+
+
+MAY_BE_ABSENT = (
+    *("pretrained_weights", "ema_form"),
+    *("aggregate", "aggregate_from", "aggregate_last", "aggregate_restart"),
+)
+"""Fields of `Settings` that a record need not have: they stand in it where they differ from their defaults."""
+
+
+def _asked(settings: Settings) -> dict[str, Any]:
+    """Those of these fields that differ from their defaults."""
+    defaults = {one.name: one.default for one in fields(settings) if one.name in MAY_BE_ABSENT}
+    return {name: getattr(settings, name) for name, value in defaults.items() if getattr(settings, name) != value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +224,9 @@ class Performance:
         return cls(**_known(cls, data))
 
 
-def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+def _known(cls: type, data: Mapping[str, Any], may_be_absent: tuple[str, ...] = ()) -> dict[str, Any]:
     names = {one.name for one in fields(cls)}
-    odd = sorted(set(data) ^ names)
+    odd = sorted((set(data) ^ names) - (set(may_be_absent) - set(data)))
     if odd:
         raise SfumatoError(
             f"the run's record of its {cls.__name__.lower()} has missing or unknown fields: {', '.join(odd)}",

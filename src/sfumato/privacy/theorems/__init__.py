@@ -3,6 +3,21 @@
 A combination that has no row is refused, and the refusal names those nearest to it. dp-accounting's accountants differ
 in their conventions (only its PLD doubles the sensitivity under replace-one, for instance), so every row builds its
 events explicitly.
+
+**Guarantee.** In every row the query of a step may be chosen in view of all earlier releases: the gradient at theta_t
+is, and so is one at any other function of the weights so far (an average of them, a restart from it). For each row by
+its own argument:
+
+- PoissonGaussian, MixtureOfGaussians, TruncatedGaussian: a step's coins are tossed anew whatever was released, and its
+  pair of distributions dominates every query whose vectors keep to the norm; dominating pairs compose adaptively (Zhu,
+  Dong and Wang 2022), and so does Renyi DP (Mironov 2017).
+- ComposedGaussian: in which steps a unit takes part is decided before the first one, and Gaussian mechanisms compose
+  adaptively (Dong, Roth and Su 2022).
+- TreeAggregation, ToeplitzGaussian: noise that hangs together over the steps, added to sums that are chosen one after
+  the other, promises what it does for sums that were fixed beforehand (Denisov et al. 2022, theorem 2.1).
+- CyclicBanded: a turn is one Poisson-sampled Gaussian release over the rows that the unit's step reaches, in which the
+  other units' sums are functions of releases, with and without the unit alike; turns share no row, and compose
+  adaptively as the steps of PoissonGaussian do (Choquette-Choo et al. 2023, theorem 4).
 """
 
 from __future__ import annotations

@@ -1,0 +1,438 @@
+"""Training over aggregates: where gradients are taken, what is moved and released, and what a kill leaves of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfumato import DiceKey, Noise, PrivacyPlan, SfumatoError, load, open_source, pretrain, train
+from sfumato.averaging import EMA
+from sfumato.data import Source
+from sfumato.privacy import Tree, User
+from sfumato.privacy.participation import FixedOrder
+from sfumato.randomness import NoiseState, Sampler
+from sfumato.runs.checkpoint import Checkpoint, read_safetensors
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import Settings, loop, public
+from sfumato.training.descent import beginning_of_average, optimizer_for
+from sfumato.training.estimate import average_bytes
+from sfumato.training.experiment import Experiment
+from sfumato.training.job import Job, PublicTraining
+from sfumato.training.prepare import prepare
+from sfumato.training.run import finish_early
+from sfumato.training.step import PrivateStep
+from sfumato.training.steps import PrivateSteps, PublicSteps
+
+STEPS = 7
+PLAIN = {"model": "linear", "optimizer": "sgd", "learning_rate": 2.0, "ema": 0.0}
+EMAS = {"aggregate": "ema", "ema": 0.7}
+UTA = {"aggregate": "uta", "aggregate_last": 3}
+KEY = DiceKey.from_seed(11)
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def plan() -> PrivacyPlan:
+    return PrivacyPlan.calibrate(examples=200, batch_size=40, steps=STEPS, noise_multiplier=1.0, delta=1e-3)
+
+
+def settings(**choices: Any) -> Settings:
+    return Settings(**{**PLAIN, **choices})
+
+
+def job_for(source: Source, plan: PrivacyPlan, chosen: Settings, **how: Any) -> Job:
+    return prepare(None, source, plan, chosen, device="cpu", threads=1, key=KEY, **how)
+
+
+class Watched:
+    """A run's steps, with what the trained parameters held in each, and what came of it."""
+
+    def __init__(self, steps: Any, module: nn.Module):
+        self.steps, self.module, self.points, self.gradients = steps, module, [], []
+
+    def __call__(self, step: int, state: NoiseState) -> Any:
+        self.points.append(copied(self.module))
+        gradient, following = self.steps(step, state)
+        self.gradients.append({name: None if g is None else g.clone() for name, g in gradient.items()})
+        return gradient, following
+
+    def figures(self, step: int) -> dict[str, Any]:
+        return {}
+
+
+def copied(module: nn.Module) -> Weights:
+    return {name: value.detach().clone() for name, value in module.named_parameters() if value.requires_grad}
+
+
+def taken(job: Job, place: Path, monkeypatch: pytest.MonkeyPatch, kind: Any = PrivateSteps) -> Any:
+    """All steps of a job: what it released, the weights after each step from theta_0 on, and its watched steps."""
+    thetas, descend = [copied(job.module)], loop.descend
+
+    def descending(optimizer, parameters, gradient):
+        descend(optimizer, parameters, gradient)
+        thetas.append(copied(job.module))
+
+    place.mkdir(exist_ok=True)
+    watched = Watched(kind(job, KEY), job.module)
+    optimizer = optimizer_for(job.module, job.settings)
+    start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run="r")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", descending)
+        outcome = loop.take_steps(job, RunDirectory(place), watched, start)
+    return outcome.weights, thetas, watched
+
+
+def aggregate(thetas: list[Weights], chosen: Settings) -> Weights:
+    """f_agg(theta_t, ..., theta_0) from all of these, written out."""
+    if chosen.aggregate == "uta":
+        last = thetas[-(chosen.aggregate_last or 0) :]
+        return {name: torch.stack([one[name].double() for one in last]).mean(0).float() for name in thetas[0]}
+    average = dict(thetas[0])
+    for step, theta in enumerate(thetas[1:]):
+        decay = chosen.ema if chosen.ema_form == "constant" else min(chosen.ema, (1 + step) / (10 + step))
+        average = {name: decay * average[name] + (1 - decay) * theta[name] for name in average}
+    return average
+
+
+def near(found: Weights, expected: Weights, **tolerance: float) -> None:
+    assert expected
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, **(tolerance or {"rtol": 1e-4, "atol": 1e-5}))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        EMAS,
+        {**EMAS, "ema_form": "constant", "aggregate_from": 3},
+        {**EMAS, "ema_form": "constant", "aggregate_restart": True},
+        {**EMAS, "optimizer": "momentum", "schedule": "cosine"},
+        UTA,
+        {**UTA, "aggregate_from": 2, "optimizer": "momentum", "learning_rate": 1.0},
+        {**UTA, "aggregate_restart": True, "aggregate_from": 2},
+    ],
+    ids=str,
+)
+def test_it_is_algorithm_1(spots, plan, choices, tmp_path, monkeypatch):
+    """Against a plain loop: each example's gradient by itself, at the aggregate; the same noise and participants."""
+    chosen = settings(**choices)
+    job = job_for(spots, plan, chosen)
+    first = copied(job.module)
+    images = job.transform(torch.from_numpy(spots.train.take(np.arange(200)))).flatten(1)
+    labels = torch.from_numpy(spots.train.labels)
+    noise = Noise(plan.mechanism, max_norm=1.0, key=KEY)
+    sampler = Sampler(plan, KEY, records=200)
+    thetas, velocity = [first], {name: torch.zeros_like(value) for name, value in first.items()}
+    weight, bias = sorted(first, key=lambda name: -first[name].dim())
+    for step in range(STEPS):
+        over = step >= chosen.aggregate_from
+        point = aggregate(thetas, chosen) if over else thetas[-1]
+        total = {name: torch.zeros_like(value) for name, value in point.items()}
+        for row in sampler.draw(step):
+            probabilities = (point[weight] @ images[row] + point[bias]).softmax(0)
+            error = probabilities - nn.functional.one_hot(labels[row], 4)
+            one = {weight: error[:, None] * images[row], bias: error}
+            norm = sum((value**2).sum() for value in one.values()) ** 0.5
+            for name, value in one.items():
+                total[name] += value * min(1.0, 1.0 / float(norm))
+        noisy = noise.add(total, step)
+        rate = chosen.learning_rate * (0.5 * (1 + np.cos(np.pi * step / STEPS)) if chosen.schedule == "cosine" else 1)
+        coefficient = 0.9 if chosen.optimizer == "momentum" else 0.0
+        velocity = {name: coefficient * velocity[name] + noisy[name] / 40 for name in velocity}
+        begins = point if chosen.aggregate_restart else thetas[-1]
+        thetas.append({name: value - rate * velocity[name] for name, value in begins.items()})
+    released, found, _ = taken(job, tmp_path / "run", monkeypatch)
+    near(found[-1], thetas[-1])
+    near(released, aggregate(thetas, chosen))
+    plain = taken(job_for(spots, plan, replace(chosen, **NOTHING)), tmp_path / "plain", monkeypatch)[1]
+    assert (plain[-1][weight] - found[-1][weight]).abs().max() > 1e-2, "or the aggregate would not matter here"
+
+
+NOTHING = {"aggregate": None, "aggregate_from": 0, "aggregate_last": None, "aggregate_restart": False}
+
+
+def of_users(arrays: str, place: Path) -> Source:
+    content = dict(np.load(arrays.removeprefix("npz:")))
+    for part in ("train", "test"):
+        records = len(content[f"y_{part}"])
+        content[f"users_{part}"] = np.array([f"{part} {number // 5}" for number in range(records)])
+    np.savez(place / "people.npz", **content)
+    return open_source(f"npz:{place / 'people.npz'}", owner_key=bytes(32))
+
+
+def example_plan(**choices: Any) -> PrivacyPlan:
+    return PrivacyPlan.calibrate(
+        **{"examples": 200, "batch_size": 40, "steps": STEPS, "noise_multiplier": 2.0, "delta": 1e-3, **choices}
+    )
+
+
+LATER = {**UTA, "aggregate_from": 2}
+
+
+@pytest.mark.parametrize(
+    ("what", "choices"),
+    [
+        ("network", EMAS),
+        ("full batch", LATER),
+        ("users", EMAS),
+        ("tree", LATER),
+        ("fixed beginning", LATER),
+        ("public", EMAS),
+    ],
+    ids=str,
+)
+def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spots, tmp_path, monkeypatch):
+    """The gradient of step t is what a run without aggregates computes at f_agg, to the bit."""
+    source, kind, chosen = spots, PrivateSteps, settings(model="cnn", views=2, shift=1, **choices)
+    plan = example_plan()
+    if what == "full batch":
+        plan = example_plan(batch_size=200)
+    elif what == "tree":
+        plan = example_plan(mechanism=Tree(noise_multiplier=1.0), participation=FixedOrder(batch_size=40))
+    elif what == "users":
+        source = of_users(arrays, tmp_path)
+        plan = example_plan(examples=40, batch_size=10, unit=User(drawn="users"))
+    elif what == "fixed beginning":
+        chosen = replace(chosen, trainable=("classifier",), views=1, shift=0)
+    if what == "public":
+        kind = PublicSteps
+        training = PublicTraining(settings=chosen, steps=STEPS, batch_size=50)
+        job, twin = (public.prepare(replace(spots, public=True), training, threads=1, key=KEY) for _ in range(2))
+    else:
+        job, twin = (job_for(source, plan, chosen) for _ in range(2))
+    released, thetas, watched = taken(job, tmp_path / "run", monkeypatch, kind)
+    plainly, state = kind(twin, KEY), NoiseState(step=0)
+    for step in range(STEPS):
+        expected = aggregate(thetas[: step + 1], chosen) if step >= chosen.aggregate_from else thetas[step]
+        near(watched.points[step], expected, rtol=1e-5, atol=1e-6)
+        with torch.no_grad():
+            for name, value in twin.module.named_parameters():
+                if value.requires_grad:
+                    value.copy_(watched.points[step][name])
+                    value.grad = None
+        gradient, state = plainly(step, state)
+        for name, value in gradient.items():
+            assert torch.equal(value, watched.gradients[step][name])
+    near(released, aggregate(thetas, chosen), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tau", [0, 3])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"schedule": "cosine", "weight_decay": 0.1},
+        {"optimizer": "momentum"},
+        {"optimizer": "adamw", "weight_decay": 0.1, "learning_rate": 0.1},
+    ],
+    ids=str,
+)
+def test_a_restart_from_a_constant_moving_average_is_another_scale_of_the_rate(
+    spots, plan, choices, tau, tmp_path, monkeypatch
+):
+    """From a_tau on what is released is the plain optimizer's weights at (1 - decay) times the rate."""
+    decay = 0.75
+    over = {"aggregate": "ema", "ema": decay, "ema_form": "constant", "aggregate_from": tau, "aggregate_restart": True}
+    chosen = settings(**{**choices, **over})
+    released, thetas, _ = taken(job_for(spots, plan, chosen), tmp_path / "a", monkeypatch)
+    rate = (1 - decay) * chosen.learning_rate
+    job = job_for(spots, plan, settings(**{**choices, "learning_rate": rate}))
+    plain = PrivateSteps(job, KEY)
+    optimizer, trained = optimizer_for(job.module, job.settings), dict(job.module.named_parameters())
+    for step in range(STEPS):
+        of_schedule = 0.5 * (1 + np.cos(np.pi * step / STEPS)) if chosen.schedule == "cosine" else 1.0
+        optimizer.param_groups[0]["lr"] = rate * of_schedule
+        start = thetas[step] if step < tau else (aggregate(thetas[: tau + 1], chosen) if step == tau else None)
+        if start is not None:
+            with torch.no_grad():
+                for name, value in trained.items():
+                    value.copy_(start[name])
+        gradient, _ = plain(step, NoiseState(step=step))
+        loop.descend(optimizer, trained, gradient)
+    near(released, copied(job.module))
+    moved = max((released[name] - thetas[0][name]).abs().max() for name in thetas[0])
+    assert moved > 0.05, "or anything would be near"
+
+
+def test_a_restart_from_the_mean_of_the_last_weights_is_something_else(spots, plan, tmp_path, monkeypatch):
+    """No single rate of the plain optimizer gives its weights: the second step alone shows it."""
+    chosen = settings(aggregate="uta", aggregate_last=2, aggregate_restart=True)
+    thetas = taken(job_for(spots, plan, chosen), tmp_path / "a", monkeypatch)[1]
+    means = [aggregate(thetas[: step + 1], chosen) for step in range(4)]
+    (name, *_) = thetas[0]
+    moves = [means[step + 1][name] - means[step][name] for step in range(3)]
+    gradients = [(means[step][name] - thetas[step + 1][name]) / chosen.learning_rate for step in range(3)]
+    rates = [
+        -(move * gradient).sum() / gradient.square().sum() for move, gradient in zip(moves, gradients, strict=True)
+    ]
+    assert max(rates) - min(rates) > 0.1 * chosen.learning_rate
+
+
+class StopError(BaseException):
+    """Ends the process's work, as a kill would."""
+
+
+TRAINED = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu", "aggregate_from": 3}
+FORMS = {
+    "ema": {"aggregate": "ema", "averaging": EMA(0.8)},
+    "uta": {"aggregate": "uta", "aggregate_last": 3},
+    "restart": {"aggregate": "uta", "aggregate_last": 2, "aggregate_restart": True},
+}
+
+
+def stopped_at(step: int, call: Any, patch: pytest.MonkeyPatch) -> None:
+    """Call it, and stop it while it computes the gradient of this step; every step before has left a checkpoint."""
+    compute = PrivateStep.__call__
+
+    def dies(self, at, micro_batches, state):
+        if at == step:
+            raise StopError
+        return compute(self, at, micro_batches, state)
+
+    patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    patch.setattr(PrivateStep, "__call__", dies)
+    with pytest.raises(StopError):
+        call()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_killed_and_resumed_it_ends_with_the_same_bytes(spots, plan, form, tmp_path, monkeypatch):
+    def run(place):
+        return train("linear", spots, plan, directory=tmp_path / place, **TRAINED, **FORMS[form])
+
+    whole = (run("whole").directory / "model.safetensors").read_bytes()
+    for step in (2, 3, 5):
+        with monkeypatch.context() as patch:
+            stopped_at(step, lambda step=step: run(f"{step}"), patch)
+        assert (run(f"{step}").directory / "model.safetensors").read_bytes() == whole, step
+
+
+def test_a_run_that_ends_early_releases_the_mean_of_its_last_weights(spots, plan, tmp_path, monkeypatch):
+    choices = {**TRAINED, **FORMS["uta"]}
+    with monkeypatch.context() as patch:
+        stopped_at(5, lambda: train("linear", spots, plan, directory=tmp_path / "run", **choices), patch)
+    kept = Checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")
+    assert kept.step == 5
+    assert {name.partition(".")[0] for name in kept.average} == {"0", "1", "2"}
+    of_run = RunDirectory(tmp_path / "run")
+    record = of_run.read_json("settings.json")
+    job = job_for(spots, plan, Settings.from_dict(record["settings"]))
+    job = replace(job, performance=replace(job.performance, **record["performance"]))
+    done = finish_early(job, of_run)
+    weights, _ = read_safetensors(done.directory / "model.safetensors")
+    for name, value in weights.items():
+        mean = torch.stack([kept.average[f"{slot}.{name}"] for slot in range(3)]).double().mean(0).float()
+        assert torch.equal(value, mean)
+        assert not torch.equal(value, kept.model[name])
+
+
+class Normalised(nn.Module):
+    """A model with batch norm, for public data alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(64), nn.Linear(64, 4)
+
+    def forward(self, images):
+        return self.head(self.norm(images.flatten(1)))
+
+
+def test_buffers_are_not_averaged(spots, tmp_path):
+    shown = replace(spots, public=True)
+    choices = {"steps": 9, "batch_size": 50, "learning_rate": 0.5, "threads": 1, "seed": 1}
+    run = pretrain(Normalised(), shown, directory=tmp_path / "run", **choices, aggregate="uta", aggregate_last=4)
+    mean, last = (read_safetensors(run.directory / name)[0] for name in ("model.safetensors", "model-last.safetensors"))
+    for name in mean:
+        assert torch.equal(mean[name], last[name]) == name.startswith(("norm.running", "norm.num")), name
+
+
+def test_what_nobody_asked_for_is_not_in_the_record():
+    """Keys of seeded runs and commitments of ledgers are made of it."""
+    plain = settings()
+    assert not [name for name in plain.to_dict() if "aggregate" in name or name in ("ema_form", "pretrained_weights")]
+    for chosen in (plain, settings(**EMAS, ema_form="constant"), settings(**UTA, aggregate_restart=True)):
+        assert Settings.from_dict(chosen.to_dict()) == chosen
+    assert settings(aggregate="uta").to_dict()["aggregate_last"] == 5
+    short = plain.to_dict()
+    del short["momentum"]
+    with pytest.raises(SfumatoError, match="missing or unknown fields: momentum"):
+        Settings.from_dict(short)
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"aggregate": "opa"}, "aggregate must be"),
+        ({"aggregate": "ema"}, "ema 0 keeps no moving average"),
+        ({"aggregate": "uta", "ema": 0.9}, "releases the mean of the last weights, and ema is 0.9"),
+        ({"aggregate": "ema", "ema": 0.9, "aggregate_last": 3}, "aggregate_last is 3, and a moving average has all"),
+        ({"aggregate_last": 3}, "aggregate_last say how gradients are taken at an average"),
+        ({"aggregate_from": 3, "aggregate_restart": True}, "aggregate_from, aggregate_restart say how"),
+        ({"aggregate": "uta", "aggregate_last": 0}, "aggregate_last must be"),
+        ({"aggregate": "uta", "aggregate_from": -1}, "aggregate_from must be the number of a step"),
+        ({"aggregate": "uta", "aggregate_from": 1.5}, "aggregate_from must be the number of a step"),
+        ({"ema_form": "constant"}, "there is no moving average"),
+        ({"ema_form": "cold", "ema": 0.9}, "ema_form must be"),
+    ],
+)
+def test_what_would_come_to_nothing_is_refused(spots, plan, choices, words):
+    with pytest.raises(SfumatoError, match=words):
+        job_for(spots, plan, settings(**choices))
+
+
+def test_a_beginning_beyond_the_last_step_is_refused(spots, plan):
+    with pytest.raises(SfumatoError, match=f"aggregate_from is {STEPS}, and the run has {STEPS} steps"):
+        job_for(spots, plan, settings(**UTA, aggregate_from=STEPS))
+
+
+def test_the_rules_leave_the_moving_average_out_beside_uta(spots, tmp_path):
+    decided = Experiment(aggregate="uta", model="linear", epsilon=8.0).decide(spots)
+    assert (decided.settings.ema, decided.settings.aggregate_last) == (0.0, 5)
+    assert any(line.startswith("by rule: aggregate last 5") for line in decided.reasons)
+    assert Experiment(aggregate="ema", model="linear", epsilon=8.0).decide(spots).settings.ema == 0.9999
+    with pytest.raises(SfumatoError, match=r"and ema is 0\.9"):
+        Experiment(aggregate="uta", ema=0.9, model="linear", epsilon=8.0).decide(spots)
+    with pytest.raises(SfumatoError, match=r"and ema is 0\.9"):
+        train("linear", spots, epsilon=8.0, directory=tmp_path / "a", averaging=EMA(0.9), aggregate="uta")
+    choices = {"epsilon": 8.0, "delta": 1e-3, "steps": 3, "threads": 1, "seed": 1}
+    run = train("linear", spots, directory=tmp_path / "b", aggregate="uta", **choices)
+    record = RunDirectory(run.directory).read_json("settings.json")["settings"]
+    assert (record["ema"], record["aggregate"], record["aggregate_last"]) == (0.0, "uta", 5)
+    assert load(run.directory).module is not None
+
+
+def test_the_form_of_an_average_that_is_given_from_python_is_kept(spots, tmp_path):
+    choices = {"learning_rate": 0.1, "threads": 1, "seed": 1, "epsilon": 8.0, "steps": 2}
+    run = train("linear", spots, directory=tmp_path / "a", averaging=EMA(0.5, "constant"), **choices)
+    record = RunDirectory(run.directory).read_json("settings.json")["settings"]
+    assert (record["ema"], record["ema_form"]) == (0.5, "constant")
+
+
+def test_a_dry_run_knows_the_copies(spots, plan):
+    one = sum(value.nbytes for value in copied(job_for(spots, plan, settings()).module).values())
+    for choices, copies in [
+        ({}, 0),
+        ({"ema": 0.9}, 1),
+        (EMAS, 2),
+        ({**EMAS, "aggregate_restart": True}, 1),
+        (UTA, 3 + 2),
+        ({**UTA, "aggregate_restart": True}, 3 + 1),
+    ]:
+        assert average_bytes(job_for(spots, plan, settings(**choices))) == copies * one, choices
+
+
+def test_every_choice_has_a_key_of_its_own(spots, plan):
+    """Runs that share their noise would show the gradient without it in their difference."""
+    chosen = [
+        *(settings(seed=5, ema=0.7, **more) for more in ({}, {"ema_form": "constant"}, {"aggregate": "ema"})),
+        *(settings(seed=5, **UTA, **more) for more in ({}, {"aggregate_from": 1}, {"aggregate_restart": True})),
+        settings(seed=5, aggregate="uta", aggregate_last=4),
+    ]
+    keys = {prepare(None, spots, plan, one, device="cpu", threads=1).key.check_value("0" * 64) for one in chosen}
+    assert len(keys) == len(chosen)
