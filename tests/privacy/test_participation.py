@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sfumato import SfumatoError
 from sfumato.privacy import (
     CyclicPoisson,
+    DriftingPoisson,
     FixedOrder,
     FullBatch,
     Gaussian,
@@ -31,6 +32,7 @@ RULES: list[Participation] = [
     FixedOrder(batch_size=30, assignment="time"),
     CyclicPoisson(batch_size=30, groups=5),
     TruncatedPoisson(batch_size=30, largest=60),
+    DriftingPoisson(batch_size=30, period=8, sizes=(700, 300)),
 ]
 
 

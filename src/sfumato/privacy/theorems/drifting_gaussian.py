@@ -220,7 +220,7 @@ def _removed(sigma: float, q: float, width: float) -> Any:
     from scipy.special import ndtr
 
     step = _OneStep(sigma, q)
-    low, epsilons = _grid(*step.ends, width)
+    low, epsilons = _grid(step.ends[0], step.ends[1], width)
     x = step.outcomes(epsilons)
     deltas = q * ndtr((1 - x) / sigma) - (np.expm1(epsilons) + q) * ndtr(-x / sigma)
     return _dots(low, deltas, width)
