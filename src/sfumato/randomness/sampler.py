@@ -32,12 +32,13 @@ class _Records(NamedTuple):
     groups: object
 
 
-def _poisson(rule: Poisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
-    def draw(step: int) -> np.ndarray:
-        coins = key.generator("sampling", step).random(records.number)
-        return np.flatnonzero(coins < plan.sampling_probability)
+def _coins(key: DiceKey, step: int, records: _Records) -> np.ndarray:
+    """Of each record, uniform in [0, 1)."""
+    return key.generator("sampling", step).random(records.number)
 
-    return draw
+
+def _poisson(rule: Poisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+    return lambda step: np.flatnonzero(_coins(key, step, records) < plan.sampling_probability)
 
 
 def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
@@ -78,9 +79,8 @@ def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: DiceKey, re
     in_second = _groups_checked(records)
 
     def draw(step: int) -> np.ndarray:
-        coins = key.generator("sampling", step).random(records.number)
         first, second = rule.probabilities(step)
-        return np.flatnonzero(coins < np.where(in_second, second, first))
+        return np.flatnonzero(_coins(key, step, records) < np.where(in_second, second, first))
 
     return draw
 

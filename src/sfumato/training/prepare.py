@@ -189,7 +189,7 @@ def circumstances(
 ) -> Circumstances:
     """What the statement of such a run must say; see `prepare`."""
     return Circumstances(
-        read=(*(source.read_by_user if isinstance(plan.unit, User) else source.read), *facts_read(source, plan)),
+        read=(source.read_by_user if isinstance(plan.unit, User) else source.read) + facts_read(source, plan),
         data_public=source.public,
         test_public=source.public,
         seeded=settings.seed is not None,

@@ -154,7 +154,9 @@ def test_what_is_counted_are_the_steps_own_probabilities(period, steps, shape, s
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=6, unique_by=lambda pair: pair[0]),
 )
 def test_place_by_place_the_larger(first, second):
-    rows = [sorted(itertools.chain.from_iterable([q / 9] * n for q, n in each), reverse=True) for each in (first, second)]
+    rows = [
+        sorted(itertools.chain.from_iterable([q / 9] * n for q, n in each), reverse=True) for each in (first, second)
+    ]
     both = drifting_gaussian._placewise(
         *(tuple(sorted(((q / 9, n) for q, n in each), reverse=True)) for each in (first, second))  # type: ignore
     )
