@@ -11,6 +11,7 @@ import pytest
 from sfumato.cli import main
 
 NUMBERS = "--examples 1438 --batch-size 360 --steps 16 --delta 1e-5"
+DRIFT = "--drift 8 --drift-size 717 --drift-shape cosine"
 COMPARED = f"plan {NUMBERS} --epsilon 3 --compare"
 
 
@@ -19,7 +20,9 @@ def answer(capsys, command: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("pair", ["--mechanism blt", "--participation cyclic --groups 3", "--order position --bands 5"])
+@pytest.mark.parametrize(
+    "pair", ["--mechanism blt", "--participation cyclic --groups 3", "--order position --bands 5", DRIFT]
+)
 def test_the_next_command_runs_the_plan_that_is_shown(pair, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
@@ -27,9 +30,14 @@ def test_the_next_command_runs_the_plan_that_is_shown(pair, capsys, tmp_path, mo
     shown = answer(capsys, f"plan {NUMBERS} --epsilon 3 {pair} --json")
     assert main(shlex.split(f"plan {NUMBERS} --epsilon 3 {pair}")) == 0
     printed = capsys.readouterr()
-    assert "copies of the model" in printed.out
+    assert ("copies of the model" in printed.out) == (pair != DRIFT)
     (line,) = (line for line in printed.err.splitlines() if line.startswith("next: sfumato train SOURCE "))
     options = line.removeprefix("next: sfumato train SOURCE ")
+    if pair == DRIFT:
+        assert options.endswith(" --drift-groups NAME")
+        options = options.replace("NAME", "5 6 7 8 9")
+        shown = answer(capsys, f"plan {NUMBERS} --epsilon 3 {pair} --drift-groups 5 6 7 8 9 --json")
+        assert "others               721 examples, each with probability 0 to 0.4993" in printed.out
     planned = answer(capsys, f"train digits {options} --dry-run --json")["plan"]
     assert planned["fingerprint"] == shown["fingerprint"]
     assert ("adjacency            zero-out" in printed.out) == ("position" in pair)
@@ -97,6 +105,13 @@ def test_a_clock_goes_on_to_the_command_that_trains(capsys):
         ("--compare --steps 5", "--compare needs --batch-size, --steps and --epsilon, got --steps"),
         ("--plot x.svg --batch-size 9 --steps 5 --epsilon 1", "--plot is given without --compare"),
         ("--compare --batch-size 9 --steps 5 --epsilon 1 --mechanism blt", "--compare and a single --mechanism"),
+        ("--compare --batch-size 9 --steps 5 --epsilon 1 --drift 4", "--participation or --drift are both given"),
+        ("--batch-size 9 --steps 5 --epsilon 1 --drift 4", "error: --drift-size must be given for drifting"),
+        ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 100", "--drift-size must be below the 100 ex"),
+        ("--batch-size 30 --steps 5 --epsilon 1 --drift 4 --drift-size 20", "smaller of the two groups, got 30 for 80"),
+        ("--batch-size 9 --steps 5 --epsilon 1 --drift 1 --drift-size 9", "--drift must be at least 2 steps, got 1"),
+        ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 9 --drift-shape saw", "one of linear, cosine"),
+        ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 9 --mechanism tree", "covers tree noise under"),
         ("--batch-size 9 --steps 5 --epsilon 1 --participation shuffling", "no theorem here covers the participation"),
         (
             "--batch-size 9 --steps 5 --epsilon 1 --participation poisson --mechanism tree",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sfumato import SfumatoError
 from sfumato.privacy import (
     CyclicPoisson,
+    DriftingPoisson,
     FixedOrder,
     FullBatch,
     Gaussian,
@@ -31,6 +32,7 @@ RULES: list[Participation] = [
     FixedOrder(batch_size=30, assignment="time"),
     CyclicPoisson(batch_size=30, groups=5),
     TruncatedPoisson(batch_size=30, largest=60),
+    DriftingPoisson(batch_size=30, period=8, sizes=(700, 300)),
 ]
 
 
@@ -75,8 +77,8 @@ def test_by_time_the_steps_end_with_the_bins():
 
 
 ADJACENCIES = {
-    "add-or-remove": (True, True, True, False, True, True, False),
-    "zero-out": (True,) * 7,
+    "add-or-remove": (True, True, True, False, True, True, False, True),
+    "zero-out": (True,) * 8,
 }
 
 
@@ -101,6 +103,9 @@ def test_its_words_say_whom_a_step_takes(rule):
         ),
         "CyclicPoisson": "5 groups drawn in secret, which take turns, and drawn into each step of its group with "
         "probability 0.15",
+        "DriftingPoisson": "each of 300 examples (the second group) drawn into step t with probability 0.1 s(t) and "
+        "each of 700 others with probability 0.0428571 (1 - s(t)), where s rises from 0 to 1 and falls again by "
+        "straight lines in every 8 steps",
         "TruncatedPoisson": "probability 0.03, at most 60 of them, the number of examples being public",
     }
     assert expected[type(rule).__name__] in words

@@ -20,6 +20,7 @@ PAIRS = {
     "cyclic": {"participation": "cyclic", "groups": 4},
     "cyclic gaussian": {"participation": "cyclic", "mechanism": "gaussian"},
     "truncated": {"participation": "truncated"},
+    "drifting": {"drift": 10, "drift_shape": "cosine", "drift_size": 400},
     "fixed order, independent": {"participation": "fixed-order", "mechanism": "gaussian"},
     "by coins": {},
 }

@@ -1,4 +1,4 @@
-"""Draws of fixed orders, cyclic and truncated Poisson: gaps, uniform bins, the coins' law, a cut without favour."""
+"""Draws of fixed orders, cyclic, drifting, truncated Poisson: gaps, uniform bins, coins' laws, cuts without favour."""
 
 from __future__ import annotations
 
@@ -14,12 +14,27 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sfumato import DiceKey, Sampler, SfumatoError
-from sfumato.privacy.participation import CyclicPoisson, FixedOrder, Participation, Poisson, TruncatedPoisson
+from sfumato.privacy.participation import (
+    CyclicPoisson,
+    DriftingPoisson,
+    FixedOrder,
+    Participation,
+    Poisson,
+    TruncatedPoisson,
+)
 
 LIMIT, TAIL = 5.5, 1e-6
 
 
-def sampler(rule: Participation, population: int, *, records: int | None = None, seed: int = 0, times: Any = None):
+def sampler(
+    rule: Participation,
+    population: int,
+    *,
+    records: int | None = None,
+    seed: int = 0,
+    times: Any = None,
+    groups: Any = None,
+):
     """What the draws read of a plan; which mechanism goes with a rule is the theorems' matter."""
     plan: Any = SimpleNamespace(
         participation=rule,
@@ -28,7 +43,7 @@ def sampler(rule: Participation, population: int, *, records: int | None = None,
         expected_batch_size=rule.expected_batch_size(population),
     )
     key = DiceKey.from_seed(seed)
-    return Sampler(plan, key, records=population if records is None else records, times=times)
+    return Sampler(plan, key, records=population if records is None else records, times=times, groups=groups)
 
 
 def table(rule: Participation, population: int, steps: int, **options: Any) -> np.ndarray:
@@ -187,6 +202,77 @@ def test_the_coins_that_come_up_are_those_below_the_turn_s_probability():
         group = np.flatnonzero(groups == step % 7)
         coins = key.generator("sampling", step).random(len(group))
         assert drawing.draw(step).tolist() == group[coins < 0.35].tolist()
+
+
+# -- drifting Poisson ----------------------------------------------------------------------------------------------
+
+DRIFTING = DriftingPoisson(batch_size=30, period=4, sizes=(60, 40))  # of 100
+SECOND = np.arange(100) % 5 < 2
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_each_record_comes_up_with_its_own_group_s_probability_of_the_step(shape):
+    rule, periods = DriftingPoisson(batch_size=30, period=6, shape=shape, sizes=(60, 40)), 400
+    drawn = table(rule, 100, 6 * periods, groups=SECOND).reshape(periods, 6, 100)
+    for phase in range(6):
+        share = 1 - abs(1 - phase / 3) if shape == "linear" else (1 - math.cos(math.pi * phase / 3)) / 2
+        for members, probability in ((~SECOND, 30 * (1 - share) / 60), (SECOND, 30 * share / 40)):
+            came = drawn[:, phase, members]
+            if probability < 1e-12:
+                assert not came.any()
+                continue
+            assert abs(z_of(came.sum(), came.size, probability)) < LIMIT
+            assert abs(z_of(came.sum(), came.size, 0.9 * probability)) > LIMIT
+            assert all(abs(z_of(count, periods, probability)) < LIMIT for count in came.sum(0))
+
+
+def test_the_mean_size_is_the_batch_size_in_every_step_and_coins_are_independent():
+    steps = 4000
+    drawn = table(DRIFTING, 100, steps, groups=SECOND)
+    phases = [drawn[phase::4] for phase in range(4)]
+    for phase, rows in enumerate(phases):
+        law = np.where(SECOND, *DRIFTING.probabilities(phase)[::-1])
+        sizes, variance = rows.sum(1), (law * (1 - law)).sum()
+        assert abs(sizes.mean() - 30) < LIMIT * math.sqrt(variance / len(sizes))
+        assert abs(sizes.var() / variance - 1) < LIMIT * math.sqrt(2 / len(sizes))
+        off = (rows - law)[:, (law > 0) & (law < 1)]
+        products = off[1:] * off[:-1]
+        assert abs(products.sum()) < LIMIT * off.var() * math.sqrt(products.size)
+
+
+@given(gone=st.integers(0, 99), seed=st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_a_record_of_either_group_moves_nobody_else_s_coin(gone, seed):
+    whole = table(DRIFTING, 100, 12, groups=SECOND, seed=seed)
+    moved = SECOND.copy()
+    moved[gone] = not moved[gone]  # another record in its place
+    other = table(DRIFTING, 100, 12, groups=moved, seed=seed)
+    rest = np.arange(100) != gone
+    assert (whole[:, rest] == other[:, rest]).all()
+    few = table(DRIFTING, 100, 12, records=99, groups=SECOND[:99], seed=seed)
+    assert (few == whole[:, :99]).all()
+
+
+def test_the_coins_that_come_up_are_those_below_the_own_group_s_probability():
+    key, drawing = DiceKey.from_seed(0), sampler(DRIFTING, 100, groups=SECOND)
+    for step in (0, 1, 2, 7):
+        coins = key.generator("sampling", step).random(100)
+        first, second = DRIFTING.probabilities(step)
+        came = [record for record in range(100) if coins[record] < (second if SECOND[record] else first)]
+        assert drawing.draw(step).tolist() == came
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (None, "drifts between two groups, and the records have none"),
+        (SECOND[:99], r"groups must be 100 truth values, got bool of shape \(99,\)"),
+        (SECOND.astype(int), "groups must be 100 truth values, got int64"),
+    ],
+)
+def test_groups_that_are_none_are_refused(groups, words):
+    with pytest.raises(SfumatoError, match=words):
+        sampler(DRIFTING, 100, groups=groups)
 
 
 # -- truncated Poisson ---------------------------------------------------------------------------------------------

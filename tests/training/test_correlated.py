@@ -25,6 +25,7 @@ PAIRS = {
     "banded by position": {"mechanism": "banded", "bands": 4, "order": "position"},
     "cyclic": {"participation": "cyclic", "groups": 3},
     "truncated": {"participation": "truncated"},
+    "drifting": {"drift": 4, "drift_shape": "cosine", "drift_groups": ("1", "2"), "drift_size": 100},
 }
 
 

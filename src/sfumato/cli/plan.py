@@ -21,7 +21,7 @@ from sfumato.cli.options import (
     Whole,
     shown,
 )
-from sfumato.training.experiment import Pair, Units, rates_of
+from sfumato.training.experiment import Pair, PairOfRecords, Units, rates_of
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
@@ -31,7 +31,7 @@ FOUR = ("batch_size", "steps", "noise_multiplier", "epsilon")
 
 @shown
 @dataclass(frozen=True, kw_only=True)
-class Plan(Units, Pair):
+class Plan(Units, PairOfRecords):
     """Find one of noise multiplier, steps, batch size and epsilon from the others. Looks at no data.
 
     Give three of the four, with --examples; with --compare all of them but the noise multiplier. For instance:
@@ -239,9 +239,12 @@ class Plan(Units, Pair):
 
     def _asked_for(self) -> str:
         """The options that name the pair, as they were given."""
-        names = [*(one.name for one in (*fields(Units), *fields(Pair))), "momentum", "schedule"]
-        given = [(name.replace("_", "-"), getattr(self, name)) for name in names if getattr(self, name) is not None]
-        return "".join(f" --{name} {value}" for name, value in given)
+        names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
+        given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
+        given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
+        if self.drift is not None:
+            given.setdefault("drift-groups", "NAME")
+        return "".join(f" --{name} {value}" for name, value in given.items())
 
     def _compare(self, given: list[str]) -> int:
         from sfumato.cli import compared
@@ -252,9 +255,9 @@ class Plan(Units, Pair):
                 f"--compare needs --batch-size, --steps and --epsilon, got {', '.join(given) or 'none'}",
                 "give these three; the noise multiplier follows for each pair",
             )
-        if self.mechanism or self.participation:
+        if self.mechanism or self.participation or self.drift is not None:
             raise UnclearError(
-                "--compare and a single --mechanism or --participation are both given", "leave these out"
+                "--compare and a single --mechanism, --participation or --drift are both given", "leave these out"
             )
         if self.plot is not None and FilePath(self.plot).suffix.lower() != ".svg":
             raise UnclearError(f"--plot must end with .svg, got {self.plot!r}", "name a file such as pairs.svg")

@@ -19,6 +19,7 @@ from .other_units import group_privacy as group_privacy
 from .other_units import per_person as per_person
 from .other_units import person_epsilon as person_epsilon
 from .participation import CyclicPoisson as CyclicPoisson
+from .participation import DriftingPoisson as DriftingPoisson
 from .participation import FixedOrder as FixedOrder
 from .participation import FullBatch as FullBatch
 from .participation import Participation as Participation

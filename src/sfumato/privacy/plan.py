@@ -298,9 +298,9 @@ class PrivacyPlan:
             "sampling": type(self.participation).__name__,
             "examples": self.population,
             "batch_size": self.expected_batch_size,
-            **asdict(self.participation),
+            **_lists(asdict(self.participation)),
             "mechanism": type(self.mechanism).__name__,
-            **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.mechanism).items()},
+            **_lists(asdict(self.mechanism)),
             **asdict(self.clipping),
             "steps": self.steps,
             "delta": self.delta,
@@ -340,6 +340,11 @@ class PrivacyPlan:
         """SHA-256 of the plan's canonical JSON: two plans share it only if every field agrees."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON reads them back."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def _at_least_one(most: int, cost_of_one: float, epsilon: float, what: str) -> int:

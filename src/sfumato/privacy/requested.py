@@ -6,13 +6,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.participation import (
     PARTICIPATIONS,
     CyclicPoisson,
+    DriftingPoisson,
     FixedOrder,
     FullBatch,
     Participation,
@@ -27,7 +28,12 @@ NAMES_OF_MECHANISMS = tuple(each.name for each in MECHANISMS.values())
 NAMES_OF_PARTICIPATIONS = tuple(each.name for each in PARTICIPATIONS.values())
 BUFFERS, BANDS, GROUPS = 2, 64, 8
 OF_MECHANISMS = {"tree": ("steps_per_tree", "complete_trees"), "banded": ("bands",), "blt": ("buffers",)}
-OF_PARTICIPATIONS = {"fixed-order": ("order",), "cyclic": ("groups",), "truncated": ("largest_batch",)}
+OF_PARTICIPATIONS = {
+    "fixed-order": ("order",),
+    "cyclic": ("groups",),
+    "truncated": ("largest_batch",),
+    "drifting": ("drift", "drift_shape", "drift_groups", "drift_size"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +121,10 @@ def requested(
     groups: int | None = None,
     largest_batch: int | None = None,
     order: str | None = None,
+    drift: int | None = None,
+    drift_shape: str | None = None,
+    drift_groups: tuple[str, ...] | None = None,
+    drift_size: int | None = None,
     momentum: float = 0.0,
     rates: Callable[[int], tuple[float, ...]] | None = None,
 ) -> Request:
@@ -130,12 +140,15 @@ def requested(
         bands, buffers: of "banded" and "blt", whose coefficients are optimal for the plan.
         steps_per_tree, complete_trees: of "tree", see `Tree`.
         groups: of "cyclic"; largest_batch: of "truncated"; order: of "fixed-order".
+        drift, drift_shape, drift_groups, drift_size: of "drifting": the period in steps, how shares rise and fall, the
+            names of the second group's classes or groups, and how many of the examples are in it.
         momentum, rates: of the optimizer, which coefficients are optimised for.
 
     Errors: `SfumatoError` for an unknown name, and for an option that the chosen names do not have.
     """
     given = {"bands": bands, "buffers": buffers, "steps_per_tree": steps_per_tree, "complete_trees": complete_trees}
     given |= {"groups": groups, "largest_batch": largest_batch, "order": order}
+    given |= {"drift": drift, "drift_shape": drift_shape, "drift_groups": drift_groups, "drift_size": drift_size}
     if participation is not None:
         refuse_unproven(participation)
         one_of("participation", participation, NAMES_OF_PARTICIPATIONS)
@@ -150,7 +163,7 @@ def requested(
     if mechanism is None:
         mechanism = {"fixed-order": "blt", "cyclic": "banded"}.get(participation or "", "gaussian")
     _refuse_others(mechanism, participation, given)
-    rule = _rule(participation, examples, groups=groups, largest=largest_batch, order=order)
+    rule = _rule(participation, examples, given)
     if adjacency is None:
         allowed = ("add-or-remove", "zero-out") if rule is None else rule.adjacencies
         adjacency = allowed[0]
@@ -167,18 +180,37 @@ def requested(
     return Request(rule, noise, adjacency)  # type: ignore[arg-type]
 
 
-def _rule(
-    name: str | None, examples: int, *, groups: int | None, largest: int | None, order: str | None
-) -> Participation | None:
+def _rule(name: str | None, examples: int, given: dict[str, Any]) -> Participation | None:
     if name in (None, "poisson"):
         return None if name is None else Poisson(batch_size=1)
     if name == "full-batch":
         return FullBatch()
     if name == "fixed-order":
-        return FixedOrder(batch_size=1, assignment=order or "random")  # type: ignore[arg-type]
+        return FixedOrder(batch_size=1, assignment=given["order"] or "random")
     if name == "cyclic":
-        return CyclicPoisson(batch_size=1, groups=GROUPS if groups is None else groups)
+        return CyclicPoisson(batch_size=1, groups=GROUPS if given["groups"] is None else given["groups"])
+    if name == "drifting":
+        return _drifting(examples, given)
+    largest = given["largest_batch"]
     return CutByRule(population=examples) if largest is None else TruncatedPoisson(batch_size=1, largest=largest)
+
+
+def _drifting(examples: int, given: dict[str, Any]) -> DriftingPoisson:
+    if given["drift"] is None:
+        raise SfumatoError("drift must be given for drifting participation, got None", "give its period in steps")
+    remedy = f"give how many of the {examples} examples are of the groups that `drift_groups` names"
+    if given["drift_size"] is None:
+        raise SfumatoError("drift_size must be given for drifting participation, got None", remedy)
+    size = positive_integer("drift_size", given["drift_size"], remedy=remedy)
+    if size >= examples:
+        raise SfumatoError(f"drift_size must be below the {examples} examples, got {size}", remedy)
+    return DriftingPoisson(
+        batch_size=1,
+        period=given["drift"],
+        shape="linear" if given["drift_shape"] is None else given["drift_shape"],
+        sizes=(examples - size, size),
+        named=tuple(given["drift_groups"] or ()),
+    )
 
 
 def _refuse_others(mechanism: str, participation: str | None, given: dict[str, object]) -> None:

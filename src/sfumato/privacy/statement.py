@@ -17,6 +17,7 @@ from sfumato.privacy.wording import Wording, wording
 
 FACT_NAMES = {
     "examples": "the number of training examples",
+    "drift": "how many training examples each of the two groups has that take turns",
     "users": "the number of persons",
     "groups": "the number of groups of persons",
     "classes": "the list of classes",

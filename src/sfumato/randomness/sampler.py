@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import CyclicPoisson, FixedOrder, FullBatch, Participation, Poisson, PrivacyPlan, TruncatedPoisson
+from sfumato.privacy import (
+    CyclicPoisson,
+    DriftingPoisson,
+    FixedOrder,
+    FullBatch,
+    Participation,
+    Poisson,
+    PrivacyPlan,
+    TruncatedPoisson,
+)
 from sfumato.randomness.keys import DiceKey
 
 Draw = Callable[[int], np.ndarray]
 """Of a step, who takes part in it: ascending record numbers, int64."""
 
 
-def _poisson(rule: Poisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
-    def draw(step: int) -> np.ndarray:
-        coins = key.generator("sampling", step).random(records)
-        return np.flatnonzero(coins < plan.sampling_probability)
+class _Records(NamedTuple):
+    """How many there are, and what of their own a rule may read."""
 
-    return draw
-
-
-def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
-    return lambda step: np.arange(records)
+    number: int
+    times: object
+    groups: object
 
 
-def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
-    if records != plan.population:
+def _coins(key: DiceKey, step: int, records: _Records) -> np.ndarray:
+    """Of each record, uniform in [0, 1)."""
+    return key.generator("sampling", step).random(records.number)
+
+
+def _poisson(rule: Poisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+    return lambda step: np.flatnonzero(_coins(key, step, records) < plan.sampling_probability)
+
+
+def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+    return lambda step: np.arange(records.number)
+
+
+def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+    if records.number != plan.population:
         raise SfumatoError(
-            f"truncated sampling takes N as public, and of {plan.population} declared examples there are {records}",
-            f"declare {records} examples, or take Poisson sampling without a cut",
+            f"truncated sampling takes N as public, and of {plan.population} declared examples there are "
+            f"{records.number}",
+            f"declare {records.number} examples, or take Poisson sampling without a cut",
         )
-    whole = _poisson(rule, plan, key, records, times)
+    whole = _poisson(rule, plan, key, records)
 
     def draw(step: int) -> np.ndarray:
         drawn = whole(step)
@@ -45,8 +64,8 @@ def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, 
     return draw
 
 
-def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
-    members = _members(key.generator("groups", 0).integers(rule.groups, size=records))
+def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+    members = _members(key.generator("groups", 0).integers(rule.groups, size=records.number))
     probability = rule.turn_probability(plan.population)
 
     def draw(step: int) -> np.ndarray:
@@ -56,24 +75,35 @@ def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: DiceKey, record
     return draw
 
 
-def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: DiceKey, records: int, times: object) -> Draw:
+def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+    in_second = _groups_checked(records)
+
+    def draw(step: int) -> np.ndarray:
+        first, second = rule.probabilities(step)
+        return np.flatnonzero(_coins(key, step, records) < np.where(in_second, second, first))
+
+    return draw
+
+
+def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
     bins = rule.bins(plan.population)
     match rule.assignment:
         case "time":
-            return _members(_checked(times, records))
+            return _members(_times_checked(records))
         case "position":
-            members = _members(np.arange(records) // rule.batch_size)
+            members = _members(np.arange(records.number) // rule.batch_size)
         case "random":
-            members = _members(key.generator("bins", 0).integers(bins, size=records))
+            members = _members(key.generator("bins", 0).integers(bins, size=records.number))
     return lambda step: members(step % bins)
 
 
-DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, DiceKey, int, object], Draw]] = {
+DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, DiceKey, _Records], Draw]] = {
     Poisson: _poisson,
     FullBatch: _full_batch,
     FixedOrder: _fixed_order,
     CyclicPoisson: _cyclic_poisson,
     TruncatedPoisson: _truncated_poisson,
+    DriftingPoisson: _drifting_poisson,
 }
 
 
@@ -92,10 +122,13 @@ class Sampler:
         times: the step of each record by its own time stamp, whole numbers, (records,); needed by a fixed order by time
             (`goes_by_time`) and not read by any other rule. A record whose step is none of the plan's, negative or too
             large, takes no part.
+        groups: whether each record is of group 1, by its own group or class, bool (records,); needed by
+            `DriftingPoisson` and not read by any other rule.
 
     **Guarantee.** The draw is a function of (key, step), so a replayed step has the same participants; what a record's
-    own participation depends on is the key, its number and, by time, its own time stamp, never another record, but for
-    the cut of `TruncatedPoisson`. Batches have random sizes; an empty one is returned like any other.
+    own participation depends on is the key, its number and, by time, its own time stamp, or where participation drifts
+    its own group, never another record, but for the cut of `TruncatedPoisson`. Batches have random sizes; an empty one
+    is returned like any other.
 
     - `Poisson`: each record's coin in each step is independent of all other records and steps, and comes up with the
       plan's probability (to one part in 2^53).
@@ -103,6 +136,8 @@ class Sampler:
       likely, independent of the coins.
     - `CyclicPoisson`: each record's group is an independent uniform draw for its number; its coin in each step of that
       group's turn is independent of all else, and comes up with `turn_probability`.
+    - `DriftingPoisson`: each record's coin in each step is independent of all other records and steps, and comes up
+      with its group's probability in that step.
     - `FixedOrder`, random: each record's bin is an independent uniform draw for its number, drawn once for all epochs,
       so its participations are exactly `bins` steps apart. By position: bin i holds the records i B to (i + 1) B, and
       those beyond the last bin take no part. By time: a record takes part in its own step and no other.
@@ -115,12 +150,12 @@ class Sampler:
     True
     """
 
-    def __init__(self, plan: PrivacyPlan, key: DiceKey, *, records: int, times: object = None):
+    def __init__(self, plan: PrivacyPlan, key: DiceKey, *, records: int, times: object = None, groups: object = None):
         if type(getattr(plan, "participation", None)) not in DRAWS:
             raise SfumatoError(f"plan must be a PrivacyPlan, got {plan!r}", "give the plan of the run")
         self.plan = plan
         self.records = records
-        self._draw = DRAWS[type(plan.participation)](plan.participation, plan, key, records, times)
+        self._draw = DRAWS[type(plan.participation)](plan.participation, plan, key, _Records(records, times, groups))
 
     def draw(self, step: int) -> np.ndarray:
         """The participants of a step: ascending record indices, int64, of any number from none to all."""
@@ -139,11 +174,25 @@ def _members(places: np.ndarray) -> Draw:
     return at
 
 
-def _checked(times: object, records: int) -> np.ndarray:
+def _times_checked(records: _Records) -> np.ndarray:
     remedy = "give `times`, the step of each record by its own time stamp, as whole numbers"
-    if times is None:
+    if records.times is None:
         raise SfumatoError("the plan's fixed order goes by time, and the records have no `times`", remedy)
-    steps = np.asarray(times)
-    if steps.shape != (records,) or steps.dtype.kind not in "iu":
-        raise SfumatoError(f"`times` must be {records} whole numbers, got {steps.dtype} of shape {steps.shape}", remedy)
+    steps = np.asarray(records.times)
+    if steps.shape != (records.number,) or steps.dtype.kind not in "iu":
+        raise SfumatoError(
+            f"`times` must be {records.number} whole numbers, got {steps.dtype} of shape {steps.shape}", remedy
+        )
     return steps.astype(np.int64)
+
+
+def _groups_checked(records: _Records) -> np.ndarray:
+    remedy = "give `groups`, whether each record is of the drift's second group, as bool"
+    if records.groups is None:
+        raise SfumatoError("the plan's participation drifts between two groups, and the records have none", remedy)
+    groups = np.asarray(records.groups)
+    if groups.shape != (records.number,) or groups.dtype != np.bool_:
+        raise SfumatoError(
+            f"`groups` must be {records.number} truth values, got {groups.dtype} of shape {groups.shape}", remedy
+        )
+    return groups.copy()

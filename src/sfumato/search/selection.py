@@ -25,7 +25,7 @@ from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import carried_out, without_warnings
 from sfumato.training import defaults
-from sfumato.training.experiment import Budget, Experiment, Pair
+from sfumato.training.experiment import Budget, Experiment, PairOfRecords
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
@@ -135,7 +135,7 @@ def private(
 
 def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: float | None) -> None:
     """Refuse what no private selection can be."""
-    pair = [one.name for one in fields(Pair)]
+    pair = [one.name for one in fields(PairOfRecords)]
     searched = [name for name in (*(one.name for one in fields(Budget)), *pair) if name in space]
     if searched:
         raise SfumatoError(

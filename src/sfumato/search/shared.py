@@ -19,6 +19,7 @@ from sfumato.search.trial import Trial
 from sfumato.training import users
 from sfumato.training.building import build
 from sfumato.training.descent import check_choices
+from sfumato.training.drift import second_group
 from sfumato.training.experiment import Experiment
 from sfumato.training.job import PrivateJob
 from sfumato.training.origins import origins, trained_on
@@ -224,6 +225,7 @@ def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
     source.shown(settings.view_rule)
     steps_by_time(source, plan, clock)
+    second_group(source, plan)
     refuse_trained_on(source, trained_on(source, settings))
     check_choices(build(None, source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
 

@@ -13,11 +13,11 @@ from sfumato.training.experiment import Experiment
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension, Space
 
-# Images are read once for all runs, and zoom and the unit decide which; a clock belongs to the data.
+# Images are read once for all runs, and zoom and the unit decide which; clock and groups belong to the data.
 VARIED = tuple(
     one.name
     for one in fields(Experiment)
-    if one.name not in ("zoom", "seed", "start", "period", "unit", "per_user", "drawn")
+    if one.name not in ("zoom", "seed", "start", "period", "unit", "per_user", "drawn", "drift_groups", "drift_size")
 )
 
 

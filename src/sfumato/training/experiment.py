@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sfumato._checks import SfumatoError, positive
@@ -90,8 +90,31 @@ class Pair:
         """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with this schedule."""
         from sfumato.privacy.requested import requested
 
-        named = {one.name: getattr(self, one.name) for one in fields(Pair)}
-        return requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **named)
+        return requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **self.pair)
+
+    @property
+    def pair(self) -> dict[str, Any]:
+        """All of this by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Pair)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOfRecords(Pair):
+    """The same where single records take part, which may be of two groups."""
+
+    drift: int | None = left_out("STEPS", "")
+    """Draw records from two groups by turns (participation drifting): the period in which shares rise and fall."""
+    drift_shape: str | None = left_out("linear|cosine", "linear")
+    """Of a drift: whether shares rise and fall by straight lines or as a cosine does."""
+    drift_groups: tuple[str, ...] | None = left_out("NAME [NAME ...]", "")
+    """Of a drift: the classes of the second group, or its groups where the source has a column of them."""
+    drift_size: int | None = left_out(by_default="counted in the data")
+    """Of a drift: how many of the training examples are in the second group, declared."""
+
+    @property
+    def pair(self) -> dict[str, Any]:
+        """All of this by name."""
+        return {one.name: getattr(self, one.name) for one in fields(PairOfRecords)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +196,7 @@ class Choices(Averages):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Choices, Units, Pair, Budget):
+class Experiment(Choices, Units, PairOfRecords, Budget):
     """A private training as it is asked for. What is None follows a written rule, from public facts alone.
 
     With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see
@@ -235,7 +258,7 @@ class Experiment(Choices, Units, Pair, Budget):
         }
         heavy_ball = self.optimizer in (None, "momentum")
         momentum = 0.9 if self.momentum is None else self.momentum
-        request = self.request(
+        request = self._sized(source).request(
             source.examples, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
         )
         sizes = defaults.plan_rules(source.examples, request, batch_size=batch_size, steps=steps)
@@ -272,6 +295,14 @@ class Experiment(Choices, Units, Pair, Budget):
             )
         return plan, reasons
 
+    def _sized(self, source: Source) -> Experiment:
+        """With the number of examples in a drift's second group, counted where nothing was declared."""
+        from sfumato.training import drift
+
+        if self.drift is None or self.drift_size is not None:
+            return self
+        return replace(self, drift_size=drift.counted_size(source, self.drift_groups or ()))
+
     def _unit(self, source: Source, request: Request, sizes: Mapping[str, Any]) -> tuple[Example | User, list[str]]:
         """The unit, with the reason for what is drawn."""
         from sfumato.privacy import Example
@@ -295,9 +326,9 @@ class Experiment(Choices, Units, Pair, Budget):
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""
         from sfumato.privacy import remarks
-        from sfumato.training import users
+        from sfumato.training import drift, users
 
-        notes = [remarks.above_one_record(plan), remarks.uneven(plan)]
+        notes = [remarks.above_one_record(plan), remarks.uneven(plan), drift.misdeclared(source, plan)]
         what, counted = users.counted(source, plan)
         if not 0.8 * counted <= plan.population <= 1.25 * counted:
             order = getattr(plan.participation, "assignment", None)
@@ -344,7 +375,7 @@ def experiment_of(
     settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
 ) -> Experiment:
     """What a call without a plan asks for: the budget among the choices, and settings as such or as their fields."""
-    of_plan = {one.name for one in (*fields(Budget), *fields(Pair), *fields(Units))}
+    of_plan = {one.name for one in (*fields(Budget), *fields(PairOfRecords), *fields(Units))}
     budget = {name: value for name, value in choices.items() if name in of_plan}
     others = {name: value for name, value in choices.items() if name not in of_plan}
     if settings is not None:
@@ -354,7 +385,7 @@ def experiment_of(
 
 def refuse_budget(choices: Mapping[str, Any]) -> None:
     """Refuse parts of a budget beside a plan, which has them already."""
-    both = [one.name for one in (*fields(Budget), *fields(Pair), *fields(Units)) if one.name in choices]
+    both = [one.name for one in (*fields(Budget), *fields(PairOfRecords), *fields(Units)) if one.name in choices]
     if both:
         raise SfumatoError(f"a plan and {', '.join(both)} are both given", "give the plan, or a budget without it")
 

@@ -106,6 +106,7 @@ class PrivateJob(Job):
             owner's list of uses counts the search instead of it.
         clock: the declaration by which each record's own time stamp decides its step, where the plan goes by time.
         times: the step int64 (N,) of each training record by it (`steps_by_time`).
+        groups: whether each training record is in a drift's second group, bool (N,), where the plan has one.
     """
 
     gradient: ClippedGradient | UserGradient
@@ -115,6 +116,7 @@ class PrivateJob(Job):
     candidate: bool = False
     clock: Clock | None = None
     times: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     @property
     def place(self) -> str | None:

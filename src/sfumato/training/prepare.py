@@ -26,6 +26,7 @@ from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training import users
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import check_choices
+from sfumato.training.drift import facts_read, second_group
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PrivateJob
 from sfumato.training.origins import origins, trained_on
@@ -76,7 +77,7 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     users.check(source, plan)
-    times = steps_by_time(source, plan, clock)
+    times, groups = steps_by_time(source, plan, clock), second_group(source, plan)
     refuse_trained_on(source, trained_on(source, settings))
     device, threads = settled_on(device, threads, recorded)
     if micro_batch is not None:
@@ -133,6 +134,7 @@ def prepare(
         candidate=candidate is not None,
         clock=clock,
         times=times,
+        groups=groups,
     )
     check(job)
     return job
@@ -201,7 +203,7 @@ def circumstances(
 ) -> Circumstances:
     """What the statement of such a run must say; see `prepare`."""
     return Circumstances(
-        read=source.read_by_user if isinstance(plan.unit, User) else source.read,
+        read=(source.read_by_user if isinstance(plan.unit, User) else source.read) + facts_read(source, plan),
         data_public=source.public,
         test_public=source.public,
         seeded=settings.seed is not None,

@@ -28,7 +28,7 @@ class PrivateSteps:
         self._plan, self._key = plan, key
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
         self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
-        self._sampler = Sampler(plan, key, records=self._inputs.units, times=job.times)
+        self._sampler = Sampler(plan, key, records=self._inputs.units, times=job.times, groups=job.groups)
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """The private gradient of a step, and the noise's next state."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.participation.cyclic_poisson import CyclicPoisson
+from sfumato.privacy.participation.drifting_poisson import DriftingPoisson
 from sfumato.privacy.participation.fixed_order import FixedOrder
 from sfumato.privacy.participation.full_batch import FullBatch
 from sfumato.privacy.participation.participation import Participation as Participation
@@ -12,7 +13,7 @@ from sfumato.privacy.participation.truncated_poisson import TruncatedPoisson
 from sfumato.privacy.participation.unproven import refuse_unproven as refuse_unproven
 
 PARTICIPATIONS: dict[str, type[Participation]] = {
-    each.__name__: each for each in (Poisson, FullBatch, FixedOrder, CyclicPoisson, TruncatedPoisson)
+    each.__name__: each for each in (Poisson, FullBatch, FixedOrder, CyclicPoisson, TruncatedPoisson, DriftingPoisson)
 }
 
 

@@ -24,9 +24,17 @@ from __future__ import annotations
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.mechanism import Gaussian, Mechanism
-from sfumato.privacy.participation import CyclicPoisson, FixedOrder, Participation, Poisson, TruncatedPoisson
+from sfumato.privacy.participation import (
+    CyclicPoisson,
+    DriftingPoisson,
+    FixedOrder,
+    Participation,
+    Poisson,
+    TruncatedPoisson,
+)
 from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian
 from sfumato.privacy.theorems.cyclic_banded import CyclicBanded
+from sfumato.privacy.theorems.drifting_gaussian import DriftingGaussian
 from sfumato.privacy.theorems.mixture_of_gaussians import MixtureOfGaussians
 from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian
 from sfumato.privacy.theorems.theorem import Plan, Theorem
@@ -42,6 +50,7 @@ TABLE: tuple[Theorem, ...] = (
     ToeplitzGaussian(),
     CyclicBanded(),
     TruncatedGaussian(),
+    DriftingGaussian(),
     MixtureOfGaussians(),
 )
 SINGLE = tuple(row for row in TABLE if row.covers(Example()))
@@ -50,10 +59,12 @@ SINGLE = tuple(row for row in TABLE if row.covers(Example()))
 _WHY: dict[type[Participation], str] = {
     Poisson: "a unit may take part in steps however near each other, each with noise of the others",
     TruncatedPoisson: "a unit may take part in steps however near each other, each with noise of the others",
+    DriftingPoisson: "a unit may take part in steps however near each other, each with noise of the others",
     CyclicPoisson: "its groups amplify noise whose bands end before a group's next turn, and no other",
 }
 _WHY_NOT_SEVERAL: dict[type[Participation], str] = {
     TruncatedPoisson: "at a cut several others may take their places at once",
+    DriftingPoisson: "they may lie in both groups, whose steps are others",
     CyclicPoisson: "they lie in different groups, so that the user has a turn in many steps",
     FixedOrder: "they lie in different steps of an epoch",
 }

@@ -1,0 +1,159 @@
+"""Drifting Poisson sampling: two groups of records whose shares of a step rise and fall in turn, period by period."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from sfumato._checks import SfumatoError, one_of, positive_integer, shortened
+from sfumato.privacy.participation.participation import Batches
+
+Shape = Literal["linear", "cosine"]
+SHAPES = ("linear", "cosine")
+Counts = tuple[tuple[float, int], ...]
+"""Probabilities, each with the number of steps that have it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftingPoisson(Batches):
+    """Step t (from 0) draws each example of group g by a coin of its own, with probability B s_g(t) / N_g.
+
+    s_1(t) is group 1's expected share of a step, s_0(t) = 1 - s_1(t) that of all others: a distribution of participants
+    that moves from one group to the other and back, as by day and night (Zhu et al. 2022, "Diurnal or Nocturnal?";
+    Shejwalkar et al. 2022, periodic distribution shift).
+
+    Args:
+        batch_size: B, the expected number of participants of every step; at most N_0 and N_1.
+        period: P, the number of steps from one end of group 0's share to its next, at least 2.
+        shape: "linear": s_1(t) = 1 - |1 - 2 (t mod P) / P|. "cosine": s_1(t) = (1 - cos(2 pi t / P)) / 2.
+        sizes: N_0 and N_1, declared constants whose sum is N.
+        named: which records are group 1: those whose own group, or else class, has one of these names. A plan alone
+            needs none, a run does.
+
+    **Guarantee.** A record's probabilities are functions of its own group and of declared constants, so who else takes
+    part does not depend on whether it is there. Which group it is in must be a function of that record alone.
+
+    >>> rule = DriftingPoisson(batch_size=60, period=4, sizes=(300, 100))
+    >>> [rule.probabilities(step) for step in range(4)]
+    [(0.2, 0.0), (0.1, 0.3), (0.0, 0.6), (0.1, 0.3)]
+    """
+
+    name = "drifting"
+
+    period: int
+    shape: Shape = "linear"
+    sizes: tuple[int, int]
+    named: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if positive_integer("drift", self.period, remedy="give the number of steps of a period, such as 100") < 2:
+            raise SfumatoError(f"drift must be at least 2 steps, got {self.period}", "give a longer period")
+        one_of("drift_shape", self.shape, SHAPES)
+        if not isinstance(self.sizes, tuple) or len(self.sizes) != 2:
+            raise SfumatoError(
+                f"sizes must be two numbers, got {shortened(self.sizes)}", "give the sizes of both groups"
+            )
+        for size in self.sizes:
+            positive_integer("sizes", size, remedy="give how many examples each of the two groups has")
+        if not isinstance(self.named, tuple) or not all(isinstance(name, str) and name for name in self.named):
+            raise SfumatoError(
+                f"named must be a tuple of names, got {shortened(self.named)}", "give the names of classes or groups"
+            )
+
+    def check(self, population: int) -> None:
+        """Refuse a population that this rule cannot draw from."""
+        if sum(self.sizes) != population:
+            raise SfumatoError(
+                f"the two groups of a drift must make up all {population} examples, got {self.sizes[0]} and "
+                f"{self.sizes[1]}",
+                "declare how many examples each of them has",
+            )
+        if self.batch_size > min(self.sizes):
+            raise SfumatoError(
+                f"batch_size must not exceed the smaller of the two groups, got {self.batch_size} for {self.sizes[0]} "
+                f"and {self.sizes[1]} examples",
+                f"give at most {min(self.sizes)}, all of which take part where the group has the whole of a step",
+            )
+
+    def share(self, step: int) -> float:
+        """s_1(t): what part of a step's participants is of group 1, in expectation."""
+        phase = step % self.period
+        return self._share(min(phase, self.period - phase))
+
+    def probabilities(self, step: int) -> tuple[float, float]:
+        """With what probability a record of group 0, and one of group 1, takes part in a step."""
+        return self._probabilities(self.share(step))
+
+    def counts(self, steps: int) -> tuple[Counts, Counts]:
+        """Of each group, its probabilities above 0 in the first `steps` steps, the largest first."""
+        half, (whole, rest) = self.period // 2, divmod(steps, self.period)
+        found: tuple[dict[float, int], dict[float, int]] = ({}, {})
+        for phase in range(min(half, steps - 1) + 1):
+            mirrored = self.period - phase
+            count = whole + (phase < rest)
+            if 0 < phase < mirrored:
+                count += whole + (mirrored < rest)
+            for group, probability in zip(found, self._probabilities(self._share(phase)), strict=True):
+                group[probability] = group.get(probability, 0) + count
+        first, second = (
+            tuple(sorted(((q, count) for q, count in group.items() if q and count), reverse=True)) for group in found
+        )
+        return first, second
+
+    def largest_batch(self, population: int, steps: int) -> int:
+        """The smaller group."""
+        return min(self.sizes)
+
+    def facts(self, population: int) -> dict[str, object]:
+        """The expected batch size, the drift, and both groups with the range of their probabilities."""
+        peaks = [f"0 to {self.batch_size / size:.4g}" for size in self.sizes]
+        return {
+            "expected batch size B": self.batch_size,
+            "drift": f"{self.shape}, {self.period} steps",
+            "others": f"{self.sizes[0]} examples, each with probability {peaks[0]}",
+            self._group: f"{self.sizes[1]} examples, each with probability {peaks[1]}",
+        }
+
+    def words(self, population: int, one: str = "example") -> str:
+        """What a statement says of it; `one` is what takes part."""
+        lines = {"linear": "by straight lines", "cosine": "as a cosine does"}[self.shape]
+        others, group = (f"{self.batch_size / size:.6g}" for size in self.sizes)
+        return (
+            f"each of {self.sizes[1]} {one}s ({self._group}) drawn into step t with probability {group} s(t) and each "
+            f"of {self.sizes[0]} others with probability {others} (1 - s(t)), where s rises from 0 to 1 and falls "
+            f"again {lines} in every {self.period} steps"
+        )
+
+    def remark(self, one: str = "example") -> str:
+        """The same in plain words."""
+        article = "An" if one == "example" else "A"
+        return (
+            f"The {one}s are of two groups that had the larger part in the training by turns. {article} {one} took "
+            "part in some of the steps, by chance, and the promise rests on that chance as well as on the noise. It is "
+            f"that of the group that is protected less; {'an' if one == 'example' else 'a'} {one} that is exchanged "
+            "for one of the other group counts as two."
+        )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The rule of a plan as `PrivacyPlan.to_dict` writes it."""
+        lists = {name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in ("sizes", "named")}
+        return super().from_dict({**data, **lists})
+
+    @property
+    def _group(self) -> str:
+        """What group 1 is called."""
+        return ", ".join(self.named) or "the second group"
+
+    def _share(self, phase: int) -> float:
+        """The share at so many steps from the nearest end of a period: the same number on its way up and down."""
+        if self.shape == "linear":
+            return 2 * phase / self.period
+        return math.sin(math.pi * phase / self.period) ** 2
+
+    def _probabilities(self, share: float) -> tuple[float, float]:
+        first, second = self.batch_size * (1 - share) / self.sizes[0], self.batch_size * share / self.sizes[1]
+        return min(1.0, first), min(1.0, second)

@@ -1,0 +1,262 @@
+"""Gaussian steps under Poisson sampling whose probability changes from step to step, and with a record's group."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy.loss import Part
+from sfumato.privacy.mechanism import Gaussian
+from sfumato.privacy.participation import DriftingPoisson
+from sfumato.privacy.participation.drifting_poisson import Counts
+from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian, SampledGaussians
+from sfumato.privacy.theorems.theorem import Plan, Theorem
+
+MOST = 200
+"""So many probabilities are told apart; of more, neighbours count as the largest of them."""
+_FARTHEST, _TAIL = 9.3, 1e-15
+"""Standard deviations of noise that are exceeded with probability below 1e-20; what is left out of a composition."""
+
+
+class DriftingGaussian(Theorem):
+    """Poisson-subsampled Gaussian mechanisms of different probabilities, composed; the larger loss of two groups."""
+
+    participations, mechanisms = (DriftingPoisson,), (Gaussian,)
+    name = "Gaussian mechanism under Poisson sampling that drifts between two groups"
+    citation = (
+        "Zhu, Dong and Wang 2022 (dominating pairs under add-or-remove, and their composition); Doroshenko et al. 2022 "
+        "(privacy loss distributions, pessimistic connect-the-dots); Mironov, Talwar and Zhang 2019 (RDP)"
+    )
+    tight = PoissonGaussian.tight
+
+    def check(self, plan: Plan) -> None:
+        """Refuse users, of whom no group is known."""
+        super().check(plan)
+        if plan.unit.drawn != "examples":
+            raise SfumatoError(
+                f"participation {plan.participation.name} goes by each record's own group, and {plan.unit.drawn} are "
+                "drawn, whose records may be of both groups",
+                "take examples as the unit, or poisson participation",
+            )
+
+    def part(self, plan: Plan, steps: int) -> DriftingGaussians:
+        """Each group's own sequence of probabilities."""
+        rule = plan.participation
+        assert isinstance(rule, DriftingPoisson)
+        return DriftingGaussians(sigma=self.relative_noise(plan), groups=rule.counts(steps))
+
+    def steps_like(self, plan: Plan, mu: float) -> float:
+        """As of Poisson sampling with the root mean square of a whole period's probabilities."""
+        rule = plan.participation
+        assert isinstance(rule, DriftingPoisson)
+        return self.part(plan, rule.period).alike.repeats_like(mu)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftingGaussians:
+    """Gaussian releases of noise `sigma` over the sensitivity, of each group's members sampled with its probabilities.
+
+    **Guarantee.** For one record added, removed or zeroed out, whichever group it is in: its group is a function of the
+    record alone and is known beforehand, so step t is dominated by the Poisson-subsampled Gaussian of its group's
+    probability, and all steps together by the composition of these, in any order. Steps of probability 0 are the same
+    with and without it. At every epsilon delta is the larger of the two groups'. A record that is replaced by one of
+    the other group is one removed and one added: two units.
+    """
+
+    sigma: float
+    groups: tuple[Counts, Counts]
+
+    def and_then(self, other: Part) -> Part | None:
+        """None: the groups of other releases may be others."""
+        return None
+
+    @property
+    def alike(self) -> SampledGaussians:
+        """Steps of one probability that cost about as much."""
+        mean, steps = max(
+            (sum(count * q**2 for q, count in group) / total, total)
+            for group in self.groups
+            if (total := sum(count for _, count in group))
+        )
+        return SampledGaussians(sigma=self.sigma, probability=math.sqrt(mean), steps=steps)
+
+    @property
+    def coarsening(self) -> float:
+        """As for these."""
+        return self.alike.coarsening
+
+    def distribution(self, width: float) -> Any:
+        """The privacy loss distribution whose delta is at every epsilon the larger of both groups'."""
+        return _larger(self.sigma, *map(_told_apart, self.groups), width)
+
+    def event(self) -> Any:
+        """dp-accounting's event of steps that cost at least as much as either group's, and no more where one dominates.
+
+        In place i the larger of the i-th largest probabilities of both: a larger probability dominates a smaller one.
+        """
+        import dp_accounting
+
+        one = dp_accounting.GaussianDpEvent(self.sigma)
+        return dp_accounting.ComposedDpEvent(
+            [
+                dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(q, one), count)
+                for q, count in _told_apart(_placewise(*self.groups))
+            ]
+        )
+
+
+def _placewise(first: Counts, second: Counts) -> Counts:
+    """In place i the larger of the i-th largest probabilities of both."""
+    ends = [list(itertools.accumulate(count for _, count in group)) for group in (first, second)]
+    found: dict[float, int] = {}
+    before = 0
+    for end in sorted({*ends[0], *ends[1]}):
+        places = (bisect.bisect_left(own, end) for own in ends)
+        larger = max(
+            group[place][0] for group, place in zip((first, second), places, strict=True) if place < len(group)
+        )
+        found[larger] = found.get(larger, 0) + end - before
+        before = end
+    return tuple(found.items())
+
+
+def _told_apart(group: Counts) -> Counts:
+    """The same, where there are more than `MOST` with neighbours counted as the largest of them."""
+    each = -(-len(group) // MOST)
+    if each <= 1:
+        return group
+    pieces = (group[start : start + each] for start in range(0, len(group), each))
+    return tuple((piece[0][0], sum(count for _, count in piece)) for piece in pieces)
+
+
+@functools.lru_cache(maxsize=8)
+def _larger(sigma: float, first: Counts, second: Counts, width: float) -> Any:
+    """A group whose probabilities are the larger ones in every place is the worse one for itself; else the larger delta
+    at every epsilon, which is a convex function of e^epsilon again and so the curve of a privacy loss distribution."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    worse = _placewise(first, second)
+    groups = [worse] if worse in (first, second) else [first, second]
+    both_ways = (_upper([_composed(sigma, group, width, way) for group in groups], width) for way in (_removed, _added))
+    return privacy_loss_distribution.PrivacyLossDistribution(*both_ways)
+
+
+def _upper(curves: Sequence[Any], width: float) -> Any:
+    """The losses whose delta is at each epsilon of the grid the largest of these."""
+    import numpy as np
+
+    if len(curves) == 1:
+        return curves[0]
+    low = min(curve._lower_loss for curve in curves)
+    high = max(curve._lower_loss + curve.size for curve in curves)
+    deltas = [curve.get_delta_for_epsilon(width * np.arange(low, high + 1)) for curve in curves]
+    return _dots(low, np.maximum(*deltas), width)
+
+
+def _composed(sigma: float, group: Counts, width: float, one_step: Callable[[float, float, float], Any]) -> Any:
+    """The losses of all steps of one group: those of equally many steps first, as many at once as may be."""
+    by_count: dict[int, list[Any]] = {}
+    for probability, count in group:
+        by_count.setdefault(count, []).append(one_step(sigma, probability, width))
+    return _in_pairs([_in_pairs(ones).self_compose(count) for count, ones in by_count.items()])
+
+
+def _in_pairs(curves: list[Any]) -> Any:
+    """The composition of all: of pairs, of pairs of these, and so on, so that long convolutions are few."""
+    while len(curves) > 1:
+        odd = curves[-1:] if len(curves) % 2 else []
+        pairs = zip(curves[::2], curves[1::2], strict=False)
+        curves = [*(_cut(one.compose(other)) for one, other in pairs), *odd]
+    return curves[0]
+
+
+def _cut(curve: Any) -> Any:
+    """Without tails of together at most 1e-15: the upper one counts as a loss without bound, the lower one as the least
+    that is kept. As dp-accounting does it, which looks at each of the points by itself."""
+    import numpy as np
+    from dp_accounting.pld import pld_pmf
+
+    masses = np.maximum(curve._probs, 0)  # convolved by Fourier transforms
+    first = int(np.searchsorted(np.cumsum(masses), _TAIL / 2, side="right"))
+    last = len(masses) - int(np.searchsorted(np.cumsum(masses[::-1]), _TAIL / 2, side="right"))
+    kept = masses[first : max(last, first + 1)].copy()
+    kept[0] += masses[:first].sum()
+    lost = curve._infinity_mass + masses[first + len(kept) :].sum()
+    return pld_pmf.DensePLDPmf(curve._discretization, curve._lower_loss + first, kept, lost, True)
+
+
+class _OneStep:
+    """The privacy loss of one step: dp-accounting's, which takes ten times as long for each probability.
+
+    With q the probability, the loss of an outcome x is log(1 - q + q e^((2 x - 1) / (2 sigma^2))), rising in x.
+    """
+
+    def __init__(self, sigma: float, probability: float):
+        import numpy as np
+
+        self.sigma, self.probability = sigma, probability
+        with np.errstate(divide="ignore"):
+            self.least = np.log1p(-probability)
+        ends = np.array([-_FARTHEST * sigma, 1 + _FARTHEST * sigma])
+        self.ends = np.logaddexp(self.least, math.log(probability) + (2 * ends - 1) / (2 * sigma**2)).tolist()
+
+    def outcomes(self, losses: Any) -> Any:
+        """The outcomes of these losses; of those below the least, one as good as infinitely far below."""
+        import numpy as np
+
+        above = np.maximum(-np.expm1(np.minimum(self.least - losses, 0.0)), 1e-300)
+        return self.sigma**2 * (losses + np.log(above) - math.log(self.probability)) + 0.5
+
+
+def _removed(sigma: float, q: float, width: float) -> Any:
+    """Of a step with the record against one without: delta is the mass of outcomes above that of the loss epsilon."""
+    import numpy as np
+    from scipy.special import ndtr
+
+    step = _OneStep(sigma, q)
+    low, epsilons = _grid(step.ends[0], step.ends[1], width)
+    x = step.outcomes(epsilons)
+    deltas = q * ndtr((1 - x) / sigma) - (np.expm1(epsilons) + q) * ndtr(-x / sigma)
+    return _dots(low, deltas, width)
+
+
+def _added(sigma: float, q: float, width: float) -> Any:
+    """Of a step without the record against one with it: the mass of outcomes below that of the loss minus epsilon."""
+    import numpy as np
+    from scipy.special import ndtr
+
+    step = _OneStep(sigma, q)
+    low, epsilons = _grid(-step.ends[1], -step.ends[0], width)
+    x = step.outcomes(-epsilons)
+    deltas = (1 - np.exp(epsilons) * (1 - q)) * ndtr(x / sigma) - np.exp(epsilons) * q * ndtr((x - 1) / sigma)
+    return _dots(low, deltas, width)
+
+
+def _grid(least: float, most: float, width: float) -> tuple[int, Any]:
+    import numpy as np
+
+    low, high = math.floor(least / width), math.ceil(most / width)
+    return low, width * np.arange(low, high + 1)
+
+
+def _dots(low: int, deltas: Any, width: float) -> Any:
+    """The losses, multiples of the width from `low` on, whose delta is this at each of them and never below between.
+
+    Doroshenko et al. 2022, algorithm 1.
+    """
+    import numpy as np
+    from dp_accounting.pld import pld_pmf
+
+    deltas = np.maximum.accumulate(np.clip(deltas, 0, 1)[::-1])[::-1]  # rounding must not make it rise
+    steps = np.diff(deltas)
+    masses = np.zeros(len(deltas))
+    masses[0] = 1 - deltas[0] + steps[0] / math.expm1(width)
+    masses[1:-1] = (steps[1:] - steps[:-1] * math.exp(width)) / math.expm1(width)
+    masses[-1] = steps[-1] / math.expm1(-width)
+    return pld_pmf.DensePLDPmf(width, low, np.maximum(masses, 0), float(deltas[-1]), True)
