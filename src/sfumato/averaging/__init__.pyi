@@ -1,5 +1,8 @@
 from .aggregates import exponential as exponential
 from .aggregates import mean as mean
+from .denoising import changes_of_loss as changes_of_loss
+from .denoising import last_k as last_k
+from .denoising import squared_distances as squared_distances
 from .ema import EMA as EMA
 from .uncertainty import Interval as Interval
 from .uncertainty import interval as interval
