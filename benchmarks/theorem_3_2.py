@@ -114,8 +114,8 @@ def worst_case(steps: int) -> dict[str, Any]:
     """F(x) = max_i <H_i, x>, H_i = (a_1, ..., a_{i-1}, -b_i, 0, ...), where step t follows the subgradient H_t.
 
     a_j = 1 / (8 (T - j + 1)), b_i = sqrt(i) / (2 sqrt(T)) for i <= T, b_{T+1} = 0, and steps of 1 / sqrt(t) from 0. The
-    least risk is F(0) = 0: shares p_i > 0 with b_j p_j = a_j sum_{i>j} p_i mix the H_i to nothing, and F is no less than
-    any mixture.
+    least risk is F(0) = 0: shares p_i > 0 with b_j p_j = a_j sum_{i>j} p_i mix the H_i to nothing, and F is no
+    less than any mixture.
     """
     place = np.arange(1, steps + 1)
     a, b = 1 / (8 * (steps - place + 1)), np.sqrt(place) / (2 * math.sqrt(steps))

@@ -30,15 +30,15 @@ def last_k(
     parameters: int,
     momentum: float = 0.0,
 ) -> int:
-    """k, how many of the last kept weights have the mean with the least expected loss: see `losses_of_means`.
+    """k, how many of the last kept weights have the mean with the least expected loss: see `changes_of_loss`.
 
     **Guarantee.** Post-processing of released weights and of public settings: it costs no privacy.
     """
-    found = losses_of_means(distances, steps, rates=rates, noise=noise, parameters=parameters, momentum=momentum)
-    return 1 + int(np.argmin(found))
+    changes = changes_of_loss(distances, steps, rates=rates, noise=noise, parameters=parameters, momentum=momentum)
+    return 1 + int(np.argmin(changes))
 
 
-def losses_of_means(
+def changes_of_loss(
     distances: Array,
     steps: Sequence[int],
     *,
@@ -47,13 +47,13 @@ def losses_of_means(
     parameters: int,
     momentum: float = 0.0,
 ) -> Array:
-    """The expected excess loss of the mean of the last k of n kept weights, for k = 1, ..., n.
+    """By how much the mean of the last k of n kept weights has another loss than the last ones, for k = 1, ..., n.
 
     Averaging takes noise away and brings back older weights, further from the optimum. Which one outweighs depends on
     the loss's curvature: noise along a steep direction is forgotten within few steps, so that a short window averages
     many independent values of it; along a flat one it walks at random, which no average mends, and matters little. The
-    distances between kept weights show the curvature, because the noise is known exactly. Let the loss be quadratic, with
-    curvature h along a direction, on which SGD with momentum m does
+    distances between kept weights show the curvature, because the noise is known exactly. Let the loss be quadratic,
+    with curvature h along a direction, on which SGD with momentum m does
 
         v_t = m v_{t-1} + h e_t + xi_t,    e_{t+1} = e_t - rate_t v_t
 
@@ -61,15 +61,17 @@ def losses_of_means(
 
         E ||theta_i - theta_j||^2 = sum_h  a_h (r_i - r_j)^2  +  n_h (V_ii + V_jj - 2 V_ij),     V(h) = A S A^T
 
-    where n_h >= 0 directions have the curvature h and a_h >= 0 is the square of the distance that they had to go. n_h and
-    a_h are fitted to all pairs of distances by non-negative least squares of the relative errors (a squared distance over
-    many directions is known up to a factor), over a grid of h, with sum_h n_h = d as the only constraint. Then an average
-    with weights w has the expected excess loss 1/2 sum_h h (a_h (w r)^2 + n_h w V w).
+    where n_h >= 0 directions have the curvature h and a_h >= 0 is the square of the distance that they had to go.
+    Both are fitted to all pairs of distances, by non-negative least squares of the relative errors (a squared distance
+    over many directions is known up to a factor) over a grid of h, with sum_h n_h = d. Then an average with weights w
+    has the expected excess loss 1/2 sum_h h (a_h (w r)^2 + n_h w V w).
 
-    The optimum, the data and the loss's value aren't needed. What the model leaves out: batches that are drawn add noise
-    of their own (little beside the private one in most runs), clipping lets the weights go to the optimum of the clipped
-    objective, and the curvature of a network changes on its way. Weights from the whole run, about evenly spaced, tell
-    the most: a hundred are plenty.
+    Only its changes with w are told: distances don't show how far a drift along flat directions has still to go. For
+    thousands of parameters they are told well; for some hundreds the fit takes chance for drift now and then.
+
+    What the model leaves out: batches that are drawn add noise of their own (little beside the private one in most
+    runs), clipped gradients lead to the optimum of another objective, and a network's curvature changes on its way.
+    Weights from the whole run, about evenly spaced, tell the most; a hundred are plenty.
 
     Args:
         distances: (n, n), squared, of the kept weights: see `squared_distances`.
@@ -83,7 +85,7 @@ def losses_of_means(
             training over aggregates.
 
     Returns:
-        (n,), in the loss's unit, each >= 0.
+        (n,), in the loss's unit, the first of them 0; below 0 where the mean has less loss than the last weights.
 
     Raises:
         SfumatoError: shapes that don't fit, steps that don't rise, numbers out of range, or weights of no distance.
@@ -99,7 +101,8 @@ def losses_of_means(
     squares = np.einsum("h,hi,hj->ij", gone * curvatures, kept, kept)
     squares += np.einsum("h,hij->ij", directions * curvatures, noisy)
     sums = np.cumsum(np.cumsum(squares[::-1, ::-1], axis=0), axis=1)
-    return np.maximum(np.diagonal(sums), 0) / (2 * np.arange(1, len(places) + 1) ** 2)
+    losses = np.diagonal(sums) / (2 * np.arange(1, len(places) + 1) ** 2)
+    return losses - losses[0]
 
 
 def squared_distances(weights: Sequence[Mapping[str, Tensor]]) -> Array:

@@ -1,0 +1,202 @@
+"""The rule for k on quadratic problems, where a search knows the best k: runs of SGD with noise of a known scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import toeplitz
+
+from sfumato import SfumatoError
+from sfumato.averaging import changes_of_loss, last_k, squared_distances
+from sfumato.averaging.denoising import _responses
+
+STEPS, DIRECTIONS, DEVIATION = 200, 2000, 0.05
+SHAPES = {
+    "constant": np.ones(STEPS),
+    "cosine": 0.5 * (1 + np.cos(np.pi * np.arange(STEPS) / STEPS)),
+}
+CURVATURES = {
+    "many decades": np.geomspace(1e-3, 1, DIRECTIONS),
+    "a power law": np.arange(1, DIRECTIONS + 1) ** -0.7,
+    "one": np.full(DIRECTIONS, 0.02),
+}
+
+
+def descended(
+    curvatures: np.ndarray, rates: np.ndarray, momentum: float, noise: np.ndarray, begin: np.ndarray
+) -> np.ndarray:
+    """The errors e_0, ..., e_T (T + 1, d) of SGD as torch does it."""
+    errors, velocity = [begin], np.zeros_like(begin)
+    for rate, one in zip(rates, noise, strict=True):
+        velocity = momentum * velocity + curvatures * errors[-1] + one
+        errors.append(errors[-1] - rate * velocity)
+    return np.array(errors)
+
+
+def distances_of(kept: np.ndarray) -> np.ndarray:
+    return squared_distances([{"w": torch.from_numpy(each)} for each in kept])
+
+
+def losses(kept: np.ndarray, curvatures: np.ndarray) -> np.ndarray:
+    """1/2 sum_h h e^2 of the mean of the last k, by search."""
+    means = np.cumsum(kept[::-1], axis=0) / np.arange(1, len(kept) + 1)[:, None]
+    return 0.5 * (means**2 @ curvatures)
+
+
+def run(*, curvatures: str, shape: str, rate: float, momentum: float, begin: float, seed: int = 0) -> dict[str, Any]:
+    """What the rule is given, and the losses by search."""
+    rng = np.random.default_rng(seed)
+    rates = rate * (1 - momentum) * SHAPES[shape]
+    noise = DEVIATION * rng.standard_normal((STEPS, DIRECTIONS))
+    h = CURVATURES[curvatures]
+    errors = descended(h, rates, momentum, noise, begin * rng.standard_normal(DIRECTIONS))
+    steps = np.arange(5, STEPS + 1, 5)
+    asked = {"rates": rates, "noise": np.full(STEPS, DEVIATION**2), "parameters": DIRECTIONS, "momentum": momentum}
+    return {"distances": distances_of(errors[steps]), "steps": steps, "losses": losses(errors[steps], h), **asked}
+
+
+CASES = [
+    {"curvatures": curvatures, "shape": shape, "rate": rate, "momentum": momentum, "begin": begin}
+    for curvatures in CURVATURES
+    for shape in SHAPES
+    for rate, momentum in ((0.2, 0.9), (1.0, 0.0))
+    for begin in (0.1, 1.0)
+]
+
+
+def excess_over_the_best(cases: list[dict[str, Any]], **changed: Any) -> dict[str, np.ndarray]:
+    """For each case, the loss of the k that is picked, of the last weights and of all, over that of the best k."""
+    found: dict[str, list[float]] = {"picked": [], "last": [], "all": []}
+    for case in cases:
+        asked = run(**case)
+        by_search = asked.pop("losses")
+        k = last_k(**{**asked, **changed})
+        for name, place in (("picked", k - 1), ("last", 0), ("all", -1)):
+            found[name].append(by_search[place] / by_search.min())
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def test_the_picked_k_is_close_to_the_best_one():
+    found = excess_over_the_best(CASES)
+    assert np.median(found["picked"]) < 1.02
+    assert np.quantile(found["picked"], 0.9) < 1.1
+    assert found["picked"].max() < 1.5
+    for other in ("last", "all"):
+        assert np.quantile(found[other], 0.9) > 1.3
+        assert found[other].max() > 2
+
+
+def test_a_wrong_momentum_or_noise_would_be_found():
+    cases = [case for case in CASES if case["momentum"] and case["shape"] == "constant"]
+    assert excess_over_the_best(cases)["picked"].max() < 1.1
+    for changed in ({"momentum": 0.0}, {"noise": np.full(STEPS, 4 * DEVIATION**2)}):
+        assert excess_over_the_best(cases, **changed)["picked"].max() > 1.1
+
+
+@pytest.mark.parametrize("begin", [0.1, 1.0])
+def test_the_predicted_changes_are_the_measured_ones(begin):
+    asked = run(curvatures="many decades", shape="constant", rate=1.0, momentum=0.0, begin=begin)
+    by_search = asked.pop("losses")
+
+    def error(**changed: Any) -> float:
+        """Of the changes from the second one on: the last weights' own noise is one draw, and the same for all."""
+        found = changes_of_loss(**{**asked, **changed})
+        assert found[0] == 0
+        return np.ptp((found - by_search)[1:]) / np.ptp(by_search[1:])
+
+    assert error() < 0.15
+    for factor in (0.5, 2.0):
+        assert error(noise=factor * asked["noise"]) > 0.15
+
+
+def test_correlated_noise_is_known_by_its_covariance():
+    """Noise that takes most of itself back in the next step: counted as independent it hides what moves."""
+    rng = np.random.default_rng(1)
+    inverse = np.tril(toeplitz(np.array([1.0, -0.9] + [0.0] * (STEPS - 2))))
+    rates, h = 0.5 * SHAPES["constant"], CURVATURES["many decades"]
+    noise = DEVIATION * inverse @ rng.standard_normal((STEPS, DIRECTIONS))
+    errors = descended(h, rates, 0.0, noise, 0.1 * rng.standard_normal(DIRECTIONS))
+    steps = np.arange(5, STEPS + 1, 5)
+    measured = losses(errors[steps], h) - losses(errors[steps], h)[0]
+    covariance = DEVIATION**2 * inverse @ inverse.T
+
+    def error(noise: np.ndarray) -> float:
+        found = changes_of_loss(distances_of(errors[steps]), steps, rates=rates, noise=noise, parameters=DIRECTIONS)
+        return np.abs(found - measured).max() / np.abs(measured).max()
+
+    assert error(covariance) < 0.15 < error(np.diagonal(covariance).copy())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("curvature", [0.0, 0.3])
+def test_responses_are_those_of_sgd(momentum, curvature):
+    """Each column of A is a run from the optimum with noise of 1 in one step; r is a run without noise from 1."""
+    steps, total = np.array([0, 3, 4, 9]), 9
+    rates = np.linspace(1.0, 0.2, total)
+    kept, rows = _responses(curvature, steps, rates, momentum)
+    of_noise = descended(np.full(total, curvature), rates, momentum, np.eye(total), np.zeros(total))
+    np.testing.assert_allclose(rows, of_noise[steps], atol=1e-14)
+    of_error = descended(np.array([curvature]), rates, momentum, np.zeros((total, 1)), np.ones(1))
+    np.testing.assert_allclose(kept, of_error[steps, 0], atol=1e-14)
+
+
+def test_sgd_here_is_torch_s():
+    rng = np.random.default_rng(3)
+    curvatures, rates, noise = rng.uniform(0, 1, 4), rng.uniform(0.1, 1, 7), rng.standard_normal((7, 4))
+    weights = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weights], lr=1.0, momentum=0.8)
+    for rate, one in zip(rates, noise, strict=True):
+        optimizer.param_groups[0]["lr"] = rate
+        weights.grad = torch.from_numpy(curvatures * weights.detach().numpy() + one)
+        optimizer.step()
+    np.testing.assert_allclose(
+        weights.detach().numpy(), descended(curvatures, rates, 0.8, noise, np.ones(4))[-1], atol=1e-12
+    )
+
+
+def test_noise_alone_has_nothing_to_go_back_to():
+    """Without curvature the weights walk at random, and no mean is predicted to gain."""
+    rng = np.random.default_rng(2)
+    walk = np.cumsum(rng.standard_normal((41, DIRECTIONS)), axis=0)[1:]
+    steps = range(1, 41)
+    found = changes_of_loss(distances_of(walk), steps, rates=[1.0] * 40, noise=[1.0] * 40, parameters=DIRECTIONS)
+    curved = DIRECTIONS / 4  # what a mean of very many would gain, were every direction steep
+    assert found.min() > -0.01 * curved
+
+
+def test_distances_are_those_of_all_parameters():
+    generator = torch.Generator().manual_seed(0)
+    weights = [
+        {"a": 1e4 + torch.randn(3, 2, generator=generator), "b": torch.randn(4, generator=generator)} for _ in range(5)
+    ]
+    flat = np.array([np.concatenate([value.double().numpy().ravel() for value in each.values()]) for each in weights])
+    expected = ((flat[:, None] - flat) ** 2).sum(-1)
+    np.testing.assert_allclose(squared_distances(weights), expected, rtol=1e-9, atol=1e-9)
+
+
+FIT = {"rates": [1.0] * 4, "noise": [1.0] * 4, "parameters": 2}
+APART = np.ones((2, 2)) - np.eye(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: last_k(APART, [1, 5], **FIT), "rise from 0 to 4 at most"),
+        (lambda: last_k(APART, [2, 2], **FIT), "rise from 0 to 4 at most"),
+        (lambda: last_k(APART[:1, :1], [2], **FIT), "steps must be two at least"),
+        (lambda: last_k(APART, [1, 2, 3], **FIT), "distances must be those of 3"),
+        (lambda: last_k(0 * APART, [1, 2], **FIT), "some that are equal"),
+        (lambda: last_k(np.nan * APART, [1, 2], **FIT), "some that are equal or not finite"),
+        (lambda: last_k(APART, [1, 2], **{**FIT, "rates": [1.0, 1.0, 0.0, 1.0]}), "rates must be above 0"),
+        (lambda: last_k(APART, [1, 2], **{**FIT, "noise": [1.0] * 3}), "noise must hold 4 variances"),
+        (lambda: last_k(APART, [1, 2], **{**FIT, "parameters": 0}), "parameters must be at least 1"),
+        (lambda: last_k(APART, [1, 2], **FIT, momentum=1.0), "momentum must be below 1"),
+        (lambda: squared_distances([]), "no weights to compare"),
+    ],
+)
+def test_what_tells_nothing_is_refused(call, words):
+    with pytest.raises(SfumatoError, match=words):
+        call()
