@@ -105,7 +105,9 @@ def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, sour
     weights = kept_weights(run)
     steps = made.recipe.steps
     shares = [0.5 ** (steps[-1] - step) for step in steps]
-    expected = sum(share * one["head.weight"].double() for share, one in zip(shares, weights, strict=True)) / sum(shares)
+    expected = sum(share * one["head.weight"].double() for share, one in zip(shares, weights, strict=True)) / sum(
+        shares
+    )
     found = load(aggregate(run, "ema", decay=0.5).path).module.state_dict()["head.weight"]
     torch.testing.assert_close(found.double(), expected, atol=1e-7, rtol=1e-6)
 
