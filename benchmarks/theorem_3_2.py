@@ -8,7 +8,7 @@ Zhang 2013 (arXiv 1212.1824). For steps of c / sqrt(t) with projection on a set 
     mean of the last k (D^2 sqrt(T) / (2c) + c G^2 (sqrt(T) - sqrt(T - k))) / k
 
 the second from the sum of ||w_t - w*||^2 - ||w_{t+1} - w*||^2 over the last k steps, each divided by twice its step.
-Below k is T / 2, and c = D / G.
+Below k is T / 2; c is D / G in the first problem, and 1 in the second.
 
 Two problems. *Median regression* under privacy: the mean of |<x_i, w> - y_i| over n records, ||x_i|| = 1, ||w|| <= 1;
 T = n steps of Poisson sampling with expected batch sqrt(n), noise as `PrivacyPlan.calibrate` plans it for epsilon 1 and
@@ -17,7 +17,7 @@ risk is the mean of r; for half of the pairs r is 0, and the risk has a kink at 
 2019 (arXiv 1812.05217, section 3) without noise: a maximum of T + 1 linear functions over the unit ball of T
 dimensions, on which the last weights are no better than log(T) / (32 sqrt(T)).
 
-Writes benchmarks/results/theorem-3-2.json and .svg. About a minute on one core.
+Writes benchmarks/results/theorem-3-2.json and docs/theorem-3-2.svg. About a minute on one core.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ def draw(found: dict[str, Any]) -> str:
     """Two panels, one for each problem: bounds dashed, measurements with two standard errors."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
 
     with matplotlib.rc_context():
         # A matplotlibrc of one's own must not change the image.
@@ -170,8 +171,10 @@ def draw(found: dict[str, Any]) -> str:
                     steps, [each[f"{kind}_bound"] for each in rows], "--", color=colour, lw=1, label=f"{label}, bound"
                 )
                 panel.errorbar(steps, excess, errors, color=colour, marker="o", markersize=4, lw=1.6, label=label)
-            panel.set_xscale("log", base=4)
+            panel.set_xscale("log")
             panel.set_yscale("log")
+            panel.set_xticks(steps, [f"{each:,}" for each in steps])
+            panel.xaxis.set_minor_locator(NullLocator())
             panel.set_title(title, fontsize=10, color=INK)
             panel.set_xlabel("steps T (= records n)" if name == "regression" else "steps T", color=MUTED)
             calm(panel)
@@ -193,7 +196,7 @@ def main() -> None:
             found[name].append(each := measure(size))
             print(name, *(f"{key} {value:.4g}" for key, value in each.items()), flush=True)
     RESULTS.joinpath("theorem-3-2.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    RESULTS.joinpath("theorem-3-2.svg").write_text(draw(found), "utf-8")
+    (RESULTS.parents[1] / "docs" / "theorem-3-2.svg").write_text(draw(found), "utf-8")
 
 
 if __name__ == "__main__":

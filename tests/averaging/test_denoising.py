@@ -83,7 +83,7 @@ def test_the_picked_k_is_close_to_the_best_one():
     found = excess_over_the_best(CASES)
     assert np.median(found["picked"]) < 1.02
     assert np.quantile(found["picked"], 0.9) < 1.1
-    assert found["picked"].max() < 1.5
+    assert found["picked"].max() < 1.3
     for other in ("last", "all"):
         assert np.quantile(found[other], 0.9) > 1.3
         assert found[other].max() > 2
@@ -96,9 +96,9 @@ def test_a_wrong_momentum_or_noise_would_be_found():
         assert excess_over_the_best(cases, **changed)["picked"].max() > 1.1
 
 
-@pytest.mark.parametrize("begin", [0.1, 1.0])
-def test_the_predicted_changes_are_the_measured_ones(begin):
-    asked = run(curvatures="many decades", shape="constant", rate=1.0, momentum=0.0, begin=begin)
+@pytest.mark.parametrize("curvatures", CURVATURES)
+def test_the_predicted_changes_are_the_measured_ones(curvatures):
+    asked = run(curvatures=curvatures, shape="constant", rate=1.0, momentum=0.0, begin=0.1)
     by_search = asked.pop("losses")
 
     def error(**changed: Any) -> float:
@@ -109,7 +109,7 @@ def test_the_predicted_changes_are_the_measured_ones(begin):
 
     assert error() < 0.15
     for factor in (0.5, 2.0):
-        assert error(noise=factor * asked["noise"]) > 0.15
+        assert error(noise=factor * asked["noise"]) > 0.3
 
 
 def test_correlated_noise_is_known_by_its_covariance():
@@ -120,14 +120,15 @@ def test_correlated_noise_is_known_by_its_covariance():
     noise = DEVIATION * inverse @ rng.standard_normal((STEPS, DIRECTIONS))
     errors = descended(h, rates, 0.0, noise, 0.1 * rng.standard_normal(DIRECTIONS))
     steps = np.arange(5, STEPS + 1, 5)
-    measured = losses(errors[steps], h) - losses(errors[steps], h)[0]
+    by_search, distances = losses(errors[steps], h), distances_of(errors[steps])
     covariance = DEVIATION**2 * inverse @ inverse.T
 
-    def error(noise: np.ndarray) -> float:
-        found = changes_of_loss(distances_of(errors[steps]), steps, rates=rates, noise=noise, parameters=DIRECTIONS)
-        return np.abs(found - measured).max() / np.abs(measured).max()
+    def excess(noise: np.ndarray) -> float:
+        k = last_k(distances, steps, rates=rates, noise=noise, parameters=DIRECTIONS)
+        return by_search[k - 1] / by_search.min()
 
-    assert error(covariance) < 0.15 < error(np.diagonal(covariance).copy())
+    assert excess(covariance) < 1.1 < excess(np.diagonal(covariance).copy())
+    assert by_search[0] > 5 * by_search.min()
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

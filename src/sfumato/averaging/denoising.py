@@ -18,7 +18,9 @@ CURVATURES_PER_DECADE = 6
 SLOWEST = 0.01
 """The least curvature that is told from none takes a hundredth off its distance to the optimum within the run."""
 CERTAINTY = 100.0
-"""How much more than any distance the number of directions counts, which is known and not measured."""
+"""How much more than all distances the number of directions counts, which is known and not measured."""
+RELUCTANCE = 0.1
+"""How much less than all distances it counts that there is no drift."""
 
 
 def last_k(
@@ -66,8 +68,12 @@ def changes_of_loss(
     over many directions is known up to a factor) over a grid of h, with sum_h n_h = d. Then an average with weights w
     has the expected excess loss 1/2 sum_h h (a_h (w r)^2 + n_h w V w).
 
-    Only its changes with w are told: distances don't show how far a drift along flat directions has still to go. For
-    thousands of parameters they are told well; for some hundreds the fit takes chance for drift now and then.
+    A slow drift makes weights part faster than noise does, a slow return makes them part more slowly, and both together
+    look like noise alone. So of fits that are nearly as good the one with the least drift is taken: one more equation,
+    of a tenth of the weight of all others, says that drift has no share in the largest distance. Against that, drift
+    shows where it is more than about ten times what chance makes of the distances, which falls with 1 / sqrt(d).
+
+    Only changes with w are told: distances don't show how far a drift along flat directions has still to go.
 
     What the model leaves out: batches that are drawn add noise of their own (little beside the private one in most
     runs), clipped gradients lead to the optimum of another objective, and a network's curvature changes on its way.
@@ -142,7 +148,7 @@ def _responses(curvature: float, steps: Array, rates: Array, momentum: float) ->
 
 
 def _fitted(distances: Array, kept: Array, noisy: Array, parameters: int) -> tuple[Array, Array]:
-    """a_h and n_h, by non-negative least squares over pairs i < j; the last row is sum_h n_h = d."""
+    """a_h and n_h, by non-negative least squares over pairs i < j; the last rows are sum_h n_h = d and no drift."""
     from scipy.optimize import nnls
 
     first, second = np.triu_indices(len(distances), 1)
@@ -151,7 +157,9 @@ def _fitted(distances: Array, kept: Array, noisy: Array, parameters: int) -> tup
     relative = np.concatenate([went, diffused]).T / distances[first, second][:, None]
     weight = CERTAINTY * np.sqrt(len(relative))
     count = np.repeat([0.0, weight / parameters], len(kept))
-    matrix, wanted = np.vstack([relative, count]), np.append(np.ones(len(relative)), weight)
+    drift = np.zeros(2 * len(kept))
+    drift[: len(kept)] = RELUCTANCE * np.sqrt(len(relative)) * went.max(axis=1) / distances.max()
+    matrix, wanted = np.vstack([relative, count, drift]), np.append(np.ones(len(relative)), [weight, 0.0])
     scales = np.linalg.norm(matrix, axis=0)
     scales[scales == 0] = 1.0
     orthogonal, triangular = np.linalg.qr(matrix / scales)
