@@ -13,8 +13,6 @@ from sfumato.cli import main
 QUICK = (
     "--model linear --steps 8 --batch-size 64 --noise-multiplier 4 --optimizer sgd --threads 1 --device cpu --keep 4"
 )
-    "--model linear --steps 8 --batch-size 64 --noise-multiplier 4 --optimizer sgd --threads 1 --device cpu --keep 4"
-)
 
 
 @pytest.fixture
