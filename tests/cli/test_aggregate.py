@@ -30,7 +30,7 @@ def told(capsys):
 def test_a_model_is_made_by_rule_and_by_a_search_and_used_like_a_run(run, capsys):
     assert main(["aggregate", run, "--json"]) == 0
     by_rule = told(capsys)
-    assert by_rule["steps"] == [4, 6, 7, 8][-len(by_rule["steps"]) :]
+    assert by_rule["steps"] == [4, 5, 7, 8][-len(by_rule["steps"]) :]
     assert by_rule["reason"].startswith("by rule")
     assert main(["aggregate", run, "--method", "opa", "--score-on", "digits"]) == 0
     printed, said = capsys.readouterr()
@@ -54,7 +54,7 @@ def test_an_interval_stands_beside_each_label_with_what_it_means(run, capsys):
     found = told(capsys)
     row = found["predictions"][0]
     assert row["logit_low"] < row["logit_high"]
-    assert (found["confidence"], found["steps"]) == (0.9, [6, 7, 8])
+    assert (found["confidence"], found["steps"]) == (0.9, [5, 7, 8])
 
 
 def test_private_records_cost_an_epsilon(run, capsys):
