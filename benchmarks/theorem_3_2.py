@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,8 @@ def draw(found: dict[str, Any]) -> str:
             calm(panel)
         panels[0].set_ylabel("excess empirical risk", color=INK)
         panels[0].legend(frameon=False, fontsize=8)
-        return svg(figure, "theorem-3-2")
+        text = re.sub(r"<metadata>.*?</metadata>|<!DOCTYPE.*?>\s*", "", svg(figure, "theorem-3-2"), flags=re.DOTALL)
+        return "\n".join(each.rstrip() for each in text.splitlines()) + "\n"
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def interval(values: Tensor, confidence: float = 0.95, *, shares: Sequence[float
     Raises:
         SfumatoError: fewer than two values; a confidence outside (0, 1); shares that don't sum to 1.
 
-    >>> found = interval(torch.tensor([0.60, 0.64, 0.62]))
+    >>> found = interval(Tensor([0.60, 0.64, 0.62]))
     >>> [round(float(value), 3) for value in found]  # t_2 = 4.303
     [0.521, 0.719, 0.62, 0.02]
     """

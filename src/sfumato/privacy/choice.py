@@ -40,7 +40,7 @@ class PrivateChoice:
 
     >>> choice = PrivateChoice(epsilon=0.1, candidates=3)
     >>> [round(chance, 3) for chance in choice.probabilities([900, 890, 850])]
-    [0.817, 0.182, 0.002]
+    [0.814, 0.184, 0.003]
     >>> choice.shortfall(0.95)
     40
     """

@@ -37,7 +37,7 @@ class Bits:
 
     >>> bits = Bits(DiceKey.from_seed(0))
     >>> sum(bits.coin_exp(Fraction(1)) for _ in range(1000))  # 368 expected
-    379
+    382
     """
 
     def __init__(self, key: DiceKey):

@@ -20,9 +20,10 @@ from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.data import AsStored, Source, open_source
 from sfumato.models import ensemble
 from sfumato.models.losses import probabilities
-from sfumato.privacy import PrivateChoice
+from sfumato.privacy import PrivacyPlan, PrivateChoice
 from sfumato.randomness import DiceKey, choose, owner_key
 from sfumato.runs import aggregated
+from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
@@ -115,6 +116,11 @@ def aggregate(
             accuracies = tuple(one / count for one in right)
             place, reason = max(range(len(right)), key=right.__getitem__), "the best on public data"
         else:
+            if PrivacyPlan.from_dict(run.read_json(names.PLAN)).users is not None:
+                raise SfumatoError(
+                    "the run promises for persons, and a choice by right answers for single records",
+                    "score on public data, or leave score_on out: then a rule decides",
+                )
             if epsilon is None:
                 raise SfumatoError(
                     f"the test part of {source.kind} is private, and a choice by right answers on it tells of its "

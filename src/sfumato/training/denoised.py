@@ -10,7 +10,9 @@ from scipy import linalg
 from sfumato import optim
 from sfumato._checks import SfumatoError
 from sfumato.averaging import denoising
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, PrivacyPlan
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, PrivacyPlan, Tree
+from sfumato.privacy.factorisation.toeplitz import toeplitz_covariance
+from sfumato.privacy.factorisation.tree import tree_covariance
 from sfumato.runs import aggregated
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -26,7 +28,7 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
         steps: after which weights were kept.
 
     Errors: `SfumatoError` where the rule says nothing of the run: fewer than two weights, an optimizer other than SGD
-    with or without momentum, rates of their own for some layers, training over aggregates, noise by a tree.
+    with or without momentum, rates of their own for some layers, training over aggregates.
     """
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     settings = run.read_json(names.SETTINGS)["settings"]
@@ -35,10 +37,6 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
         (settings["optimizer"] in ("sgd", "momentum"), f"the optimizer is {settings['optimizer']}"),
         (settings["pretrained_rate"] == 1, "layers have learning rates of their own"),
         (not settings.get("aggregate"), "it was trained over aggregates"),
-        (
-            plan.mechanism.independent or isinstance(plan.mechanism, (BandedToeplitz, BufferedToeplitz)),
-            "its noise is a tree's",
-        ),
     ):
         if not known:
             raise SfumatoError(f"no rule says how many weights of the run in {run.path} to average: {what}", REMEDY)
@@ -57,10 +55,13 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
 
 def _noise(plan: PrivacyPlan, steps: int) -> Any:
     """Of one coordinate of the steps' noisy gradients, over C: variances (T,), or their covariance (T, T)."""
-    variance = (plan.noise_multiplier / plan.expected_batch_size) ** 2
-    if not isinstance(plan.mechanism, (BandedToeplitz, BufferedToeplitz)):
+    variance, mechanism = (plan.noise_multiplier / plan.expected_batch_size) ** 2, plan.mechanism
+    if isinstance(mechanism, Tree):
+        whole = tree_covariance(plan.steps, steps_per_tree=mechanism.steps_per_tree, completed=mechanism.completed)
+        return variance * whole[:steps, :steps]
+    if not isinstance(mechanism, (BandedToeplitz, BufferedToeplitz)):
         return np.full(steps, variance)
-    column = np.asarray(plan.mechanism.column(plan.steps), np.float64)[:steps]
-    column = np.pad(column, (0, steps - len(column)))
-    correlating = linalg.solve_triangular(linalg.toeplitz(column, np.zeros(steps)), np.eye(steps), lower=True)
-    return variance * correlating @ correlating.T
+    column = np.zeros(steps)
+    first = np.asarray(mechanism.column(plan.steps), np.float64)[:steps]
+    column[: len(first)] = first
+    return variance * toeplitz_covariance(linalg.solve_toeplitz((column, np.zeros(steps)), np.eye(steps)[0]))
