@@ -1,4 +1,4 @@
-"""Draws of fixed orders, cyclic, drifting and truncated Poisson: gaps, uniform bins, the coins' law, a cut without favour."""
+"""Draws of fixed orders, cyclic, drifting, truncated Poisson: gaps, uniform bins, coins' laws, cuts without favour."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_others_than_those_of_a_drift_have_no_groups(spots, plan):
     assert drift.facts_read(spots, plan) == ()
 
 
-# -- what is declared, counted and told ----------------------------------------------------------------------------------
+# -- what is declared, counted and told --------------------------------------------------------------------------------
 
 
 def test_sizes_are_counted_where_nothing_is_declared_and_the_statement_says_so(spots, tmp_path):

@@ -204,11 +204,17 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         return Decided(plan, settings, clients, reasons)
 
     def refuse_clocks(self) -> None:
-        """Refuse an order that goes by records: it is users who take part, all of their records at once.
+        """Refuse an order or a drift that goes by records: it is users who take part, all of their records at once.
 
         **Guarantee.** A user's place in a file would be a function of who else is in it, and one user has many time
         stamps. By secret draws each user takes part as if nobody else were there.
         """
+        if self.participation == "drifting":
+            raise SfumatoError(
+                "`participation=drifting` goes by each record's own group, and here users take part, whose records may "
+                "be of both",
+                "take poisson",
+            )
         given = {"order": None if self.order == "random" else self.order, "start": self.start, "period": self.period}
         for name, value in given.items():
             if value is not None:

@@ -154,14 +154,11 @@ def test_what_is_counted_are_the_steps_own_probabilities(period, steps, shape, s
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=6, unique_by=lambda pair: pair[0]),
 )
 def test_place_by_place_the_larger(first, second):
-    rows = [
-        sorted(itertools.chain.from_iterable([q / 9] * n for q, n in each), reverse=True) for each in (first, second)
-    ]
-    both = drifting_gaussian._placewise(
-        *(tuple(sorted(((q / 9, n) for q, n in each), reverse=True)) for each in (first, second))  # type: ignore
-    )
-    told = list(itertools.chain.from_iterable([q] * n for q, n in both))
-    assert told == [max(pair) for pair in itertools.zip_longest(*rows, fillvalue=0)]
+    groups = [tuple((q / 9, count) for q, count in sorted(each, reverse=True)) for each in (first, second)]
+    rows = [list(itertools.chain.from_iterable([q] * count for q, count in each)) for each in groups]
+    both = drifting_gaussian._placewise(groups[0], groups[1])
+    counted = list(itertools.chain.from_iterable([q] * count for q, count in both))
+    assert counted == [max(pair) for pair in itertools.zip_longest(*rows, fillvalue=0)]
 
 
 def test_of_many_probabilities_neighbours_count_as_the_largest(monkeypatch):
@@ -204,7 +201,7 @@ def test_every_unknown_keeps_the_budget_and_nearly_uses_it(unknown):
 
 def test_what_nothing_is_proven_of_is_refused():
     noise = BandedToeplitz(noise_multiplier=1.0, coefficients=(1.0, 0.5))
-    with pytest.raises(SfumatoError, match="covers banded noise under drifting .*each with noise of the others"):
+    with pytest.raises(SfumatoError, match=r"covers banded noise under drifting .*each with noise of the others"):
         replace(plan(), mechanism=noise)
     with pytest.raises(SfumatoError, match="users are drawn, whose records may be of both groups"):
         replace(plan(), unit=User(drawn="users"))
