@@ -266,7 +266,7 @@ BUGS = (
         ("privacy/theorems/test_drifting_gaussian.py",),
     ),
     Bug(
-        "records are drawn by the other group's probability",
+        "records are drawn by the probability of a drift's other group",
         "randomness/sampler.py",
         "np.where(in_second, second, first)",
         "np.where(in_second, first, second)",

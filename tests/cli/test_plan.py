@@ -37,7 +37,7 @@ def test_the_next_command_runs_the_plan_that_is_shown(pair, capsys, tmp_path, mo
         assert options.endswith(" --drift-groups NAME")
         options = options.replace("NAME", "5 6 7 8 9")
         shown = answer(capsys, f"plan {NUMBERS} --epsilon 3 {pair} --drift-groups 5 6 7 8 9 --json")
-        assert "others               721 examples, each with probability 0 to 0.4993" in printed.out
+        assert "all others           721 examples, each with probability 0 to 0.4993" in printed.out
     planned = answer(capsys, f"train digits {options} --dry-run --json")["plan"]
     assert planned["fingerprint"] == shown["fingerprint"]
     assert ("adjacency            zero-out" in printed.out) == ("position" in pair)

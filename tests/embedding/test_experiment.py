@@ -24,6 +24,12 @@ def test_an_order_of_records_is_refused_where_users_take_part(given: dict[str, s
         experiment.decide(SOURCE)
 
 
+def test_a_drift_of_records_is_refused_where_users_take_part():
+    experiment = EmbeddingExperiment(noise_multiplier=1.0, steps=2, batch_size=40, participation="drifting")
+    with pytest.raises(SfumatoError, match=r"goes by each record's own group, and here users take part.*take poisson"):
+        experiment.decide(SOURCE)
+
+
 def test_users_may_take_part_in_a_secret_order():
     experiment = EmbeddingExperiment(
         noise_multiplier=4.0, steps=4, batch_size=200, mechanism="tree", participation="fixed-order", order="random"

@@ -102,6 +102,9 @@ class Pair:
 class PairOfRecords(Pair):
     """The same where single records take part, which may be of two groups."""
 
+    participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated|drifting")
+    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, drawn from groups in turn, or drawn
+    by turns rather from one of two groups of records (drifting)."""
     drift: int | None = left_out("STEPS", "")
     """Draw records from two groups by turns (participation drifting): the period in which shares rise and fall."""
     drift_shape: str | None = left_out("linear|cosine", "linear")

@@ -109,20 +109,22 @@ class DriftingPoisson(Batches):
 
     def facts(self, population: int) -> dict[str, object]:
         """The expected batch size, the drift, and both groups with the range of their probabilities."""
+        names = f" ({', '.join(self.named)})" if self.named else ""
         peaks = [f"0 to {self.batch_size / size:.4g}" for size in self.sizes]
         return {
             "expected batch size B": self.batch_size,
             "drift": f"{self.shape}, {self.period} steps",
-            "others": f"{self.sizes[0]} examples, each with probability {peaks[0]}",
-            self._group: f"{self.sizes[1]} examples, each with probability {peaks[1]}",
+            "second group": f"{self.sizes[1]} examples{names}, each with probability {peaks[1]}",
+            "all others": f"{self.sizes[0]} examples, each with probability {peaks[0]}",
         }
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""
         lines = {"linear": "by straight lines", "cosine": "as a cosine does"}[self.shape]
         others, group = (f"{self.batch_size / size:.6g}" for size in self.sizes)
+        named = ", ".join(self.named) or "the second group"
         return (
-            f"each of {self.sizes[1]} {one}s ({self._group}) drawn into step t with probability {group} s(t) and each "
+            f"each of {self.sizes[1]} {one}s ({named}) drawn into step t with probability {group} s(t) and each "
             f"of {self.sizes[0]} others with probability {others} (1 - s(t)), where s rises from 0 to 1 and falls "
             f"again {lines} in every {self.period} steps"
         )
@@ -133,8 +135,8 @@ class DriftingPoisson(Batches):
         return (
             f"The {one}s are of two groups that had the larger part in the training by turns. {article} {one} took "
             "part in some of the steps, by chance, and the promise rests on that chance as well as on the noise. It is "
-            f"that of the group that is protected less; {'an' if one == 'example' else 'a'} {one} that is exchanged "
-            "for one of the other group counts as two."
+            f"that of the group that is protected less; {article.lower()} {one} that is exchanged for one of the other "
+            "group counts as two."
         )
 
     @classmethod
@@ -142,11 +144,6 @@ class DriftingPoisson(Batches):
         """The rule of a plan as `PrivacyPlan.to_dict` writes it."""
         lists = {name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in ("sizes", "named")}
         return super().from_dict({**data, **lists})
-
-    @property
-    def _group(self) -> str:
-        """What group 1 is called."""
-        return ", ".join(self.named) or "the second group"
 
     def _share(self, phase: int) -> float:
         """The share at so many steps from the nearest end of a period: the same number on its way up and down."""
