@@ -225,3 +225,39 @@ def _pair(examples: int):
     from sfumato.privacy.requested import requested
 
     return requested(examples=examples, mechanism="blt", participation="full-batch", momentum=0.0)._asdict()
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "banded", "blt", "tree"])
+def test_the_rule_knows_the_noise_of_every_mechanism(source, mechanism):
+    """The noise's covariance over steps: of the sum of all steps it gives what `noise_in_weights` says."""
+    from sfumato.privacy.requested import requested
+    from sfumato.training.denoised import _noise
+
+    pair = requested(examples=source.examples, mechanism=mechanism, participation="full-batch", momentum=0.0)
+    whole = PrivacyPlan.calibrate(examples=source.examples, steps=16, epsilon=8.0, delta=1e-5, **pair._asdict())
+    found = _noise(whole, 16)
+    of_sum = found.sum()
+    unit = (whole.noise_multiplier / whole.expected_batch_size) ** 2
+    assert of_sum == pytest.approx(unit * whole.noise_in_weights().final ** 2, rel=1e-9)
+
+
+def test_by_rule_as_many_as_the_weights_themselves_say(run, monkeypatch):
+    from sfumato.averaging import denoising
+
+    asked = {}
+
+    def last_k(distances, steps, **facts):
+        asked.update(facts, steps=steps, distances=distances)
+        return 3
+
+    monkeypatch.setattr(denoising, "last_k", last_k)
+    made = aggregate(run)
+    steps = tuple(aggregated.kept_of(RunDirectory(run)))
+    assert made.recipe == Recipe(method="upa", steps=steps[-3:])
+    assert asked["steps"] == steps
+    assert asked["rates"] == [2.0] * 24
+    assert set(asked["noise"].tolist()) == {(4.0 / 64) ** 2}
+    assert (asked["parameters"], asked["momentum"]) == (650, 0.0)
+    first, *_, last = kept_weights(run)
+    apart = sum(float((first[name].double() - last[name].double()).square().sum()) for name in first)
+    assert asked["distances"][0, -1] == pytest.approx(apart)
