@@ -64,4 +64,5 @@ def _noise(plan: PrivacyPlan, steps: int) -> Any:
     column = np.zeros(steps)
     first = np.asarray(mechanism.column(plan.steps), np.float64)[:steps]
     column[: len(first)] = first
-    return variance * toeplitz_covariance(linalg.solve_toeplitz((column, np.zeros(steps)), np.eye(steps)[0]))
+    inverse = np.asarray(linalg.solve_toeplitz((column, np.zeros(steps)), np.eye(steps)[0]), np.float64)
+    return variance * toeplitz_covariance(inverse)
