@@ -3,8 +3,9 @@
 One key for all methods of a seed (so they have the same beginning, participants and noise; on public data only), at
 epsilon 1 and 8, by DP-SGD and by DP-FTRL (tree noise). From one run without an average: its last weights, and of the 20
 that it kept the UPA, OPA and OMV over as many of the last as the rule says, and over the number that is best on the
-test part (an upper bound, for it has seen what it is measured on). Trained anew: with the moving average released (ema), and
-over it or over the mean of the last five weights (ema trained, uta trained; algorithm 1 of Shejwalkar et al. 2022).
+test part (an upper bound, for it has seen what it is measured on). Trained anew: with the moving average released
+(ema), and over it or over the mean of the last five weights (ema trained, uta trained; algorithm 1 of Shejwalkar et al.
+2022).
 
 The table has the mean test accuracy of the last weights with the standard deviation over seeds, and for each method the
 mean paired difference with its standard error and its standard deviation over seeds; below it, the smallest difference
