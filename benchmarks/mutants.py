@@ -2040,6 +2040,56 @@ BUGS = (
         "*origins_of(settings.pretrained)",
         ("training/test_public.py",),
     ),
+    # -- weights that are kept
+    Bug(
+        "weights are kept before the ledger is safe on disk",
+        "training/loop.py",
+        "                    _synced(ledger, step + 1)\n                kept_weights",
+        "                    pass\n                kept_weights",
+        ("training/test_kept.py",),
+    ),
+    Bug(
+        "weights of later steps than a run ends with stay",
+        "training/finish.py",
+        "    kept.drop_after(run, outcome.step)\n",
+        "",
+        ("training/test_kept.py",),
+    ),
+    Bug(
+        "verify believes kept weights",
+        "runs/verdict.py",
+        "right = recorded.get(step) == file_hash(path)",
+        "right = step in recorded",
+        ("training/test_kept.py",),
+    ),
+    Bug(
+        "verify believes an aggregate",
+        "runs/aggregated.py",
+        "if lying and written(run, recipe",
+        "if False and written(run, recipe",
+        ("training/test_aggregating.py",),
+    ),
+    Bug(
+        "the best on private records is taken without a draw",
+        "training/aggregating.py",
+        "choose(choice, right, DiceKey.fresh())",
+        "right.index(max(right))",
+        ("training/test_aggregating.py",),
+    ),
+    Bug(
+        "choices by private records share one key",
+        "training/aggregating.py",
+        "choose(choice, right, DiceKey.fresh())",
+        "choose(choice, right, DiceKey.from_seed(0))",
+        ("training/test_aggregating.py",),
+    ),
+    Bug(
+        "intervals are given where noise is correlated",
+        "runs/uncertain.py",
+        "if not plan.mechanism.independent:",
+        "if plan is None:",
+        ("training/test_aggregating.py",),
+    ),
 )
 
 
