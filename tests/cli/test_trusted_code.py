@@ -154,7 +154,7 @@ def test_an_unfinished_run_s_code_is_not_run(mine, elsewhere, capsys, verb, run)
     copied = elsewhere / "copied"
     copied.mkdir()
     for path in (mine / run).iterdir():
-        if path.name not in ("done", "model.safetensors"):
+        if path.is_file() and path.name not in ("done", "model.safetensors"):
             os.link(path, copied / path.name)
     assert "--trust-code" in refused(capsys, f"{verb} {copied}")
 

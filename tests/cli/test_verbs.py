@@ -20,6 +20,7 @@ from sfumato.training import loop, run
 FILES = {
     "done",
     "evaluation.json",
+    "kept",
     "ledger.jsonl",
     "metrics.jsonl",
     "model.safetensors",

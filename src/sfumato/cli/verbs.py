@@ -18,7 +18,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "tradeoff": "Show which noise allows how many steps within a budget.",
         "evaluate": "Measure a finished run's model on the test part of a source.",
         "predict": "Label images with a finished run's model.",
-        "aggregate": "Make a better model of the weights that a finished run has kept.",
+        "aggregate": "Make a model of the weights that a finished run has kept.",
         "report": "Write the page of a finished run.",
         "verify": "Check that a finished run's statement follows from its record.",
         "finish": "End an unfinished run with what its last checkpoint holds.",

@@ -8,9 +8,9 @@ events explicitly.
 is, and so is one at any other function of the weights so far (an average of them, a restart from it). For each row by
 its own argument:
 
-- PoissonGaussian, MixtureOfGaussians, TruncatedGaussian: a step's coins are tossed anew whatever was released, and its
-  pair of distributions dominates every query whose vectors keep to the norm; dominating pairs compose adaptively (Zhu,
-  Dong and Wang 2022), and so does Renyi DP (Mironov 2017).
+- PoissonGaussian, DriftingGaussian, MixtureOfGaussians, TruncatedGaussian: a step's coins are tossed anew whatever was
+  released, with chances that the plan has for it, and its pair of distributions dominates every query whose vectors
+  keep to the norm; dominating pairs compose adaptively (Zhu, Dong and Wang 2022), and so does Renyi DP (Mironov 2017).
 - ComposedGaussian: in which steps a unit takes part is decided before the first one, and Gaussian mechanisms compose
   adaptively (Dong, Roth and Su 2022).
 - TreeAggregation, ToeplitzGaussian: noise that hangs together over the steps, added to sums that are chosen one after
