@@ -2051,7 +2051,7 @@ BUGS = (
     Bug(
         "weights of later steps than a run ends with stay",
         "training/finish.py",
-        "    kept.drop_after(run, outcome.step)\n",
+        "    kept.drop_others(run, reached)\n",
         "",
         ("training/test_kept.py",),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from sfumato.models import Ensemble
 from sfumato.privacy import Gaussian, Poisson, PrivateChoice
 from sfumato.runs import aggregated, kept
 from sfumato.runs.aggregated import Recipe
+from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import aggregating
 from sfumato.training.settings import Settings
@@ -155,6 +157,21 @@ def test_what_cannot_be_is_refused(run, source, choices, refusal):
     given = {**choices, **({"score_on": source} if "score_on" in choices else {})}
     with pytest.raises(sfumato.SfumatoError, match=refusal):
         aggregate(run, **given)
+
+
+def test_an_ensemble_is_built_of_no_more_models_than_its_file_holds(run):
+    """What a file says of itself may be anything: four thousand networks would fill the memory."""
+    path = aggregate(run, "opa", last=2).path
+    tensors, metadata = read_safetensors(path)
+    said = json.loads(metadata[METADATA])
+    said["aggregate"]["steps"] = list(range(1, 4001))
+    path.write_bytes(to_bytes(tensors, {METADATA: json.dumps(said)}))
+    with pytest.raises(sfumato.SfumatoError, match="does not hold the weights of 4000 models"):
+        load(path)
+    said["aggregate"]["steps"] = list(range(10_000))
+    path.write_bytes(to_bytes(tensors, {METADATA: json.dumps(said)}))
+    with pytest.raises(sfumato.SfumatoError, match="says of its model that aggregate is"):
+        load(path)
 
 
 def test_a_run_without_kept_weights_is_refused_with_what_to_do(source, plan, tmp_path):

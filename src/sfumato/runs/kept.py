@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ def save(run: RunDirectory, step: int, weights: Mapping[str, Tensor]) -> None:
     write(path, to_bytes(dict(weights), {METADATA: json.dumps({"step": step})}), private=True)
 
 
-def hashes(run: RunDirectory, steps: int) -> dict[str, str]:
-    """SHA-256 of each file of weights after at most so many steps, by the step, for the ledger's last line."""
-    return {str(step): file_hash(path) for step, path in files(run).items() if step <= steps}
+def hashes(run: RunDirectory, steps: Collection[int]) -> dict[str, str]:
+    """SHA-256 of the file of each of these steps, by the step, for the ledger's last line."""
+    return {str(step): file_hash(place(run, step)) for step in sorted(steps)}
 
 
 def files(run: RunDirectory) -> dict[int, Path]:
@@ -44,10 +44,10 @@ def files(run: RunDirectory) -> dict[int, Path]:
     return {int(name[1]): path for path in found if (name := _NAME.fullmatch(path.name))}
 
 
-def drop_after(run: RunDirectory, steps: int) -> None:
-    """Delete the weights of later steps than a run ends with: its last checkpoint lay before them."""
+def drop_others(run: RunDirectory, steps: Collection[int]) -> None:
+    """Delete the weights of all steps but these: of steps after a run's last checkpoint, or of none of its own."""
     for step, path in files(run).items():
-        if step > steps:
+        if step not in steps:
             path.unlink()
 
 

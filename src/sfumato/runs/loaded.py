@@ -152,6 +152,8 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             given = model if isinstance(model, nn.Module) else None
             made = about.get(ENTRY, {})
             members = len(made["steps"]) if made.get("method") in ENSEMBLES else 1
+            if made.get("method") in ENSEMBLES and len({name.partition(".")[0] for name in weights}) != members:
+                raise SfumatoError(f"{path} does not hold the weights of {members} models", "make it again")
             with torch.random.fork_rng(devices=[]):
                 alike = [_built(about, named, path) if given is None else given for _ in range(members)]
             if members > 1 or made.get("method") in ENSEMBLES:

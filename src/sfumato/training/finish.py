@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,9 @@ def conclude(
             "give the command of the search again",
         )
     early = outcome.step < job.plan.steps
-    kept.drop_after(run, outcome.step)
-    reached = tuple(step for step in job.circumstances.kept if step <= outcome.step)
+    lying = kept.files(run)
+    reached = tuple(step for step in job.circumstances.kept if step <= outcome.step and step in lying)
+    kept.drop_others(run, reached)
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None, kept=reached)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     result = (scorer or Scorer(job)).evaluation(outcome.weights, outcome.outputs)
@@ -67,19 +68,19 @@ def conclude(
     about = model_metadata(job.settings, job.source, job.transform, statement.to_dict(), **job.of_model)
     weights = on_backbone(job.source, job.settings, job.released(outcome.weights))
     write(run / names.MODEL, to_bytes(weights, about))
-    _close(ledger, run, outcome.step)
+    _close(ledger, run, outcome.step, reached)
     write(run / names.DONE, b"")
     run.clean()
     return statement
 
 
-def _close(ledger: Ledger, run: RunDirectory, steps: int) -> None:
+def _close(ledger: Ledger, run: RunDirectory, steps: int, reached: Collection[int]) -> None:
     """The ledger's last line, written once: it binds the model file and the statement."""
     last = {
         "steps_taken": steps,
         "model": file_hash(run / names.MODEL),
         "statement": file_hash(run / names.STATEMENT),
-        **({"kept": hashes} if (hashes := kept.hashes(run, steps)) else {}),
+        **({"kept": kept.hashes(run, reached)} if reached else {}),
     }
     ends = [entry for entry in ledger.entries if entry.kind == "end"]
     if not ends:
