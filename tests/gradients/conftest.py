@@ -30,10 +30,11 @@ def compare(model, inputs, targets, *, loss=F.cross_entropy, max_norm=0.1, views
     torch.testing.assert_close(total.norms, norms, rtol=tolerance, atol=1e-12, equal_nan=True)
     torch.testing.assert_close(total.losses.double(), losses, rtol=tolerance, atol=1e-12, equal_nan=True)
     assert total.gradients.keys() == expected.keys()
-    whole = torch.stack([value.norm() for value in expected.values()]).norm()
+    # Rounding is that of what is added up, which may be much longer than the sum: clipped gradients cancel.
+    added = torch.where(norms.isfinite(), norms.clamp(max=max_norm), 0.0).sum()
     for name, value in expected.items():
         difference = (total.gradients[name].double() - value).norm()
-        assert difference <= tolerance * (value.norm() + 1e-2 * whole), name
+        assert difference <= tolerance * (value.norm() + 1e-2 * added), name
     return gradient
 
 
