@@ -102,7 +102,7 @@ class Evaluate:
             module, transform = loaded.on(source)
         else:
             try:
-                source = self._images(loaded, transform, classes=loaded.classes)
+                source = self._images(loaded, transform)
             except UnknownClassError as error:
                 raise SfumatoError(
                     f"{error.record}, a class that the model does not know", "take its images out of the source"
@@ -193,22 +193,9 @@ class Evaluate:
 
     def _images(self, loaded: Loaded, transform: Transform, **further: Any) -> Source:
         """The source, read as the model's own images were."""
-        from sfumato.data import open_source
-        from sfumato.randomness import owner_key
-
-        return open_source(
-            self.source,
-            owner_key=owner_key(),
-            size=transform.size,
-            channels=transform.channels,
-            **self._levels(transform),
-            root=self.root,
-            download=self.download,
-            # As the model was trained, so that no training image is counted as a test image.
-            test_fraction=loaded.test_fraction if self.test_fraction is None else self.test_fraction,
-            user_from=self.user_from,
-            **further,
-        )
+        share = {} if self.test_fraction is None else {"test_fraction": self.test_fraction}
+        where = {"root": self.root, "download": self.download, "user_from": self.user_from}
+        return loaded.opened(self.source, **self._levels(transform), **share, **where, **further)
 
     def _refuse_other_split(self, user_from: str | None) -> None:
         """Refuse to split by image what was split by user in training: training images would be in the test part."""

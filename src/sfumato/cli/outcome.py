@@ -141,11 +141,13 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
 
 def _kept(job: PrivateJob) -> str:
     """How many weights of single steps are kept beside the model, and what they take."""
+    from sfumato.training.descent import trained_bytes
+
     kept = job.circumstances.kept
     if not kept:
         return "none"
-    each = sum(one.numel() * one.element_size() for one in job.module.parameters() if one.requires_grad)
-    return f"{len(kept)}, after steps {kept[0]} to {kept[-1]}: {len(kept) * each / (1 << 20):.2g} MiB on disk"
+    size = len(kept) * trained_bytes(job.module) / (1 << 20)
+    return f"{len(kept)}, after steps {kept[0]} to {kept[-1]}: {size:.2g} MiB on disk"
 
 
 def duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, one_of, parse_json
 from sfumato._files import write
 from sfumato.averaging import aggregates
-from sfumato.models import METADATA
+from sfumato.models import METADATA, stored_about
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
 from sfumato.runs import kept
@@ -92,9 +92,15 @@ def kept_of(run: RunDirectory) -> dict[int, str]:
     return recorded
 
 
-def weights_of(run: RunDirectory, steps: tuple[int, ...]) -> dict[int, dict[str, Tensor]]:
-    """The trained parameters after these steps, each as the ledger's end has it."""
-    recorded = kept_of(run)
+def weights_of(
+    run: RunDirectory, steps: tuple[int, ...], recorded: Mapping[int, str] | None = None
+) -> dict[int, dict[str, Tensor]]:
+    """The trained parameters after these steps, each as the ledger's end has it.
+
+    Args:
+        recorded: what `kept_of` says, where it is known already: the whole ledger is read for it.
+    """
+    recorded = kept_of(run) if recorded is None else recorded
     missing = [step for step in steps if step not in recorded]
     if missing:
         raise SfumatoError(
@@ -124,7 +130,7 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
             "choice": dict(choice or {}),
         }
     }
-    tensors = recipe.of(weights_of(run, recipe.steps), rest)
+    tensors = recipe.of(weights_of(run, recipe.steps, recorded), rest)
     return to_bytes(tensors, {METADATA: json.dumps(said, sort_keys=True)})
 
 
@@ -141,7 +147,7 @@ def read(path: Path) -> Recipe | None:
 
 def about(path: Path) -> Mapping[str, Any]:
     """What a model file says of how it was made of kept weights; nothing where it was not."""
-    return parse_json(read_safetensors(path)[1].get(METADATA, "{}")).get(ENTRY, {})
+    return (stored_about(path) or {}).get(ENTRY, {})
 
 
 def described(made: Mapping[str, Any]) -> Recipe:

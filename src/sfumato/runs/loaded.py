@@ -16,8 +16,9 @@ from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato.data import TEST_FRACTION, AsStored, Picture, Source, Transform, preparation
+from sfumato.data import TEST_FRACTION, AsStored, Picture, Source, Transform, open_source, preparation
 from sfumato.models.losses import probabilities
+from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY
 from sfumato.runs.checkpoint import read_safetensors
@@ -71,6 +72,16 @@ class Loaded:
                 "give those of the same backbone, or images",
             )
         return models.on_features(self.module), AsStored(width=contents.width)
+
+    def opened(self, spec: str, **declared: Any) -> Source:
+        """A source, read as the model's own images were; `declared` goes over that, as `open_source` takes it."""
+        if spec.startswith("features:") or isinstance(self.transform, AsStored):
+            return open_source(spec, owner_key=owner_key())
+        own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
+        own |= {"classes": self.classes} if self.embedding is None else {}
+        # As the model was trained, so that no training image is counted as a test image.
+        own["test_fraction"] = self.test_fraction
+        return open_source(spec, owner_key=owner_key(), **(own | declared))
 
     def embed(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Embeddings (N, D) of length 1, on the CPU, of one image or of several.
@@ -151,15 +162,15 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
         try:
             given = model if isinstance(model, nn.Module) else None
             made = about.get(ENTRY, {})
-            members = len(made["steps"]) if made.get("method") in ENSEMBLES else 1
-            if made.get("method") in ENSEMBLES and len({name.partition(".")[0] for name in weights}) != members:
-                raise SfumatoError(f"{path} does not hold the weights of {members} models", "make it again")
             with torch.random.fork_rng(devices=[]):
-                alike = [_built(about, named, path) if given is None else given for _ in range(members)]
-            if members > 1 or made.get("method") in ENSEMBLES:
-                each = alike if given is None else [copy.deepcopy(given) for _ in alike]
-                alike = [models.Ensemble(each, method=made["method"], loss=about.get("loss", "softmax"))]
-            return _filled(alike[0], weights, about, path)
+                if made.get("method") not in ENSEMBLES:
+                    return _filled(_built(about, named, path) if given is None else given, weights, about, path)
+                count = len(made["steps"])
+                if len({name.partition(".")[0] for name in weights}) != count:
+                    raise SfumatoError(f"{path} does not hold the weights of {count} models", "make it again")
+                members = [_built(about, named, path) if given is None else copy.deepcopy(given) for _ in range(count)]
+            together = models.Ensemble(members, method=made["method"], loss=about.get("loss", "softmax"))
+            return _filled(together, weights, about, path)
         except SfumatoError:
             raise
         except (RuntimeError, MemoryError, TypeError, ValueError, KeyError) as error:

@@ -75,7 +75,7 @@ def intervals(
     """
     path = Path(directory)
     run = RunDirectory(path if path.is_dir() else path.parent)
-    recorded = tuple(aggregated.kept_of(run))
+    recorded = aggregated.kept_of(run)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     if not plan.mechanism.independent:
         raise SfumatoError(
@@ -84,7 +84,7 @@ def intervals(
             "train with independent noise (mechanism gaussian) for intervals",
         )
     taken = int(run.read_json(names.STATEMENT)["steps_taken"])
-    steps = uncertainty.spaced(recorded, taken, spacing=max(1, taken // SPACINGS))
+    steps = uncertainty.spaced(tuple(recorded), taken, spacing=max(1, taken // SPACINGS))
     loaded = load(run.path, model=model)
     settings = run.read_json(names.SETTINGS)["settings"]
     shares: tuple[float, ...] = (1.0,)
@@ -106,7 +106,7 @@ def intervals(
     rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
     found = []
     try:
-        for one in aggregated.weights_of(run, steps).values():
+        for one in aggregated.weights_of(run, steps, recorded).values():
             loaded.module.load_state_dict({**rest, **one})
             found.append(loaded.logits(images))
     finally:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.data import AsStored, Source, open_source
+from sfumato.data import Source
 from sfumato.models import ensemble
 from sfumato.models.losses import probabilities
 from sfumato.privacy import PrivacyPlan, PrivateChoice
-from sfumato.randomness import DiceKey, choose, owner_key
+from sfumato.randomness import DiceKey, choose
 from sfumato.runs import aggregated
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
@@ -106,29 +106,14 @@ def aggregate(
         epsilon, candidates = None, (chosen,)
     else:
         loaded = load(directory, model=model)
-        source = score_on if isinstance(score_on, Source) else opened(loaded, score_on)
+        source = score_on if isinstance(score_on, Source) else loaded.opened(score_on, user_from=loaded.user_from)
+        _refuse_unpaid(run, source, epsilon)
         right, count = _right_answers(run, loaded, source, candidates)
-        if source.public:
-            if epsilon is not None:
-                raise SfumatoError(
-                    f"epsilon is {epsilon}, and {source.kind} is public", "leave it out: it costs nothing"
-                )
+        if epsilon is None:
             accuracies = tuple(one / count for one in right)
             place, reason = max(range(len(right)), key=right.__getitem__), "the best on public data"
         else:
-            if PrivacyPlan.from_dict(run.read_json(names.PLAN)).users is not None:
-                raise SfumatoError(
-                    "the run promises for persons, and a choice by right answers for single records",
-                    "score on public data, or leave score_on out: then a rule decides",
-                )
-            if epsilon is None:
-                raise SfumatoError(
-                    f"the test part of {source.kind} is private, and a choice by right answers on it tells of its "
-                    "records",
-                    "give epsilon, what the choice may cost each of them, or score on public data",
-                )
-            choice = PrivateChoice(epsilon=positive("epsilon", epsilon), candidates=len(candidates))
-            place = choose(choice, right, DiceKey.fresh())
+            place = choose(PrivateChoice(epsilon=epsilon, candidates=len(candidates)), right, DiceKey.fresh())
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]
         told = {"candidates": len(candidates), "epsilon": epsilon, "public": source.public}
@@ -139,22 +124,23 @@ def aggregate(
     )
 
 
-def opened(loaded: Loaded, spec: str) -> Source:
-    """A source, read as the model's own images were."""
-    transform = loaded.transform
-    if spec.startswith("features:") or isinstance(transform, AsStored):
-        return open_source(spec, owner_key=owner_key())
-    return open_source(
-        spec,
-        owner_key=owner_key(),
-        classes=loaded.classes,
-        size=transform.size,
-        channels=transform.channels,
-        bit_depth=transform.bit_depth,
-        window=transform.window,
-        test_fraction=loaded.test_fraction,
-        user_from=loaded.user_from,
-    )
+def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> None:
+    """Refuse to choose by private records unpaid, and to pay for public ones, before any is looked at."""
+    if source.public:
+        if epsilon is not None:
+            raise SfumatoError(f"epsilon is {epsilon}, and {source.kind} is public", "leave it out: it costs nothing")
+        return
+    if PrivacyPlan.from_dict(run.read_json(names.PLAN)).users is not None:
+        raise SfumatoError(
+            "the run promises for persons, and a choice by right answers for single records",
+            "score on public data, or leave score_on out: then a rule decides",
+        )
+    if epsilon is None:
+        raise SfumatoError(
+            f"the test part of {source.kind} is private, and a choice by right answers on it tells of its records",
+            "give epsilon, what the choice may cost each of them, or score on public data",
+        )
+    positive("epsilon", epsilon)
 
 
 def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay: float | None) -> tuple[Recipe, ...]:

@@ -68,6 +68,11 @@ def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
 
 
+def trained_bytes(module: nn.Module) -> int:
+    """What one set of a run's trained parameters takes."""
+    return sum(value.nbytes for value in trained_parameters(module).values())
+
+
 def average_for(choice: Settings) -> Average | None:
     """What is averaged over the steps and released, if anything is."""
     if choice.aggregate_last is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from sfumato.randomness import DiceKey, Noise
-from sfumato.training.descent import average_for, trained_parameters, training_over
+from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes
 from sfumato.training.job import PrivateJob
 
@@ -55,8 +55,7 @@ def estimate(job: PrivateJob) -> Estimate:
 def average_bytes(job: PrivateJob) -> int:
     """What averaging keeps of the parameters that are trained."""
     keeps = training_over(job.settings) or average_for(job.settings)
-    one = sum(value.nbytes for value in trained_parameters(job.module).values())
-    return 0 if keeps is None else keeps.copies * one
+    return 0 if keeps is None else keeps.copies * trained_bytes(job.module)
 
 
 def _records_of_a_step(job: PrivateJob) -> tuple[int, int | None]:

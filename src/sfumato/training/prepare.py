@@ -25,7 +25,7 @@ from sfumato.runs import pins
 from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training import users
 from sfumato.training.building import build, transform_for
-from sfumato.training.descent import check_choices
+from sfumato.training.descent import check_choices, trained_bytes
 from sfumato.training.drift import facts_read, second_group
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PrivateJob
@@ -144,7 +144,7 @@ def _kept(asked: int | None, module: nn.Module) -> int:
     """How many weights are kept: as asked for, else by rule, from the size of what is trained."""
     if asked is not None:
         return asked and positive_integer("keep", asked, remedy="give a number of weights such as 20, or 0 for none")
-    return number_by_rule(sum(one.numel() * one.element_size() for one in module.parameters() if one.requires_grad))
+    return number_by_rule(trained_bytes(module))
 
 
 def check(job: PrivateJob) -> None:
