@@ -22,26 +22,39 @@ def test_it_starts_at_zero_and_brings_features_to_one_norm():
     torch.testing.assert_close(plain(features)[:, 0], torch.tensor([7.0, 1e-3]))
 
 
+def test_a_hidden_layer_lies_before_the_zeros():
+    head = create_head("head,norm=2,hidden=5", classes=3, width=4)
+    assert tuple(head.hidden.weight.shape) == (5, 4)
+    assert tuple(head.head.weight.shape) == (3, 5)
+    features = torch.randn(2, 4)
+    assert torch.equal(head(features), torch.zeros(2, 3))
+    nn.init.ones_(head.head.weight)
+    hidden = (2 * nn.functional.normalize(features) @ head.hidden.weight.T + head.hidden.bias).clamp(min=0)
+    torch.testing.assert_close(head(features), hidden.sum(1, keepdim=True).expand(2, 3))
+
+
 def test_a_zero_vector_stays_finite():
     assert torch.isfinite(create_head("head,norm=12.5", classes=3, width=4)(torch.zeros(1, 4))).all()
 
 
-def test_on_its_backbone_it_takes_images():
+@pytest.mark.parametrize("spelling", ["head,norm=2", "head,norm=2,hidden=7"])
+def test_on_its_backbone_it_takes_images(spelling):
     backbone = build_backbone(Architecture(name="wrn-10-1", size=16))
-    whole = create_head("head,norm=2", classes=3, width=backbone.width, backbone=backbone)
+    whole = create_head(spelling, classes=3, width=backbone.width, backbone=backbone)
     nn.init.normal_(whole.head.weight)
     images = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(whole(images), whole.on_features()(backbone(images)))
     keys = {key for key in whole.state_dict() if not key.startswith("backbone.")}
-    assert keys == set(create_head("head", classes=3, width=4).state_dict())
+    assert keys == set(create_head(spelling, classes=3, width=4).state_dict())
 
 
 @pytest.mark.parametrize(
     ("spelling", "words"),
     [
         ("cnn", "model 'cnn' is for images, and the source holds features of 4 numbers"),
-        ("head,bias=3", "has no option bias; it takes norm"),
+        ("head,bias=3", "has no option bias; it takes norm and hidden"),
         ("head,norm=-1", "norm must not be negative"),
+        ("head,hidden=-1", "hidden must be"),
     ],
 )
 def test_other_spellings_are_refused(spelling, words):

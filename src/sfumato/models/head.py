@@ -18,28 +18,31 @@ NAME = "head"
 
 
 class Head(nn.Module):
-    """One linear layer on features (N, D), starting at zero.
+    """One linear layer on features (N, D), starting at zero; with a hidden layer of ReLU before it where it has one.
 
     Args:
         classes: number of classes.
         width: D.
         norm: the L2 norm to which each feature vector is brought first, or 0 to take them as they are. At a known norm
             a step's noise moves every logit by a known amount, and a learning rate can be chosen without looking.
+        hidden: units of the hidden layer, or 0 for none.
     """
 
-    def __init__(self, *, classes: int, width: int, norm: float = 0.0):
+    def __init__(self, *, classes: int, width: int, norm: float = 0.0, hidden: int = 0):
         super().__init__()
         if number("norm", norm) < 0:
             raise SfumatoError(f"norm must not be negative, got {norm!r}", "give 0 for features as they are")
         self.norm = float(norm)
-        self.head = nn.Linear(positive_integer("width", width), positive_integer("classes", classes))
+        positive_integer("width", width)
+        self.hidden = nn.Linear(width, positive_integer("hidden", hidden)) if hidden else None
+        self.head = nn.Linear(hidden or width, positive_integer("classes", classes))
         zero_classifier(self)
 
     def forward(self, features: Tensor) -> Tensor:
         """Features (N, D) to logits (N, classes)."""
         if self.norm:
             features = functional.normalize(features, dim=-1) * self.norm
-        return self.head(features)
+        return self.head(features if self.hidden is None else functional.relu(self.hidden(features)))
 
 
 class OnBackbone(Head):
@@ -55,8 +58,8 @@ class OnBackbone(Head):
 
     def on_features(self) -> Head:
         """The head alone, with the same weights: features (N, D) to logits."""
-        alone = Head(classes=self.head.out_features, width=self.head.in_features, norm=self.norm)
-        alone.head = self.head
+        alone = Head(classes=self.head.out_features, width=self.backbone.width, norm=self.norm)
+        alone.hidden, alone.head = self.hidden, self.head
         return alone
 
 
@@ -69,7 +72,7 @@ def on_features(module: nn.Module) -> nn.Module:
 
 
 def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone | None = None) -> Head:
-    """The head of that spelling, `head` or `head,norm=12.5`, on its backbone where one is given.
+    """The head of that spelling, `head`, `head,norm=12.5` or `head,hidden=256`, on its backbone where one is given.
 
     Raises:
         SfumatoError: another name, or other options.
@@ -87,7 +90,7 @@ def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone |
 
 
 def _known(spelling: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    odd = sorted(set(options) - {"norm"})
+    odd = sorted(set(options) - {"norm", "hidden"})
     if odd:
-        raise SfumatoError(f"model {spelling!r} has no option {', '.join(odd)}", "it takes norm")
+        raise SfumatoError(f"model {spelling!r} has no option {', '.join(odd)}", "it takes norm and hidden")
     return options
