@@ -45,7 +45,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     "ema trained": {**AVERAGED, "aggregate": "ema"},
     "uta trained": {"ema": 0.0, "aggregate": "uta", "aggregate_last": 5},
 }
-FACTORS = (0.25, 0.5, 1.0, 2.0)
+FACTORS = (0.25, 0.5, 1.0, 1.5, 2.0)
 TUNED_WITH = (1000, 1001)
 RATE = "learning rates"
 KEPT = 20
@@ -83,6 +83,7 @@ def main() -> None:
                 batch_size=options.batch_size,
                 steps=options.steps,
                 schedule="constant",
+                optimizer="sgd",
                 **pair,
             )
             row = found.setdefault(name, {}).setdefault(f"{noise}, epsilon {epsilon:g}", {})

@@ -150,6 +150,7 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, source, 
         ({"method": "ema", "decay": 1.0}, "decay must lie strictly between 0 and 1"),
         ({"epsilon": 1.0}, "there is nothing to score on"),
         ({"score_on": "public", "epsilon": 1.0}, "it costs nothing"),
+        ({"score_on": "public", "last": 3}, "score_on is given, and there is nothing to choose: all is given"),
     ],
     ids=str,
 )

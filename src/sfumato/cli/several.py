@@ -61,6 +61,10 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
                 "spread": found.spread,
                 "accuracies": accuracies,
                 "top5": found.top5,
+                "averages": [
+                    {"weights": name, "accuracy": mean, "deviation_over_runs": runs, "deviation_over_steps": steps}
+                    for name, mean, runs, steps in found.averages
+                ],
                 "runs": [str(run.directory) for run in found.runs],
                 "epsilon": statement.to_dict()["epsilon"],
                 "epsilon_of_all": found.epsilon,
@@ -78,6 +82,15 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
     )
     if found.top5 is not None:
         console.result(f"top five       median {found.top5:.2%}")
+    if found.averages:
+        console.result()
+        console.table(
+            ("averages of kept weights", "mean", "deviation over runs", "over steps"),
+            [
+                (name, f"{mean:.2%}", f"{100 * runs:.2f}", f"{100 * steps:.2f}")
+                for name, mean, runs, steps in found.averages
+            ],
+        )
     if not statement.circumstances.test_public:
         console.note("note: measured on private data; keep these figures to yourself")
     console.result()

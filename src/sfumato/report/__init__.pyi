@@ -6,6 +6,7 @@ from .embedding import EmbeddingEvaluation as EmbeddingEvaluation
 from .extrapolated import extrapolated as extrapolated
 from .facts import Evaluation as Evaluation
 from .facts import Facts as Facts
+from .facts import OverSteps as OverSteps
 from .facts import Sample as Sample
 from .neighbours import Looked as Looked
 from .neighbours import Neighbour as Neighbour

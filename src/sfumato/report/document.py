@@ -14,7 +14,7 @@ from sfumato.privacy.statement import rounded_up
 from sfumato.report.classes import ClassScore, class_scores, confused_pairs, worst
 from sfumato.report.drawing import rendered
 from sfumato.report.embedding import EmbeddingEvaluation
-from sfumato.report.facts import Evaluation, Facts
+from sfumato.report.facts import Evaluation, Facts, OverSteps
 from sfumato.report.numbers import cell, percent, significant
 from sfumato.report.plots import curve, heat_map
 
@@ -23,6 +23,12 @@ _LOWEST_BARS = 20
 _MOST_NUMBERED = 20
 _MOST_ROWS = 12
 _SMALL_IMAGE = 64
+_AVERAGES = {
+    "last": "the last weights, each by itself",
+    "upa": "mean of {} weights (UPA)",
+    "opa": "mean of what {} models say (OPA)",
+    "omv": "majority of {} models (OMV)",
+}
 _UNFAIR = (
     "Private training can be unfair to small groups: clipping and noise cost those most who are few or look unlike "
     "the rest. Look at the classes that matter to you before you rely on the average."
@@ -164,8 +170,46 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
         "matrix": None if many else _matrix(evaluation),
         "heat_map": Markup(heat_map(evaluation.confusion)) if many else None,
         "pairs": confused_pairs(evaluation) if many else [],
-        "samples": [_sample(*sample) for sample in evaluation.samples],
+        "samples": [
+            _sample(*sample) | drawn for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
+        ],
+        "over_steps": _over_steps(evaluation.over_steps),
     }
+
+
+def _over_steps(found: OverSteps | None) -> dict[str, Any] | None:
+    """The table of averages over the last steps."""
+    if found is None:
+        return None
+    return {
+        "records": f"{found.records:,}",
+        "steps": found.steps,
+        "released": percent(found.released),
+        "rows": [
+            (_AVERAGES[name].format(found.width), percent(accuracy), f"{100 * deviation:.2f}")
+            for name, accuracy, deviation in found.rows
+        ],
+        "intervals": bool(found.intervals),
+        "notes": list(found.notes),
+    }
+
+
+def _intervals(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Where each sample's interval is drawn, in hundredths of what all of them span, and its figures."""
+    found = evaluation.over_steps.intervals if evaluation.over_steps else ()
+    if not found or not all(math.isfinite(end) for interval in found for end in interval):
+        return [{"interval": ""} for _ in evaluation.samples]
+    least, most = min(low for low, *_ in found), max(high for _, high, _ in found)
+    scale = 100 / (most - least or 1)
+    return [
+        {
+            "interval": f"{low:.1f} to {high:.1f}",
+            "begin": f"{scale * (low - least):.1f}",
+            "width": f"{scale * (high - low):.1f}",
+            "middle": f"{scale * (mean - least):.1f}",
+        }
+        for low, high, mean in found
+    ]
 
 
 def _fairness(lowest: Sequence[ClassScore], accuracy: float) -> str:

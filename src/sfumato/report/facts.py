@@ -30,6 +30,31 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OverSteps:
+    """How much what a run says varies over its last steps.
+
+    Attributes:
+        records: the number of test images on which accuracies were measured.
+        steps: the number of last steps.
+        width: the number of weights in each average.
+        released: the accuracy of the model that is released, on these images.
+        rows: of the last weights and of each average: its name, its accuracy, and the standard deviation of accuracy
+            over the last steps.
+        intervals: of each sample of the evaluation: low and high end of the prediction interval at 95% of the logit of
+            its first class, and the middle; empty where the run does not allow for them.
+        notes: what the intervals leave out.
+    """
+
+    records: int
+    steps: int
+    width: int
+    released: float
+    rows: Sequence[tuple[str, float, float]]
+    intervals: Sequence[tuple[float, float, float]] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """How a trained model did on the test split.
 
@@ -41,6 +66,7 @@ class Evaluation:
             `classes`.
         samples: some test images with their predictions.
         top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
+        over_steps: how much that varies over the last steps; None where the run kept no weights.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
     4
@@ -52,6 +78,7 @@ class Evaluation:
     confusion: Sequence[Sequence[int]]
     samples: Sequence[Sample | tuple[bytes, str, str, float]] = ()
     top5: float | None = None
+    over_steps: OverSteps | None = None
 
     def __post_init__(self) -> None:
         count = len(self.classes)
@@ -60,6 +87,10 @@ class Evaluation:
             raise SfumatoError(
                 f"confusion must have one row and one column for each of the {count} classes, got {shape}",
                 "count with the class list that the model was trained on",
+            )
+        if self.over_steps and self.over_steps.intervals and len(self.over_steps.intervals) != len(self.samples):
+            raise SfumatoError(
+                f"there are {len(self.over_steps.intervals)} intervals for {len(self.samples)} samples", "give one each"
             )
         for png, *_ in self.samples:
             if not png.startswith(_PNG_SIGNATURE):

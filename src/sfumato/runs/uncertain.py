@@ -51,6 +51,18 @@ class Intervals:
     notes: tuple[str, ...]
 
 
+def spacing_of(steps: int) -> int:
+    """How many steps at least lie between two weights that an interval is made of."""
+    return max(1, steps // SPACINGS)
+
+
+def notes_of(ema: float, schedule: str) -> list[str]:
+    """What the intervals of a run leave out or get wrong, by its average and its schedule."""
+    averaged = "the model is a moving average of weights, and varies less; the intervals are for single weights"
+    falling = f"the learning rate falls ({schedule}), so earlier weights vary more than the last ones"
+    return [averaged] * bool(ema) + [falling] * (schedule != "constant")
+
+
 def intervals(
     directory: str | os.PathLike[str],
     images: Picture | Sequence[Picture],
@@ -84,11 +96,11 @@ def intervals(
             "train with independent noise (mechanism gaussian) for intervals",
         )
     taken = int(run.read_json(names.STATEMENT)["steps_taken"])
-    steps = uncertainty.spaced(tuple(recorded), taken, spacing=max(1, taken // SPACINGS))
+    steps = uncertainty.spaced(tuple(recorded), taken, spacing=spacing_of(taken))
     loaded = load(run.path, model=model)
     settings = run.read_json(names.SETTINGS)["settings"]
     shares: tuple[float, ...] = (1.0,)
-    notes = []
+    notes = notes_of(settings["ema"], settings["schedule"])
     if path.is_file() and (recipe := aggregated.read(path)) is not None:
         if recipe.method != "upa":
             raise SfumatoError(
@@ -96,13 +108,8 @@ def intervals(
                 "give the run itself, or the mean of its last weights (upa)",
             )
         shares = (1 / len(recipe.steps),) * len(recipe.steps)
+        notes = notes_of(0.0, settings["schedule"])
         notes.append("the model is a mean: its interval takes its weights for independent, and is too short")
-    elif settings["ema"]:
-        notes.append("the model is a moving average of weights, and varies less; the intervals are for single weights")
-    if settings["schedule"] != "constant":
-        notes.append(
-            f"the learning rate falls ({settings['schedule']}), so earlier weights vary more than the last ones"
-        )
     rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
     found = []
     try:

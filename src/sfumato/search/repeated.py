@@ -11,11 +11,13 @@ from pathlib import Path
 from sfumato._checks import positive_integer
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Adjacency
+from sfumato.report import Evaluation
 from sfumato.runs import directory as names
 from sfumato.runs import uses
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.search.trial import Behind, LookingOn, Trial
+from sfumato.training.finish import evaluation_of
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress, Silence
 
@@ -54,6 +56,27 @@ class Repeated:
     def spread(self) -> float:
         """Their standard deviation; 0 for a single run."""
         return statistics.stdev(self.accuracies) if len(self.runs) > 1 else 0.0
+
+    @property
+    def averages(self) -> list[tuple[str, float, float, float]]:
+        """Of the last weights and of averages of them: name, mean accuracy, its standard deviation over the runs, and
+        the mean of its deviations over each run's last steps; nothing where a run kept no weights.
+
+        On up to 1,000 of the test records, and as private as the accuracies are.
+        """
+        found = [evaluation_of(RunDirectory(run.directory)) for run in self.runs]
+        kept = [one.over_steps.rows for one in found if isinstance(one, Evaluation) and one.over_steps]
+        if len(kept) < len(self.runs):
+            return []
+        return [
+            (
+                rows[0][0],
+                statistics.mean(share for _, share, _ in rows),
+                statistics.stdev(share for _, share, _ in rows) if len(rows) > 1 else 0.0,
+                statistics.mean(deviation for *_, deviation in rows),
+            )
+            for rows in zip(*kept, strict=True)
+        ]
 
     @property
     def top5(self) -> float | None:

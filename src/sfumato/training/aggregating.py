@@ -96,14 +96,16 @@ def aggregate(
     if epsilon is not None and score_on is None:
         raise SfumatoError(f"epsilon is {epsilon}, and there is nothing to score on", "give score_on, or no epsilon")
     candidates = _candidates(method, steps, last, decay)
+    if len(candidates) == 1 and score_on is not None:
+        given = "a single weight was kept" if last is None and decay is None else "all is given"
+        raise SfumatoError(f"score_on is given, and there is nothing to choose: {given}", "leave one of them out")
     told: dict[str, Any] = {}
     accuracies = None
     if len(candidates) == 1:
         chosen, reason = candidates[0], "as given"
-        epsilon = None
     elif score_on is None:
         chosen, reason = _by_rule(run, method, steps, last)
-        epsilon, candidates = None, (chosen,)
+        candidates = (chosen,)
     else:
         loaded = load(directory, model=model)
         source = score_on if isinstance(score_on, Source) else loaded.opened(score_on, user_from=loaded.user_from)

@@ -16,20 +16,29 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, CachedRecords, Part, Transform
 from sfumato.models.losses import LOSSES, probabilities
-from sfumato.report import Evaluation, png
+from sfumato.report import Evaluation, OverSteps, png
 
 BATCH = 256
 SAMPLES = 24
 
 
-def logits(module: nn.Module, records: Part, transform: Transform | AsStored, device: torch.device) -> Tensor:
-    """Logits (N, classes), on the CPU, of the records; the module is in evaluation mode meanwhile."""
+def logits(
+    module: nn.Module,
+    records: Part,
+    transform: Transform | AsStored,
+    device: torch.device,
+    *,
+    places: Sequence[int] | None = None,
+) -> Tensor:
+    """Logits (N, classes), on the CPU, of all records or of those at these places; the module is in evaluation mode
+    meanwhile."""
+    count = len(records) if places is None else len(places)
+    parts = [slice(start, start + BATCH) for start in range(0, count, BATCH)]
+    rows = parts if places is None else [np.asarray(places[part], np.int64) for part in parts]
     with evaluating(module), torch.inference_mode():
-        parts = [
-            module(transform(torch.from_numpy(records.take(slice(start, start + BATCH))).to(device))).float().cpu()
-            for start in range(0, len(records), BATCH)
-        ]
-    return torch.cat(parts)
+        return torch.cat(
+            [module(transform(torch.from_numpy(records.take(one)).to(device))).float().cpu() for one in rows]
+        )
 
 
 @contextmanager
@@ -79,16 +88,21 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
     labels = torch.from_numpy(records.labels)
     samples = []
     if not isinstance(records, CachedRecords):
-        chosen = outputs.argmax(1)
-        wrong = _across_classes(torch.nonzero(chosen != labels).flatten().tolist(), labels)[: SAMPLES // 2]
-        right = _across_classes(torch.nonzero(chosen == labels).flatten().tolist(), labels)[: SAMPLES - len(wrong)]
-        places = sorted(wrong + right)
+        chosen, places = outputs.argmax(1), shown(outputs, labels)
         scores = probabilities(outputs[places].double(), loss).amax(1).tolist() if places else []
         samples = [
             (png(image), classes[int(labels[i])], classes[int(chosen[i])], score)
             for i, image, score in zip(places, records.take(np.array(places, np.int64)), scores, strict=True)
         ]
     return replace(summary(outputs, labels, classes, loss=loss), samples=samples)
+
+
+def shown(outputs: Tensor, labels: Tensor) -> list[int]:
+    """Where the samples of an evaluation stand: half of them errors, where there are that many, across the classes."""
+    chosen = outputs.argmax(1)
+    wrong = _across_classes(torch.nonzero(chosen != labels).flatten().tolist(), labels)[: SAMPLES // 2]
+    right = _across_classes(torch.nonzero(chosen == labels).flatten().tolist(), labels)[: SAMPLES - len(wrong)]
+    return sorted(wrong + right)
 
 
 def summary(outputs: Tensor, labels: Tensor, classes: Sequence[str], *, loss: str = "softmax") -> Evaluation:
@@ -128,6 +142,7 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
         "classes": list(result.classes),
         "confusion": [list(row) for row in result.confusion],
         "samples": samples,
+        **({} if result.over_steps is None else {"over_steps": asdict(result.over_steps)}),
     }
 
 
@@ -137,7 +152,9 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
         samples = [
             (base64.b64decode(png), truth, chosen, _known(value)) for png, truth, chosen, value in data["samples"]
         ]
-        return Evaluation(**{**data, "loss": _known(data["loss"]), "samples": samples})
+        over = data.get("over_steps")
+        over_steps = None if over is None else OverSteps(**over)
+        return Evaluation(**{**data, "loss": _known(data["loss"]), "samples": samples, "over_steps": over_steps})
     except (KeyError, TypeError, ValueError) as error:
         raise SfumatoError(
             f"evaluation.json holds other things than were measured ({error!r})", "restore it from a copy"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ from sfumato.privacy.other_units import group_privacy, person_epsilon
 from sfumato.report import EmbeddingEvaluation, Evaluation, Facts, page
 from sfumato.runs import directory as names
 from sfumato.runs import kept
-from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
+from sfumato.runs.checkpoint import METADATA, backbone_of, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import evaluate
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Measure, Outcome
 from sfumato.training.origins import trained_on
+from sfumato.training.over_steps import over_steps
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
 
@@ -61,7 +62,10 @@ def conclude(
     kept.drop_others(run, reached)
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None, kept=reached)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
-    result = (scorer or Scorer(job)).evaluation(outcome.weights, outcome.outputs)
+    scorer = scorer or Scorer(job)
+    result = scorer.evaluation(outcome.weights, outcome.outputs)
+    if reached and isinstance(scorer, Scorer):
+        result |= _over_steps(job, run, scorer, outcome.weights, reached)
     run.write_json(names.EVALUATION, result, private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
@@ -72,6 +76,15 @@ def conclude(
     write(run / names.DONE, b"")
     run.clean()
     return statement
+
+
+def _over_steps(
+    job: PrivateJob, run: RunDirectory, scorer: Scorer, weights: Mapping[str, Tensor], reached: Collection[int]
+) -> dict[str, Any]:
+    """How much accuracy and scores vary over the weights that the run kept, for its page."""
+    each = {step: read_safetensors(kept.place(run, step))[0] for step in sorted(reached)}
+    found = over_steps(job, scorer, weights, each)
+    return {} if found is None else {"over_steps": asdict(found)}
 
 
 def _close(ledger: Ledger, run: RunDirectory, steps: int, reached: Collection[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,13 +30,16 @@ class Scorer:
         self._features = None if job.trunk is None else features(job, job.source.test, progress or Silence())
         self._labels = torch.from_numpy(job.source.test.labels)
 
-    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """Logits (N, classes) of the model with these weights, on the CPU."""
+    def outputs(self, weights: Mapping[str, Tensor], places: Sequence[int] | None = None) -> Tensor:
+        """Logits (N, classes) of the model with these weights, on the CPU: of all test records, or of those at these
+        places."""
         self._shown.load_state_dict(weights)
-        if self._job.trunk is None:
-            return evaluate.logits(self._shown, self._job.source.test, self._job.transform, self._job.device)
+        if self._job.trunk is None or self._features is None:
+            records = self._job.source.test
+            return evaluate.logits(self._shown, records, self._job.transform, self._job.device, places=places)
         with torch.inference_mode():
-            return OnFeatures(self._shown, self._job.trunk.head)(self._features).float().cpu()
+            chosen = self._features if places is None else self._features[torch.as_tensor(places)]
+            return OnFeatures(self._shown, self._job.trunk.head)(chosen).float().cpu()
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
         """Accuracy, top five and loss of logits (N, classes)."""

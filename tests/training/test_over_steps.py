@@ -1,0 +1,129 @@
+"""What the last weights of a run say beside its model: against the same by hand, from the run's own files."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from sfumato import PrivacyPlan, load, open_source, train
+from sfumato.averaging import mean
+from sfumato.privacy import BandedToeplitz, FixedOrder, Gaussian, Poisson
+from sfumato.runs import aggregated
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.settings import Settings
+
+SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
+
+
+@pytest.fixture(scope="module")
+def source():
+    return open_source("digits", owner_key=bytes(32), public=True)
+
+
+@pytest.fixture(scope="module")
+def plan(source) -> PrivacyPlan:
+    return PrivacyPlan(
+        mechanism=Gaussian(noise_multiplier=4.0),
+        population=source.examples,
+        participation=Poisson(batch_size=64),
+        steps=24,
+        delta=1e-5,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(source, plan, tmp_path_factory):
+    place = tmp_path_factory.mktemp("over") / "run"
+    train(None, source, plan, directory=place, settings=SETTINGS, threads=1, device="cpu", keep=8)
+    return place
+
+
+def logits_of(run, source, weights) -> torch.Tensor:
+    loaded = load(run)
+    loaded.module.load_state_dict({**loaded.module.state_dict(), **weights})
+    return loaded.logits(list(source.test.images))
+
+
+def test_accuracies_and_deviations_are_those_of_the_kept_weights(run, source):
+    found = json.loads((run / "evaluation.json").read_text())["over_steps"]
+    labels = torch.from_numpy(source.test.labels)
+    kept = list(aggregated.weights_of(RunDirectory(run), (21, 22, 23, 24)).values())
+    outputs = [logits_of(run, source, one) for one in kept]
+    shares = [(one.argmax(1) == labels).double().mean().item() for one in outputs]
+    pairs = [(0, 1), (1, 2), (2, 3)]
+    means = [
+        (logits_of(run, source, mean([kept[a], kept[b]])).argmax(1) == labels).double().mean().item() for a, b in pairs
+    ]
+    said = [((outputs[a].softmax(1) + outputs[b].softmax(1)).argmax(1) == labels).double().mean() for a, b in pairs]
+    rows = {name: (accuracy, deviation) for name, accuracy, deviation in found["rows"]}
+    assert (found["records"], found["steps"], found["width"]) == (len(labels), 4, 2)
+    assert rows["last"] == pytest.approx((shares[-1], statistics.stdev(shares)))
+    assert rows["upa"] == pytest.approx((means[-1], statistics.stdev(means)))
+    assert rows["opa"] == pytest.approx((float(said[-1]), statistics.stdev(map(float, said))))
+    assert found["released"] == pytest.approx(shares[-1])
+
+
+def test_each_sample_has_the_interval_of_its_first_class(run, source):
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    found = evaluation["over_steps"]
+    assert len(found["intervals"]) == len(evaluation["samples"])
+    assert found["notes"] == []
+    steps = tuple(step for step in aggregated.kept_of(RunDirectory(run)) if step > 12)
+    each = torch.stack(
+        [logits_of(run, source, one) for one in aggregated.weights_of(RunDirectory(run), steps).values()]
+    ).double()
+    first = logits_of(run, source, {}).argmax(1, keepdim=True)
+    k = len(steps)
+    half = stats.t.ppf(0.975, k - 1) * each.std(0) * np.sqrt(1 + 1 / k)
+    low, high = ((each.mean(0) + sign * half).gather(1, first).flatten() for sign in (-1, 1))
+    ends = torch.tensor(found["intervals"], dtype=torch.float64)
+    for column, expected in ((0, low), (1, high)):
+        distances = (ends[:, column].unsqueeze(1) - expected).abs().amin(1)
+        assert distances.max() < 1e-4
+    page = (run / "report.html").read_text()
+    assert "The last steps" in page
+    assert page.count('class="interval"') == len(found["intervals"])
+
+
+def test_correlated_noise_has_averages_and_no_intervals(source, plan, tmp_path):
+    correlated = replace(
+        plan,
+        mechanism=BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5)),
+        participation=FixedOrder(batch_size=64),
+        steps=20,
+    )
+    train(None, source, correlated, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["over_steps"]
+    assert found["rows"]
+    assert found["intervals"] == []
+    assert "prediction interval" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_run_that_keeps_nothing_says_nothing_of_it(source, plan, tmp_path):
+    train(None, source, plan, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=0)
+    assert "over_steps" not in json.loads((tmp_path / "run" / "evaluation.json").read_text())
+
+
+def test_a_public_page_of_private_data_has_none_of_it(plan, source, tmp_path):
+    private = open_source("npz:" + str(written(source, tmp_path)), owner_key=bytes(32))
+    train(None, private, plan, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
+    from sfumato.training import finish
+
+    run = RunDirectory(tmp_path / "run")
+    assert "The last steps" in finish.report(run)
+    public = finish.report(run, public=True)
+    assert "The last steps" not in public
+    assert 'class="interval"' not in public
+
+
+def written(source, place):
+    path = place / "digits.npz"
+    images = {f"x_{name}": part.images for name, part in (("train", source.train), ("test", source.test))}
+    np.savez(path, **images, y_train=source.train.labels, y_test=source.test.labels)
+    return path
