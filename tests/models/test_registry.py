@@ -21,6 +21,15 @@ FITTING = [
     ("scattering", 1, (130, 100)),
     ("wrn-10-1", 3, 16),
     ("wrn-16-2", 1, (28, 20)),
+    ("lenet-300-100", 1, 28),
+    ("lenet-300-100,norm=instance,norm_last=1", 3, (9, 5)),
+    ("lenet5,norm=batch,norm_last=1,activation=relu", 1, 28),
+    ("vgg", 3, 8),
+    ("vgg,norm=group,norm_last=1", 1, (28, 20)),
+    ("vgg16", 3, 32),
+    ("resnet-18,norm=layer", 1, 28),
+    ("resnet-18,mod=1", 3, (9, 16)),
+    ("tf-tutorial,norm=batch", 3, 32),
     ("timm:resnet10t", 3, 32),
     ("timm:vit_tiny_patch16_224", 1, 32),
 ]
@@ -101,6 +110,28 @@ def test_timm_model_that_does_not_fit_the_size_is_one_line():
 def test_images_too_small_are_refused(name, size, word):
     with pytest.raises(SfumatoError, match=word):
         create(name, classes=10, channels=1, size=size)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("lenet5,norm=weight", "norm must be one of none, batch, layer"),
+        ("lenet5,norm=layer,norm_last=2", "norm_last must be 1 or 0"),
+        ("lenet5,norm_last=1", "norm is none"),
+        ("lenet5,mod=1", "no option mod"),
+        ("lenet5,activation=sigmoid", "activation must be one of tanh, relu"),
+        ("resnet-18,mod=yes", "mod must be 1 or 0"),
+        ("resnet-18,norm=none,mod=1", "norm is none"),
+        ("vgg16,mod=1,norm_last=1", "leave one of them out"),
+        ("vgg,norms=layer", "it takes norm, norm_last, mod"),
+        ("tf-tutorial,mod=1", "no option mod"),
+        ("cnn,norm=layer", "it takes none"),
+        ("vgg16", "fails on images of 3 x 16 x 16"),
+    ],
+)
+def test_misspelt_options_and_sizes_that_do_not_fit_are_refused(name, word):
+    with pytest.raises(SfumatoError, match=word):
+        create(name, classes=10, channels=3, size=16)
 
 
 @pytest.mark.parametrize("settings", [{"classes": 0}, {"channels": -1}, {"size": (8, 2.5)}])

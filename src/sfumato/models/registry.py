@@ -10,13 +10,15 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models import custom, group_norm, nf_resnet, zoo
+from sfumato.models import custom, group_norm, nf_resnet, vgg, zoo
 from sfumato.models.cnn import SmallCNN
-from sfumato.models.lenet import LeNet, LeNet5
+from sfumato.models.lenet import LeNet, LeNet5, LeNet300100
 from sfumato.models.linear import Linear
 from sfumato.models.name import parse
 from sfumato.models.pretrained import load
+from sfumato.models.resnet import ResNet18
 from sfumato.models.scattering import Scattering
+from sfumato.models.tf_tutorial import TFTutorial
 from sfumato.models.trial import check_shapes
 from sfumato.models.wide_resnet import WideResNet
 
@@ -29,6 +31,22 @@ _FIXED: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         "linear": Linear,
         "mobilenet-v2": group_norm.mobilenet_v2,
         "resnet-50": group_norm.resnet_50,
+        "lenet-300-100": LeNet300100,
+        "vgg": vgg.light,
+        "vgg16": vgg.vgg16,
+        "resnet-18": ResNet18,
+        "tf-tutorial": TFTutorial,
+    }
+)
+_NORMS = ("norm", "norm_last")
+_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "lenet5": (*_NORMS, "activation"),
+        "lenet-300-100": _NORMS,
+        "vgg": (*_NORMS, "mod"),
+        "vgg16": (*_NORMS, "mod"),
+        "resnet-18": (*_NORMS, "mod"),
+        "tf-tutorial": _NORMS,
     }
 )
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
@@ -53,10 +71,11 @@ def create(
 
     Args:
         name: `scattering` (fixed wavelet features and a linear head), `lenet5`, `lenet`, `cnn`, `linear`,
-            `mobilenet-v2` and `resnet-50` (with group norm), `wrn-DEPTH-WIDTH` such as `wrn-16-4`, `nf-resnet-DEPTH`
+            `mobilenet-v2` and `resnet-50` (with group norm), `lenet-300-100`, `vgg`, `vgg16`, `resnet-18` and
+            `tf-tutorial` (those of Davody et al. 2020), `wrn-DEPTH-WIDTH` such as `wrn-16-4`, `nf-resnet-DEPTH`
             (50, 101 or 200), `timm:NAME` for any model of timm, or `package:function` for one's own (called with the
             keywords classes, channels and size). Options follow after commas: `wrn-16-4,norm=none`,
-            `nf-resnet-50,skipinit=1`, or whatever timm or the function takes.
+            `lenet5,norm=layer,norm_last=1`, `nf-resnet-50,skipinit=1`, or whatever timm or the function takes.
         classes: number of classes.
         channels: colour channels C of the images.
         size: side of square images in pixels, or height and width (H, W).
@@ -85,8 +104,8 @@ def create(
 
 def _create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
     if name in _FIXED:
-        _refuse_others(name, options, ())
-        return _FIXED[name](classes=classes, channels=channels, size=size)
+        _refuse_others(name, options, _OPTIONS.get(name, ()))
+        return _FIXED[name](classes=classes, channels=channels, size=size, **options)
     if match := _WIDE_RESNET.fullmatch(name):
         _refuse_others(name, options, ("norm", "standardise", "groups"))
         depth, width = int(match[1]), int(match[2])
