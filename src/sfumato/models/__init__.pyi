@@ -21,6 +21,9 @@ from .head import Head as Head
 from .head import OnBackbone as OnBackbone
 from .head import create_head as create_head
 from .head import on_features as on_features
+from .normalisation import KINDS as KINDS
+from .normalisation import PUBLIC as PUBLIC
+from .normalisation import normalised as normalised
 from .pretrained import HEADS as HEADS
 from .pretrained import begin_classifier as begin_classifier
 from .pretrained import classifier_names as classifier_names
@@ -28,6 +31,8 @@ from .pretrained import file_of as file_of
 from .pretrained import public_constants as public_constants
 from .pretrained import stored_about as stored_about
 from .pretrained import weights_file as weights_file
+from .public_batch import refresh as refresh
+from .public_batch import renewed as renewed
 from .registry import NAMES as NAMES
 from .registry import create as create
 from .trainable import select as select

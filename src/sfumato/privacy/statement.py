@@ -42,6 +42,10 @@ ORIGINS = {
 """What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
 
 
+MAY_BE_ABSENT = ("published", "kept", "public_examples", "public_filtered")
+"""What circumstances leave out of their record where it is nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """A search for settings on the same data that no theorem here covers.
@@ -89,6 +93,8 @@ class Circumstances:
             on public data.
         published: the training data are a published collection, which nobody had to declare public.
         kept: after which steps the weights are released too, beside the model.
+        public_examples: how many public examples the model normalises by.
+        public_filtered: whether these were chosen by looking at private data.
     """
 
     read: tuple[str, ...] = ()
@@ -103,6 +109,8 @@ class Circumstances:
     search: Search | None = None
     published: bool = False
     kept: tuple[int, ...] = ()
+    public_examples: int = 0
+    public_filtered: bool = False
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -114,7 +122,7 @@ class Circumstances:
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
         data = asdict(self) | {"read": list(self.read), "origins": list(self.origins), "kept": list(self.kept)}
-        return {name: value for name, value in data.items() if value or name not in ("published", "kept")}
+        return {name: value for name, value in data.items() if value or name not in MAY_BE_ABSENT}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
@@ -256,6 +264,14 @@ class Statement:
         ]
         if facts.steps_taken is not None:
             lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
+        if facts.public_examples:
+            lines.insert(
+                0,
+                f"The {facts.public_examples} examples whose statistics the model normalises by, and the choice of the "
+                "set that they come from: their owner declared them public.",
+            )
+        if facts.public_filtered:
+            lines.insert(0, f"The data behind these public examples ({ORIGINS['filtered data']}.")
         behind = [words for name, words in ORIGINS.items() if name in facts.origins]
         lines[:0] = [f"The data behind the pre-trained weights ({words}." for words in behind]
         if facts.filtered:

@@ -214,6 +214,18 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
     )
 
 
+def _normalised(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
+    """The model with the normalisation that a file says it has, whose statistics are in the file."""
+    said = about.get("normalisation")
+    if said is None:
+        return model
+    size = about["size"]
+    sides = (size, size) if isinstance(size, int) else tuple(size)
+    shape = (said["public_examples"], about["channels"], *sides)
+    examples = torch.zeros(shape) if said["kind"] in models.PUBLIC else None
+    return models.normalised(model, said["kind"], examples, at_once=False)
+
+
 def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module:
     """The model that a file speaks of, with untrained weights; `named` is what its user calls it."""
     features, classes = about.get("features"), len(about["classes"])
@@ -233,7 +245,8 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
         )
     if features is None:
         spelling = named if named and about["model"] == "module" else trusted(about["model"])
-        return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
+        made = models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
+        return _normalised(made, about)
     known = features["backbone"]
     if known is not None and not known["name"].startswith(models.TORCHVISION):
         trusted(known["name"])

@@ -12,6 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Contents, Source, Transform
 from sfumato.randomness import DiceKey
 from sfumato.runs import checkpoint
+from sfumato.training.public_examples import PublicExamples
 from sfumato.training.settings import Settings
 
 
@@ -39,8 +40,19 @@ def transform_for(module: nn.Module, source: Source, settings: Settings) -> Tran
     )
 
 
-def build(model: nn.Module | None, source: Source, settings: Settings, key: DiceKey) -> nn.Module:
-    """The model with its initial weights, which are public: drawn from a generator apart from the run's."""
+def build(
+    model: nn.Module | None,
+    source: Source,
+    settings: Settings,
+    key: DiceKey,
+    *,
+    examples: PublicExamples | None = None,
+) -> nn.Module:
+    """The model with its initial weights, which are public: drawn from a generator apart from the run's.
+
+    Args:
+        examples: what it normalises by, where the settings ask for some.
+    """
     if model is not None and settings.pretrained is not None:
         raise SfumatoError(
             f"pretrained {settings.pretrained} is given beside a module, which has its weights already",
@@ -57,6 +69,8 @@ def build(model: nn.Module | None, source: Source, settings: Settings, key: Dice
         _check_cache(source.cache.contents, settings)
         if source.cache.contents.backbone is not None:
             checkpoint.backbone_of(source.cache)
+    if settings.normalisation is not None:
+        _normalise(module, source, settings, key, examples)
     if settings.head_deviation is not None or settings.head_bias is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial head", 0))
@@ -70,6 +84,16 @@ def build(model: nn.Module | None, source: Source, settings: Settings, key: Dice
             "add classifier to it, or give head pretrained",
         )
     return module
+
+
+def _normalise(
+    module: nn.Module, source: Source, settings: Settings, key: DiceKey, examples: PublicExamples | None
+) -> None:
+    """Put the asked normalisation in the place of the model's own."""
+    inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key.seed("initial normalisation", 0))
+        models.normalised(module, settings.normalisation, inputs)  # type: ignore[arg-type]
 
 
 def _check_cache(contents: Contents, settings: Settings) -> None:

@@ -151,6 +151,19 @@ class Averages:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Normalisation:
+    """What stands in the place of a model's normalisation layers, as far as it is asked for."""
+
+    normalisation: str | None = left_out("NAME", "as the model has it")
+    """public-batch, public-batch-own, public-batch-joint, public-batch-through, frozen-batch, lsuv, group, layer,
+    instance, weight-standardised or none, in the place of the model's own."""
+    public_data: str | None = left_out("SOURCE", "")
+    """A public source, whose examples give batch norm its statistics; a private record among them is left out."""
+    public_examples: int | None = left_out("M", "128")
+    """How many of its training examples are taken, by a public draw."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choices(Averages):
     """The fields of `Settings`, as far as they are asked for. What is None follows a written rule.
 
@@ -199,7 +212,7 @@ class Choices(Averages):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Choices, Units, PairOfRecords, Budget):
+class Experiment(Choices, Normalisation, Units, PairOfRecords, Budget):
     """A private training as it is asked for. What is None follows a written rule, from public facts alone.
 
     With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see

@@ -57,20 +57,21 @@ def conclude(
             "give the command of the search again",
         )
     early = outcome.step < job.plan.steps
+    released = models.renewed(job.module, outcome.weights)
     lying = kept.files(run)
     reached = tuple(step for step in job.circumstances.kept if step <= outcome.step and step in lying)
     kept.drop_others(run, reached)
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None, kept=reached)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     scorer = scorer or Scorer(job)
-    result = scorer.evaluation(outcome.weights, outcome.outputs)
+    result = scorer.evaluation(released, outcome.outputs)
     if reached and isinstance(scorer, Scorer):
-        result |= _over_steps(job, run, scorer, outcome.weights, reached)
+        result |= _over_steps(job, run, scorer, released, reached)
     run.write_json(names.EVALUATION, result, private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
     about = model_metadata(job.settings, job.source, job.transform, statement.to_dict(), **job.of_model)
-    weights = on_backbone(job.source, job.settings, job.released(outcome.weights))
+    weights = on_backbone(job.source, job.settings, job.released(released))
     write(run / names.MODEL, to_bytes(weights, about))
     _close(ledger, run, outcome.step, reached)
     write(run / names.DONE, b"")
@@ -138,6 +139,8 @@ def model_metadata(
     }
     if source.user_from is not None:
         about["user_from"] = source.user_from
+    if settings.normalisation is not None:
+        about["normalisation"] = {"kind": settings.normalisation, "public_examples": settings.public_examples}
     about |= further
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}
@@ -273,6 +276,8 @@ def presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: value for name, value in choices.items() if value is not None}
     if shown.get("pretrained") not in (None, "timm"):
         shown["pretrained"] = "weights from a file"
+    if "public_data" in shown:
+        shown["public_data"] = "a public source"
     if "seed" in shown:
         shown["seed"] = "chosen by the user"
     return shown

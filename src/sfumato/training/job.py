@@ -17,6 +17,7 @@ from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
+from sfumato.training.public_examples import PublicExamples
 from sfumato.training.settings import Performance, Settings
 
 PUBLIC = "public training"
@@ -107,6 +108,8 @@ class PrivateJob(Job):
         clock: the declaration by which each record's own time stamp decides its step, where the plan goes by time.
         times: the step int64 (N,) of each training record by it (`steps_by_time`).
         groups: whether each training record is in a drift's second group, bool (N,), where the plan has one.
+        beside: the public examples that the module normalises by, where it takes some.
+        overlap: how many private records were among these and are left out: for the owner's eyes.
     """
 
     gradient: ClippedGradient | UserGradient
@@ -117,6 +120,8 @@ class PrivateJob(Job):
     clock: Clock | None = None
     times: np.ndarray | None = None
     groups: np.ndarray | None = None
+    beside: PublicExamples | None = None
+    overlap: int = 0
 
     @property
     def place(self) -> str | None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import optim
+from sfumato import models, optim
 from sfumato._files import writing
 from sfumato.averaging import Average
 from sfumato.privacy import Ledger
@@ -127,6 +127,7 @@ def take_steps(
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
             set_rate(optimizer, job.settings.learning_rate * rate(step))
             with nullcontext() if over is None else over.held(trained, average, step):
+                models.refresh(module)
                 gradient, state = steps(step, state)
             descend(optimizer, trained, gradient)
             if averaging is not None:

@@ -30,6 +30,7 @@ from sfumato.training.drift import facts_read, second_group
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PrivateJob
 from sfumato.training.origins import origins, trained_on
+from sfumato.training.public_examples import PublicExamples, public_examples
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.times import steps_by_time
 
@@ -85,7 +86,9 @@ def prepare(
     seeded = key is None and settings.seed is not None
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
-    module = build(model, source, settings, key)
+    beside = public_examples(settings, source)
+    source, overlap = (source, 0) if beside is None else beside.kept_from(source)
+    module = build(model, source, settings, key, examples=beside)
     functions = functions_of(module, source.shape)
     if seeded:
         key = _seeded(module, functions, source, plan, settings, candidate, clock)
@@ -123,7 +126,7 @@ def prepare(
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
         transform=transform_for(module, source, settings),
         circumstances=replace(
-            circumstances(source, plan, settings, key, search=search, behind=behind),
+            circumstances(source, plan, settings, key, search=search, behind=behind, beside=beside),
             kept=kept_steps(plan.steps, _kept(keep, module) if candidate is None else 0),
         ),
         key=key,
@@ -135,6 +138,8 @@ def prepare(
         clock=clock,
         times=times,
         groups=groups,
+        beside=beside,
+        overlap=overlap,
     )
     check(job)
     return job
@@ -200,6 +205,7 @@ def circumstances(
     *,
     search: Search | None,
     behind: Collection[str],
+    beside: PublicExamples | None = None,
 ) -> Circumstances:
     """What the statement of such a run must say; see `prepare`."""
     return Circumstances(
@@ -209,6 +215,8 @@ def circumstances(
         seeded=settings.seed is not None,
         key_bits=key.bits,
         origins=tuple(sorted({*origins(source, settings), *behind})),
+        public_examples=0 if beside is None else len(beside.images),
+        public_filtered=beside is not None and beside.filtered,
         filtered=source.filtered,
         search=search,
         published=source.published and source.public,

@@ -157,6 +157,13 @@ def execute(
             )
         if (note := without_a_step(job.source, job.plan, job.times)) is not None:
             progress.report(note)
+        if job.beside is not None and (warning := uses.called_public(job.beside.source)) is not None:
+            progress.report(warning)
+        if job.overlap:
+            progress.report(
+                f"note: {job.overlap} of your private training records are among the public examples, and are left "
+                "out (for your eyes: no statement says so)"
+            )
         for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
             progress.report(note)
         resume.begin(job, run)

@@ -13,6 +13,7 @@ from sfumato.models.losses import LOSSES
 
 AGGREGATES = ("ema", "uta")
 LAST = 5
+PUBLIC_EXAMPLES = 128
 """k of uta where none is given: as few copies of the weights as still average the noise of steps."""
 LARGEST_RATE = 3e38
 """Float32 ends there."""
@@ -51,6 +52,9 @@ class Settings:
         aggregate_from: tau, the first step for which that is so.
         aggregate_last: k of uta; 5 where it is None.
         aggregate_restart: whether a step starts at the aggregate too.
+        normalisation: what stands in the place of the model's normalisation layers (`models.normalised`).
+        public_data: the public source whose examples it takes, where it takes some.
+        public_examples: M, how many.
         seed: None for a secret run key; a number for experiments, which voids the promise to whoever knows it.
     """
 
@@ -79,6 +83,9 @@ class Settings:
     aggregate_from: int = 0
     aggregate_last: int | None = None
     aggregate_restart: bool = False
+    normalisation: str | None = None
+    public_data: str | None = None
+    public_examples: int = PUBLIC_EXAMPLES
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -112,6 +119,7 @@ class Settings:
         not_negative("shift", self.shift, remedy="give a number of pixels")
         self.view_rule  # noqa: B018 - refuses what the views refuse
         self._check_aggregate()
+        self._check_normalisation()
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
 
@@ -162,6 +170,23 @@ class Settings:
                 f"aggregate_from must be the number of a step, got {self.aggregate_from!r}", "give one from 0"
             )
 
+    def _check_normalisation(self) -> None:
+        """Refuse an unknown normalisation, and public examples that are missing or not wanted."""
+        kind = self.normalisation
+        if kind is not None:
+            one_of("normalisation", kind, models.KINDS)
+        if kind in models.PUBLIC and self.public_data is None:
+            raise SfumatoError(
+                f"normalisation {kind} takes its statistics from public examples, and no public_data is given",
+                "give a public source, such as npz:PATH, or another normalisation, such as group",
+            )
+        if kind not in models.PUBLIC and (self.public_data is not None or self.public_examples != PUBLIC_EXAMPLES):
+            raise SfumatoError(
+                f"public_data is {self.public_data}, and normalisation {kind or 'as the model has it'} takes none",
+                f"give normalisation {models.PUBLIC[0]}, or leave it out",
+            )
+        positive_integer("public_examples", self.public_examples, remedy="give a number such as 128")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back; what nobody asked for of `MAY_BE_ABSENT` is not in it.
 
@@ -180,6 +205,7 @@ class Settings:
 MAY_BE_ABSENT = (
     *("pretrained_weights", "ema_form"),
     *("aggregate", "aggregate_from", "aggregate_last", "aggregate_restart"),
+    *("normalisation", "public_data", "public_examples"),
 )
 """Fields of `Settings` that a record need not have: they stand in it where they differ from their defaults."""
 
