@@ -110,9 +110,12 @@ def _like(layer: nn.Module, other: nn.Module) -> nn.Module:
     with torch.no_grad():
         for name in ("weight", "bias"):
             mine, own = getattr(layer, name, None), getattr(other, name, None)
-            if mine is not None and own is not None:
+            if mine is not None:
+                other.to(mine.device, mine.dtype)
+            if own is not None and mine is not None:
                 own.copy_(mine)
-                own.requires_grad_(mine.requires_grad)
+            if own is not None:
+                own.requires_grad_(mine is not None and mine.requires_grad)
     inside = [part for name in ("drop", "act") if isinstance(part := getattr(layer, name, None), nn.Module)]
     inside = [part for part in inside if not isinstance(part, nn.Identity)]
     return nn.Sequential(other, *inside) if inside else other

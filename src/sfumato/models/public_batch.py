@@ -174,6 +174,14 @@ def take_moments(module: nn.Module, examples: Tensor) -> None:
         )
 
 
+def forget_moments(module: nn.Module) -> None:
+    """Make the moments of all layers 0 and 1, which are nobody's."""
+    for layer in module.modules():
+        if isinstance(layer, PublicNorm):
+            layer.mean.zero_()
+            layer.variance.fill_(1)
+
+
 def renewed(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights with moments that are their own: a model's, with averaged parameters in place of the last ones.
 

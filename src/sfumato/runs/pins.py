@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, differing, shortened
+from sfumato.models import forget_moments
 
 LIBRARIES = ("sfumato", "torch", "numpy", "timm")
 
@@ -31,6 +32,8 @@ def environment() -> dict[str, str]:
 def model_digest(module: nn.Module, shape: tuple[int, ...], *, training: bool = False) -> str:
     """SHA-256 of what the model computes on a made-up image, with made-up parameters: the same for the same function.
 
+    Moments of public examples are made up too, since they belong to the parameters.
+
     Args:
         module: any model for images; a copy of it is looked at, on the CPU.
         shape: of one image, (C, H, W).
@@ -45,6 +48,7 @@ def model_digest(module: nn.Module, shape: tuple[int, ...], *, training: bool = 
             waves = torch.linspace(1, parameter.numel(), parameter.numel()).sin() / width**0.5
             parameter.copy_(waves.reshape(parameter.shape))
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}".encode())
+        forget_moments(copied)
         made_up = torch.linspace(-1, 1, 2 * math.prod(shape)).reshape(2, *shape)
         digest.update(copied(made_up).double().contiguous().numpy().tobytes())
     return digest.hexdigest()

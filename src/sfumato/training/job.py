@@ -124,6 +124,11 @@ class PrivateJob(Job):
     overlap: int = 0
 
     @property
+    def further(self) -> dict[str, Any]:
+        """Which public examples the model normalises by."""
+        return {} if self.beside is None else {"public examples": {"hash": self.beside.digest}}
+
+    @property
     def place(self) -> str | None:
         """Where the data were read from, as far as the run knows; for the owner's own list of runs."""
         return self.request.get("source", {}).get("spec")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,6 +33,11 @@ class PublicExamples:
     codes: np.ndarray = field(repr=False)
     filtered: bool
     source: Source
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the images."""
+        return hashlib.sha256(np.ascontiguousarray(self.images).data).hexdigest()
 
     def inputs(self, transform: Transform | AsStored) -> Tensor:
         """As the model takes them, (M, C, H, W)."""
