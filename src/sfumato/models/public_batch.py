@@ -45,6 +45,9 @@ class PublicNorm(nn.Module):
     **Guarantee.** An example's output is a function of that example, of the parameters and of public examples.
     """
 
+    mean: Tensor
+    variance: Tensor
+
     def __init__(self, channels: int, *, eps: float = 1e-5):
         super().__init__()
         self.eps = eps
