@@ -373,7 +373,7 @@ def test_what_nobody_asked_for_is_not_in_the_record():
         ({"aggregate": "uta", "ema": 0.9}, "releases the mean of the last weights, and ema is 0.9"),
         ({"aggregate": "ema", "ema": 0.9, "aggregate_last": 3}, "aggregate_last is 3, and a moving average has all"),
         ({"aggregate_last": 3}, "aggregate_last given, and gradients are taken at no average"),
-        ({"aggregate_from": 3, "aggregate_restart": True}, "aggregate_from, aggregate_restart say how"),
+        ({"aggregate_from": 3, "aggregate_restart": True}, "aggregate_from and aggregate_restart given, and"),
         ({"aggregate": "uta", "aggregate_last": 0}, "aggregate_last must be"),
         ({"aggregate": "uta", "aggregate_from": -1}, "aggregate_from must be the number of a step"),
         ({"aggregate": "uta", "aggregate_from": 1.5}, "aggregate_from must be the number of a step"),
