@@ -19,6 +19,7 @@ from sfumato.runs import aggregated, kept
 from sfumato.runs.aggregated import Recipe
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.uncertain import spacing_of
 from sfumato.training import aggregating
 from sfumato.training.settings import Settings
 
@@ -131,6 +132,10 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, source, 
     assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"
     about = aggregated.about(made.path)
     assert about["choice"] == {"candidates": 8, "epsilon": 0.5, "public": False}
+    told = load(made.path).statement["plain"]
+    assert told[:-1] == load(run).statement["plain"]
+    assert "(0.5, 0)-differentially private" in told[-1]
+    assert verify(run).holds
     right = load(run)
     best = aggregate(run, score_on=source, output=run / "other.safetensors")
     assert [round(one * len(source.test)) for one in best.accuracies] == given["scores"]
@@ -149,6 +154,7 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, source, 
         ({"decay": 0.9}, "give it with the method ema alone"),
         ({"method": "ema", "decay": 1.0}, "decay must lie strictly between 0 and 1"),
         ({"epsilon": 1.0}, "there is nothing to score on"),
+        ({"public": True}, "there is nothing to score on"),
         ({"score_on": "public", "epsilon": 1.0}, "it costs nothing"),
         ({"score_on": "public", "last": 3}, "score_on is given, and there is nothing to choose: all is given"),
     ],
@@ -229,7 +235,7 @@ def test_intervals_name_what_they_get_wrong_and_refuse_what_they_cannot_know(sou
     falling = replace(SETTINGS, schedule="cosine", ema=0.9)
     train(None, source, plan, directory=tmp_path / "a", settings=falling, threads=1, device="cpu", keep=8)
     notes = intervals(tmp_path / "a", [source.test.images[0]]).notes
-    assert "moving average" in notes[0]
+    assert "average of weights" in notes[0]
     assert "learning rate falls (cosine)" in notes[1]
     correlated = PrivacyPlan.calibrate(
         examples=source.examples, steps=24, epsilon=8.0, delta=1e-5, **_pair(source.examples)
@@ -279,3 +285,130 @@ def test_by_rule_as_many_as_the_weights_themselves_say(run, monkeypatch):
     first, *_, last = kept_weights(run)
     apart = sum(float((first[name].double() - last[name].double()).square().sum()) for name in first)
     assert asked["distances"][0, -1] == pytest.approx(apart)
+
+
+@pytest.mark.parametrize(
+    ("changed", "asked_for"),
+    [
+        ({"optimizer": "momentum", "momentum": 0.7}, {"momentum": 0.7}),
+        ({"momentum": 0.7}, {"momentum": 0.0}),
+        ({"schedule": "cosine"}, {"rates": [2.0 * (1 + np.cos(np.pi * step / 24)) / 2 for step in range(24)]}),
+    ],
+    ids=str,
+)
+def test_the_rule_is_told_how_the_weights_were_moved(run, monkeypatch, changed, asked_for):
+    from sfumato.averaging import denoising
+
+    change_settings(run, **changed)
+    asked = {}
+    monkeypatch.setattr(denoising, "last_k", lambda *given, **facts: asked.update(facts) or 1)
+    aggregate(run)
+    for name, value in asked_for.items():
+        assert asked[name] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({"optimizer": "adam"}, "the optimizer is adam"),
+        ({"pretrained_rate": 0.1}, "layers have learning rates of their own"),
+        ({"aggregate": "ema"}, "it was trained over aggregates"),
+    ],
+    ids=str,
+)
+def test_the_rule_says_nothing_of_runs_that_it_does_not_describe(run, changed, refusal):
+    change_settings(run, **changed)
+    with pytest.raises(sfumato.SfumatoError, match=refusal):
+        aggregate(run)
+
+
+def test_a_decay_by_rule_makes_weights_as_old_as_those_of_the_mean(run, monkeypatch):
+    from sfumato.averaging import denoising
+
+    monkeypatch.setattr(denoising, "last_k", lambda *given, **facts: 6)
+    made = aggregate(run, "ema")
+    steps = tuple(aggregated.kept_of(RunDirectory(run)))
+    age = sum(24 - step for step in steps[-6:]) / 6
+    assert made.recipe.steps == steps
+    decay = made.recipe.decay
+    assert decay is not None
+    assert sum(n * decay**n * (1 - decay) for n in range(10_000)) == pytest.approx(age)
+    assert age > 1
+
+
+def test_choices_that_are_not_paid_are_refused_before_a_record_is_scored(run, source, monkeypatch):
+    def scoring(*given):
+        raise AssertionError("private records were scored")
+
+    monkeypatch.setattr(aggregating, "_right_answers", scoring)
+    private = replace(source, public=False)
+    with pytest.raises(sfumato.SfumatoError, match="give epsilon"):
+        aggregate(run, score_on=private)
+    with pytest.raises(AssertionError):
+        aggregate(run, score_on=private, public=True)
+    monkeypatch.setattr(PrivacyPlan, "users", 10)
+    with pytest.raises(sfumato.SfumatoError, match="promises for persons, and a choice by right answers for single"):
+        aggregate(run, score_on=private, epsilon=1.0)
+
+
+def test_sources_of_other_classes_are_refused(run, source):
+    other = replace(source, classes=source.classes[::-1])
+    with pytest.raises(sfumato.SfumatoError, match="label 0 of the source means '9', and of the model '0'"):
+        aggregate(run, score_on=other)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "statement.json", "kept", "kept/step-00000024.safetensors"])
+def test_nothing_but_an_aggregate_is_overwritten(run, name):
+    with pytest.raises(sfumato.SfumatoError, match="is there already, and is no aggregate"):
+        aggregate(run, last=2, output=run / name)
+    assert verify(run).holds
+    assert aggregate(run, last=2).beside_the_run
+    assert not aggregate(run, last=2, output=run.parent / "elsewhere.safetensors").beside_the_run
+    aggregate(run, last=3, output=run.parent / "elsewhere.safetensors")
+
+
+def test_kept_weights_that_were_exchanged_are_not_averaged(run):
+    directory = RunDirectory(run)
+    kept.place(directory, 24).write_bytes(kept.place(directory, 23).read_bytes())
+    with pytest.raises(sfumato.SfumatoError, match="is not the file that the ledger ends with"):
+        aggregate(run, last=2)
+
+
+def test_an_aggregate_of_other_weights_does_not_hold_without_the_kept_ones_either(run):
+    import shutil
+
+    path = aggregate(run, last=4).path
+    tensors, metadata = read_safetensors(path)
+    said = json.loads(metadata[METADATA])
+    said["aggregate"]["kept"]["24"] = "0" * 64
+    path.write_bytes(to_bytes(tensors, {METADATA: json.dumps(said, sort_keys=True)}))
+    shutil.rmtree(run / "kept")
+    assert "other weights than the ledger ends with" in verify(run).line
+
+
+def test_an_unfinished_run_has_no_aggregate(run):
+    (run / "done").unlink()
+    ledger = run / "ledger.jsonl"
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(sfumato.SfumatoError, match="not finished"):
+        aggregate(run, last=2)
+
+
+def test_intervals_take_the_second_half_of_the_steps_that_were_taken(run, source):
+    """A run that was ended early has a plan of more steps."""
+    plan = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps({**plan, "steps": 40}))
+    found = intervals(run, [source.test.images[0]])
+    assert (spacing_of(24), spacing_of(79), spacing_of(400)) == (1, 1, 10)
+    assert list(found.steps) == [step for step in aggregated.kept_of(RunDirectory(run)) if step > 12]
+
+
+def test_a_mean_of_the_last_weights_that_is_released_is_noted(run, source):
+    change_settings(run, aggregate="uta", aggregate_last=3)
+    assert "average of weights" in intervals(run, [source.test.images[0]]).notes[0]
+
+
+def change_settings(run, **changed) -> None:
+    record = json.loads((run / "settings.json").read_text())
+    record["settings"] |= changed
+    (run / "settings.json").write_text(json.dumps(record))

@@ -11,9 +11,10 @@ import torch
 from sfumato import PrivacyPlan, load, open_source, train, verify
 from sfumato.privacy import Gaussian, Ledger, Poisson
 from sfumato.privacy import ledger as ledgers
+from sfumato.privacy.requested import requested
 from sfumato.runs import directory as names
 from sfumato.runs import kept
-from sfumato.runs.checkpoint import read_safetensors
+from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.prepare import prepare
@@ -185,6 +186,37 @@ def test_the_ledger_is_safe_on_disk_before_weights_are_kept(source, plan, tmp_pa
     trained(source, plan, tmp_path / "run", keep=4)
     assert [step for step, _ in saved] == [6, 8, 11, 12]
     assert all(paid >= step for step, paid in saved)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "blt"])
+def test_they_are_the_trained_parameters_and_nothing_else(source, tmp_path, monkeypatch, mechanism):
+    """Neither the average that is released, nor what the noise and the optimizer remember: with the noise's memory
+    whoever has these files could take noise out of later steps."""
+    pair = requested(examples=source.examples, mechanism=mechanism, participation="full-batch", momentum=0.9)
+    plan = PrivacyPlan.calibrate(examples=source.examples, steps=6, epsilon=8.0, delta=1e-5, **pair._asdict())
+    moved, descend = [], loop.descend
+
+    def moving(optimizer, parameters, gradient):
+        descend(optimizer, parameters, gradient)
+        moved.append({name: value.detach().clone() for name, value in parameters.items()})
+
+    monkeypatch.setattr(loop, "descend", moving)
+    settings = replace(SETTINGS, optimizer="momentum", momentum=0.9, ema=0.9)
+    train(None, source, plan, directory=tmp_path / "run", settings=settings, threads=1, device="cpu", keep=4)
+    for step, path in kept.files(RunDirectory(tmp_path / "run")).items():
+        tensors, metadata = read_safetensors(path)
+        assert tensors.keys() == moved[step - 1].keys()
+        assert all(torch.equal(value, moved[step - 1][name]) for name, value in tensors.items())
+        assert json.loads(metadata.pop(METADATA)) == {"step": step}
+        assert not metadata
+
+
+def test_verify_compares_the_steps_of_statement_and_ledger(source, plan, tmp_path, monkeypatch):
+    hashes = kept.hashes
+    monkeypatch.setattr(kept, "hashes", lambda run, steps: hashes(run, sorted(steps)[:-1]))
+    trained(source, plan, tmp_path / "run", keep=4)
+    kept.place(RunDirectory(tmp_path / "run"), 12).unlink()
+    assert "the statement tells of steps [6, 8, 11, 12], the ledger of [6, 8, 11]" in verify(tmp_path / "run").line
 
 
 @pytest.mark.parametrize("keep", [-1, 2.5, True])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.nn import functional
 
 from sfumato import PrivacyPlan, load, open_source, train
 from sfumato.averaging import mean
@@ -61,12 +62,28 @@ def test_accuracies_and_deviations_are_those_of_the_kept_weights(run, source):
         (logits_of(run, source, mean([kept[a], kept[b]])).argmax(1) == labels).double().mean().item() for a, b in pairs
     ]
     said = [((outputs[a].softmax(1) + outputs[b].softmax(1)).argmax(1) == labels).double().mean() for a, b in pairs]
+    votes = [
+        sum(functional.one_hot(outputs[i].argmax(1), 10) + outputs[i].softmax(1) / 128 for i in ab) for ab in pairs
+    ]
+    most = [(one.argmax(1) == labels).double().mean().item() for one in votes]
     rows = {name: (accuracy, deviation) for name, accuracy, deviation in found["rows"]}
     assert (found["records"], found["steps"], found["width"]) == (len(labels), 4, 2)
     assert rows["last"] == pytest.approx((shares[-1], statistics.stdev(shares)))
     assert rows["upa"] == pytest.approx((means[-1], statistics.stdev(means)))
     assert rows["opa"] == pytest.approx((float(said[-1]), statistics.stdev(map(float, said))))
+    assert rows["omv"] == pytest.approx((most[-1], statistics.stdev(most)))
     assert found["released"] == pytest.approx(shares[-1])
+
+
+def test_the_released_average_is_measured_by_itself_and_noted(source, plan, tmp_path):
+    settings = replace(SETTINGS, learning_rate=4.0, aggregate="uta", aggregate_last=12)
+    train(None, source, plan, directory=tmp_path / "run", settings=settings, threads=1, device="cpu", keep=8)
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["over_steps"]
+    right = logits_of(tmp_path / "run", source, {}).argmax(1) == torch.from_numpy(source.test.labels)
+    last = {name: accuracy for name, accuracy, _ in found["rows"]}["last"]
+    assert found["released"] == pytest.approx(right.double().mean().item()) != last
+    assert "the model is an average of weights" in " ".join(found["notes"])
+    assert "the model is an average of weights" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_each_sample_has_the_interval_of_its_first_class(run, source):

@@ -28,6 +28,8 @@ class Aggregate:
     """Of ema, in each step."""
     score_on: SourceText = None
     """A source on whose test part all candidates are scored."""
+    public: bool = False
+    """That source is public: a choice by it costs nothing. Published ones (digits, torchvision) are anyway."""
     epsilon: Number = None
     """Where that part is private: what the choice may cost each of its records."""
     output: Path = None
@@ -51,6 +53,7 @@ class Aggregate:
             last=self.last,
             decay=self.decay,
             score_on=self.score_on,
+            public=self.public,
             epsilon=self.epsilon,
             output=self.output,
             model=self.model,
@@ -79,7 +82,9 @@ class Aggregate:
                 ],
             )
         steps = made.recipe.steps
-        of = f"weights after {len(steps)} steps, {steps[0]} to {steps[-1]}"
+        of = f"{len(steps)} weights after steps {steps[0]} to {steps[-1]}"
+        if len(steps) == 1:
+            of = f"weights after step {steps[0]} alone, the last ones"
         fall = "" if made.recipe.decay is None else f", decay {made.recipe.decay:g}"
         console.result(f"{made.recipe.method} of the {of}{fall} ({made.reason})")
         if made.epsilon is None:
@@ -87,10 +92,12 @@ class Aggregate:
         else:
             console.result(
                 f"The run's promise stays as it is. For each record that was scored on, this choice is "
-                f"({made.epsilon:g}, 0)-differentially private: a person in one part pays for that part alone, and one "
-                "in both pays the sum."
+                f"({made.epsilon:g}, 0)-differentially private; further choices by the same records, and several "
+                "records of one person, add up. A person in one part pays for that part alone, and one in both pays "
+                "the sum."
             )
         console.note(f"{made.path}   the model")
         console.note(f"sfumato evaluate {made.path} SOURCE   measures it")
-        console.note(f"sfumato verify {self.run_directory}   computes it again from the kept weights")
+        if made.beside_the_run:
+            console.note(f"sfumato verify {self.run_directory}   computes it again from the kept weights")
         return 0

@@ -86,10 +86,7 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
         console.result()
         console.table(
             ("averages of kept weights", "mean", "deviation over runs", "over steps"),
-            [
-                (name, f"{mean:.2%}", f"{100 * runs:.2f}", f"{100 * steps:.2f}")
-                for name, mean, runs, steps in found.averages
-            ],
+            [(name, f"{mean:.2%}", f"{runs:.2%}", f"{steps:.2%}") for name, mean, runs, steps in found.averages],
         )
     if not statement.circumstances.test_public:
         console.note("note: measured on private data; keep these figures to yourself")

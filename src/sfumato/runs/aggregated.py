@@ -27,6 +27,13 @@ ENSEMBLES = ("opa", "omv")
 ENTRY = "aggregate"
 """Where a model file says how it was made."""
 
+PAID = (
+    "Which of {candidates} averages of its weights this model is was chosen by right answers on held-out private "
+    "records: for each of these the choice is ({epsilon:g}, 0)-differentially private. Further choices by the same "
+    "records add up."
+)
+"""What the statement in the file of an aggregate says further, where private records decided on it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -130,6 +137,8 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
             "choice": dict(choice or {}),
         }
     }
+    if said[ENTRY]["choice"].get("epsilon") is not None:
+        said["statement"]["plain"] = [*said["statement"]["plain"], PAID.format(**said[ENTRY]["choice"])]
     tensors = recipe.of(weights_of(run, recipe.steps, recorded), rest)
     return to_bytes(tensors, {METADATA: json.dumps(said, sort_keys=True)})
 
@@ -137,6 +146,12 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
 def save(run: RunDirectory, recipe: Recipe, path: Path, *, choice: Mapping[str, Any] | None = None) -> None:
     """Write the model file, whole or not at all."""
     write(path, written(run, recipe, choice=choice))
+
+
+def refuse_to_overwrite(run: RunDirectory, path: Path) -> None:
+    """Refuse to put an aggregate in the place of a run's own file, of a folder, or of whatever is no aggregate."""
+    if path.is_dir() or (path.exists() and read(path) is None):
+        raise SfumatoError(f"{path} is there already, and is no aggregate", "give another `output`")
 
 
 def read(path: Path) -> Recipe | None:

@@ -7,9 +7,10 @@ independent runs. It costs no privacy, and no training.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,11 +57,16 @@ def spacing_of(steps: int) -> int:
     return max(1, steps // SPACINGS)
 
 
-def notes_of(ema: float, schedule: str) -> list[str]:
-    """What the intervals of a run leave out or get wrong, by its average and its schedule."""
-    averaged = "the model is a moving average of weights, and varies less; the intervals are for single weights"
+def notes_of(*, averaged: bool, schedule: str) -> list[str]:
+    """What intervals leave out or get wrong where the model is a running average of weights, and of a schedule."""
+    steadier = "the model is an average of weights, and varies less; the intervals are for single weights"
     falling = f"the learning rate falls ({schedule}), so earlier weights vary more than the last ones"
-    return [averaged] * bool(ema) + [falling] * (schedule != "constant")
+    return [steadier] * averaged + [falling] * (schedule != "constant")
+
+
+def averages(settings: Mapping[str, Any]) -> bool:
+    """Whether a run with these settings releases an average of its weights: a moving one, or that of the last few."""
+    return bool(settings["ema"]) or settings.get("aggregate") is not None
 
 
 def intervals(
@@ -100,7 +106,7 @@ def intervals(
     loaded = load(run.path, model=model)
     settings = run.read_json(names.SETTINGS)["settings"]
     shares: tuple[float, ...] = (1.0,)
-    notes = notes_of(settings["ema"], settings["schedule"])
+    notes = notes_of(averaged=averages(settings), schedule=settings["schedule"])
     if path.is_file() and (recipe := aggregated.read(path)) is not None:
         if recipe.method != "upa":
             raise SfumatoError(
@@ -108,7 +114,7 @@ def intervals(
                 "give the run itself, or the mean of its last weights (upa)",
             )
         shares = (1 / len(recipe.steps),) * len(recipe.steps)
-        notes = notes_of(0.0, settings["schedule"])
+        notes = notes_of(averaged=False, schedule=settings["schedule"])
         notes.append("the model is a mean: its interval takes its weights for independent, and is too short")
     rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
     found = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Aggregate:
         accuracies: of all candidates where they were scored on public data, in the order of `candidates`.
         candidates: what was to be chosen from; one where nothing was searched.
         epsilon: what the choice costs each record that it was scored on; None where these are public or there are none.
+        beside_the_run: whether it lies where `verify` finds it.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Aggregate:
     candidates: tuple[Recipe, ...]
     accuracies: tuple[float, ...] | None = field(default=None, repr=False)
     epsilon: float | None = None
+    beside_the_run: bool = True
 
 
 def aggregate(
@@ -62,6 +64,7 @@ def aggregate(
     last: int | None = None,
     decay: float | None = None,
     score_on: str | Source | None = None,
+    public: bool = False,
     epsilon: float | None = None,
     output: str | os.PathLike[str] | None = None,
     model: nn.Module | str | None = None,
@@ -76,8 +79,10 @@ def aggregate(
         decay: of "ema", in each step; None for one whose weights are as old on average as those of the mean over the
             rule's number, or for the best of `DECAYS` on `score_on`.
         score_on: a source on whose test part candidates are scored.
+        public: that source's records are public, whatever its kind; those of a published collection are anyway.
         epsilon: where that part is private: what choosing by it may cost each of its records.
-        output: where the file is to be; by default beside the run's model, where `verify` finds it.
+        output: where the file is to be; by default beside the run's model, where `verify` finds it. No file of the run
+            is overwritten, but its aggregates.
         model: as for `load`.
 
     **Guarantee.** Of the run's training data it uses released weights alone, so nothing more is promised or spent. With
@@ -93,22 +98,27 @@ def aggregate(
         raise SfumatoError(f"decay is {decay} and the method {method}", "give it with the method ema alone")
     if last is not None and positive_integer("last", last) > len(steps):
         raise SfumatoError(f"last is {last}, and the run kept {len(steps)} weights", f"give at most {len(steps)}")
-    if epsilon is not None and score_on is None:
-        raise SfumatoError(f"epsilon is {epsilon}, and there is nothing to score on", "give score_on, or no epsilon")
+    for name, given in (("epsilon", epsilon), ("public", public or None)):
+        if given is not None and score_on is None:
+            raise SfumatoError(f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}")
+    path = aggregated.place_of(run, method) if output is None else Path(output)
+    aggregated.refuse_to_overwrite(run, path)
     candidates = _candidates(method, steps, last, decay)
+    alone = last is None and decay is None
     if len(candidates) == 1 and score_on is not None:
-        given = "a single weight was kept" if last is None and decay is None else "all is given"
-        raise SfumatoError(f"score_on is given, and there is nothing to choose: {given}", "leave one of them out")
+        why = "a single weight was kept" if alone else "all is given"
+        raise SfumatoError(f"score_on is given, and there is nothing to choose: {why}", "leave one of them out")
     told: dict[str, Any] = {}
     accuracies = None
     if len(candidates) == 1:
-        chosen, reason = candidates[0], "as given"
+        chosen, reason = candidates[0], "no others were kept" if alone else "as given"
     elif score_on is None:
         chosen, reason = _by_rule(run, method, steps, last)
         candidates = (chosen,)
     else:
         loaded = load(directory, model=model)
-        source = score_on if isinstance(score_on, Source) else loaded.opened(score_on, user_from=loaded.user_from)
+        source = score_on if isinstance(score_on, Source) else _opened(loaded, score_on)
+        source = replace(source, public=source.public or public)
         _refuse_unpaid(run, source, epsilon)
         right, count = _right_answers(run, loaded, source, candidates)
         if epsilon is None:
@@ -119,11 +129,22 @@ def aggregate(
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]
         told = {"candidates": len(candidates), "epsilon": epsilon, "public": source.public}
-    path = aggregated.place_of(run, method) if output is None else Path(output)
     aggregated.save(run, chosen, path, choice=told)
     return Aggregate(
-        path=path, recipe=chosen, reason=reason, candidates=candidates, accuracies=accuracies, epsilon=epsilon
+        path=path,
+        recipe=chosen,
+        reason=reason,
+        candidates=candidates,
+        accuracies=accuracies,
+        epsilon=epsilon,
+        beside_the_run=any(path.samefile(one) for one in aggregated.files(run)),
     )
+
+
+def _opened(loaded: Loaded, spec: str) -> Source:
+    """What to score on; of a folder it is known whose each image is, as it was in training."""
+    whose = {"user_from": loaded.user_from} if spec.startswith("folder:") else {}
+    return loaded.opened(spec, **whose)
 
 
 def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> None:
@@ -140,7 +161,7 @@ def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> 
     if epsilon is None:
         raise SfumatoError(
             f"the test part of {source.kind} is private, and a choice by right answers on it tells of its records",
-            "give epsilon, what the choice may cost each of them, or score on public data",
+            "give `epsilon`, what the choice may cost each of them, or score on public data (`public=True`)",
         )
     positive("epsilon", epsilon)
 
@@ -157,11 +178,12 @@ def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay:
 def _by_rule(run: RunDirectory, method: Method, steps: tuple[int, ...], last: int | None) -> tuple[Recipe, str]:
     """The recipe by public facts alone."""
     number = last_by_rule(run, steps)
-    reason = f"by rule: the last {number} of {len(steps)}, as far as noise explains how they differ"
+    explained = f"the last {number} of {len(steps)}, as far as noise explains how they differ"
     if method != "ema":
-        return Recipe(method=method, steps=steps[-number:]), reason
+        return Recipe(method=method, steps=steps[-number:]), f"by rule: {explained}"
     age = sum(steps[-1] - step for step in steps[-number:]) / number
-    return Recipe(method="ema", steps=steps if last is None else steps[-last:], decay=max(0.5, age / (1 + age))), reason
+    recipe = Recipe(method="ema", steps=steps if last is None else steps[-last:], decay=max(0.5, age / (1 + age)))
+    return recipe, f"by rule: a decay as of the mean of {explained}"
 
 
 def _right_answers(
@@ -174,7 +196,7 @@ def _right_answers(
 
     def outputs(state: Mapping[str, Tensor]) -> Tensor:
         loaded.module.load_state_dict(state)
-        module, transform = loaded.on(source) if source.cache is not None else (loaded.module, loaded.transform)
+        module, transform = loaded.on(source)
         return evaluate.logits(module, source.test, transform, torch.device("cpu"))
 
     try:

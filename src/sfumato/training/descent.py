@@ -57,8 +57,8 @@ def check_choices(module: nn.Module, settings: Settings, *, steps: int) -> None:
     average_for(settings)
     if settings.aggregate is not None and settings.aggregate_from >= steps:
         raise SfumatoError(
-            f"aggregate_from is {settings.aggregate_from}, and the run has {steps} steps, of which none would be taken "
-            "at the aggregate",
+            f"`aggregate_from` is {settings.aggregate_from}, and the run has {steps} steps, of which none would be "
+            "taken at the aggregate",
             "give an earlier step, or leave `aggregate` out",
         )
 

@@ -17,7 +17,7 @@ from sfumato.data import CachedRecords
 from sfumato.models import ensemble
 from sfumato.models.losses import probabilities
 from sfumato.report import OverSteps
-from sfumato.runs.uncertain import notes_of, spacing_of
+from sfumato.runs.uncertain import averages, notes_of, spacing_of
 from sfumato.training import evaluate
 from sfumato.training.job import PrivateJob
 from sfumato.training.scorer import Scorer
@@ -111,5 +111,6 @@ def _intervals(
     steps = uncertainty.spaced(tuple(kept), taken, spacing=spacing_of(taken))
     logits = torch.stack([scorer.outputs({**released, **kept[step]}, samples) for step in steps])
     low, high, mean, _ = uncertainty.interval(logits)
+    notes = notes_of(averaged=averages(job.settings.to_dict()), schedule=job.settings.schedule)
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
-    return {"intervals": ends.tolist(), "notes": notes_of(job.settings.ema, job.settings.schedule)}
+    return {"intervals": ends.tolist(), "notes": notes}

@@ -141,7 +141,7 @@ class Settings:
             given = {name: value for name, value in _asked(self).items() if name.startswith("aggregate_")}
             if given:
                 raise SfumatoError(
-                    f"{', '.join(given)} say how gradients are taken at an average, and no aggregate is given",
+                    f"{' and '.join(f'`{name}`' for name in given)} given, and gradients are taken at no average",
                     "give `aggregate=ema` or `aggregate=uta`, or leave them out",
                 )
         else:
@@ -155,14 +155,14 @@ class Settings:
             )
         if self.ema_form != "warm-up" and not self.ema:
             raise SfumatoError(
-                f"ema_form is {self.ema_form}, and there is no moving average", "give ema, or leave it out"
+                f"`ema_form` is {self.ema_form}, and there is no moving average", "give `ema`, or leave it out"
             )
         if self.aggregate == "uta":
             last = LAST if self.aggregate_last is None else self.aggregate_last
             object.__setattr__(self, "aggregate_last", positive_integer("aggregate_last", last))
         elif self.aggregate_last is not None:
             raise SfumatoError(
-                f"aggregate_last is {self.aggregate_last}, and a moving average has all weights",
+                f"`aggregate_last` is {self.aggregate_last}, and a moving average has all weights",
                 "give `aggregate=uta`, or leave it out",
             )
         if isinstance(self.aggregate_from, bool) or not isinstance(self.aggregate_from, int) or self.aggregate_from < 0:

@@ -217,3 +217,28 @@ def test_the_plan_holds_its_drift():
     assert PrivacyPlan.from_dict(json.loads(json.dumps(data))) == here
     others = [plan(named=("cat",)), plan(period=9), plan(shape="cosine"), plan(sizes=(100, 300))]
     assert len({each.fingerprint for each in (here, *others)}) == 5
+
+
+@pytest.mark.parametrize("probability", [0.01, 0.3])
+def test_one_step_s_losses_are_dp_accounting_s_in_both_directions(probability):
+    """Each direction by itself, also below epsilon 0: of the larger delta above 0 only one direction tells."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    found = DriftingGaussians(sigma=1.5, groups=(((probability, 1),), ((probability, 1),))).distribution(GRID)
+    known = privacy_loss_distribution.from_gaussian_mechanism(
+        1.5, value_discretization_interval=GRID, sampling_prob=probability
+    )
+    epsilons = np.linspace(-0.2, 1.0, 25)
+    for ours, theirs in ((found._pmf_remove, known._pmf_remove), (found._pmf_add, known._pmf_add)):
+        np.testing.assert_allclose(
+            ours.get_delta_for_epsilon(epsilons), theirs.get_delta_for_epsilon(epsilons), atol=1e-6
+        )
+
+
+def test_what_a_composition_loses_counts_as_a_loss_without_bound():
+    from dp_accounting.pld import pld_pmf
+
+    curve = pld_pmf.DensePLDPmf(GRID, -1, np.array([0.5, 0.3, 0.1]), 0.1, True)
+    found = drifting_gaussian._cut(curve)
+    assert found._infinity_mass == pytest.approx(0.1)
+    assert found._probs.sum() + found._infinity_mass == pytest.approx(1)
