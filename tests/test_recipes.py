@@ -134,7 +134,7 @@ each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(PRIVATE), len(NOISY), len(CALIBRATED)) == (69, 3 + 50 + 35 + 41, 50, 35 + 41)
+    assert (len(NAMES), len(PRIVATE), len(NOISY), len(CALIBRATED)) == (71, 3 + 50 + 35 + 41 + 4, 50, 35 + 41 + 4)
     assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed", "noise-study"}
     assert len(OF_EMBEDDINGS) == 5 + 2 * 2 + 5 + 4 + 6 + 6 + 4 + 5 + 6 + 6
 

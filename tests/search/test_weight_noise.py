@@ -137,13 +137,14 @@ def test_of_several_learning_rates_each_form_takes_the_one_that_does_best_in_pil
     assert len(taken) == 2 * 2 + 2 * 2
     pilots = [row for row in rows(place) if row["run"] == 0]
     assert {row["learning_rate"] for row in pilots} == {1e-6, 0.1}
+    assert [pilot["accuracy"] for pilot in found.pilots] == [row["accuracy"] for row in pilots]
     counted = {str(accuracy) for cell in found.cells for accuracy in cell.accuracies}
     assert counted == {str(row["accuracy"]) for row in rows(place) if row["run"] > 0}
 
 
 def test_what_cannot_be_trained_is_refused_before_the_first_run(arrays, place, taken):
     for model, choices, word in (
-        ("lenet5,norm=layer", {"normalisations": ("none", "layer")}, "given twice"),
+        ("vgg,norm=layer", {"normalisations": ("none", "layer")}, "given twice"),
         ("cnn", {"normalisations": ("layer",)}, "no option norm"),
         ("linear", {"batch_size": 500}, "must not exceed"),
         ("linear", {"schedule": "square"}, "schedule"),

@@ -18,6 +18,8 @@ NO_PROMISE = (
     "Nothing here is private: networks were trained and measured without privacy, and the noise in their weights is no "
     "privacy mechanism."
 )
+PILOT = 0
+"""The number of the runs that choose a learning rate, and count for nothing else."""
 PRIVATE = " The data are private, and these figures are not covered by any promise."
 
 
@@ -79,6 +81,7 @@ class NoiseStudy:
         test_examples: how many were measured on.
         largest_class: the share of the test part's largest class, which a constant answer reaches.
         cells: of each form and deviation, the forms in their order.
+        pilots: model, deviation, learning rate and accuracy of each run that chose among learning rates.
     """
 
     design: Mapping[str, Any]
@@ -87,6 +90,7 @@ class NoiseStudy:
     test_examples: int
     largest_class: float
     cells: tuple[Cell, ...]
+    pilots: tuple[Mapping[str, Any], ...] = ()
 
     def cell(self, model: str, deviation: float) -> Cell:
         """That of one form and deviation."""
@@ -118,6 +122,7 @@ class NoiseStudy:
             "largest_class": self.largest_class,
             "test_examples": self.test_examples,
             "cells": [cell.to_dict() for cell in self.cells],
+            "pilots": [dict(pilot) for pilot in self.pilots],
         }
 
 
@@ -178,6 +183,14 @@ def summarised(
         test_examples=len(labels),
         largest_class=largest,
         cells=tuple(cells),
+        pilots=tuple(
+            {name: row[name] for name in ("model", "deviation", "learning_rate", "accuracy")}
+            for row in rows
+            if row["run"] == PILOT
+            and (row["model"] in design.forms)
+            and (row["deviation"] in design.deviations)
+            and (row["learning_rate"] in design.learning_rates)
+        ),
     )
 
 

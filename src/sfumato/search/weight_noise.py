@@ -19,7 +19,7 @@ from sfumato.runs import pins, uses
 from sfumato.runs.directory import RunDirectory
 from sfumato.search.kept import begin
 from sfumato.search.noise_design import Design
-from sfumato.search.noise_results import NoiseStudy, row_of, summarised
+from sfumato.search.noise_results import PILOT, NoiseStudy, row_of, summarised
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PublicJob
@@ -29,8 +29,6 @@ from sfumato.training.settings import Performance
 from sfumato.training.weight_noise import course
 
 FILE, ROWS, PAGE = "noise-study.json", "runs.jsonl", "report.html"
-PILOT = 0
-"""The number of the runs that choose a learning rate, and count for nothing else."""
 PIECE = 4096
 
 

@@ -132,7 +132,7 @@ def measured_after(per_epoch: int, steps: int) -> set[int]:
     """After which steps: at fractions of the first epoch, at the end of each, and at the end of all.
 
     >>> sorted(measured_after(per_epoch=16, steps=40))
-    [1, 2, 4, 8, 16, 32, 40]
+    [2, 4, 8, 16, 32, 40]
     """
     early = {max(1, round(share * per_epoch)) for share in EARLY}
     return {step for step in (*early, *range(per_epoch, steps + 1, per_epoch), steps) if step <= steps}
