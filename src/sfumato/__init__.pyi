@@ -21,6 +21,8 @@ from .runs import Run as Run
 from .runs import intervals as intervals
 from .runs import load as load
 from .runs import verify as verify
+from .search import NoiseStudy as NoiseStudy
+from .search import noise_study as noise_study
 from .training import PrivateStep as PrivateStep
 from .training import aggregate as aggregate
 from .training import features as features

@@ -362,3 +362,20 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
             learning_rate=0.1,
         )
     assert not (tmp_path / "a").exists()
+
+
+def test_batch_norm_is_trained_and_its_statistics_travel_with_the_weights(shown, tmp_path, monkeypatch):
+    """Pieces of 49 would leave one of a single example, of which batch norm can make nothing."""
+    monkeypatch.setattr(public, "MICRO_BATCH", 49)
+    model = "lenet-300-100,norm=batch"
+    run = pretrain(
+        model, shown, directory=tmp_path / "pre", steps=12, batch_size=50, learning_rate=0.1, averaging=None, threads=1
+    )
+    loaded = load(run.directory)
+    assert loaded.module.norm1.running_mean.abs().max() > 0.1
+    assert int(loaded.module.norm1.num_batches_tracked) == 2 * 12
+    found = loaded.module(loaded.transform(shown.test.images)).argmax(1)
+    assert (found.numpy() == shown.test.labels).mean() == run.accuracy > 0.9
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, epsilon=8.0, delta=1e-3)
+    with pytest.raises(SfumatoError, match="is batch norm that normalises by the private batch"):
+        train(model, shown, plan, directory=tmp_path / "fine", pretrained=str(run.directory), learning_rate=0.1)

@@ -22,6 +22,7 @@ from sfumato.cli.options import (
     Window,
     shown,
 )
+from sfumato.cli.verbs import name_of
 from sfumato.training.experiment import Choices
 
 if TYPE_CHECKING:
@@ -148,9 +149,10 @@ class Begins(RunChoices, SourceChoices):
             refuse_absent(what)
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
-        options = recipe.read(what, self.given, known, verb=type(self).__name__.lower())
+        options = recipe.read(what, self.given, known, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
-            recipe.trusted(options["model"], recipe.title(what), trust_code=self.trust_code)
+            for model in options["model"].split():
+                recipe.trusted(model, recipe.title(what), trust_code=self.trust_code)
         given = {key: value for key, value in self.given.items() if key != "what"}
         if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
             options.pop("public", None)

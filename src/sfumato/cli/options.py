@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
@@ -90,6 +90,9 @@ Examples = Annotated[int | None, _shown("N", "default: counted in the data")]
 BatchSize = Annotated[int | None, _shown("B", "default: by rule")]
 Steps = Annotated[int | None, _shown("T", "default: by rule")]
 Epsilon = Annotated[float | tuple[float, ...] | None, _BUDGETS, _shown("EPSILON[,EPSILON...]", "default: 3")]
+Numbers = Annotated[
+    float | tuple[float, ...] | None, replace(_BUDGETS, metavar="NUMBER[,NUMBER...]"), _shown("NUMBER[,NUMBER...]")
+]
 Budgets = Annotated[float | tuple[float, ...] | None, _BUDGETS, _shown("EPSILON[,EPSILON...]")]
 Populations = Annotated[tuple[int, ...] | None, _POPULATIONS, _shown("N,N,...")]
 Delta = Annotated[float | None, _shown("DELTA", "default: at most 1e-5 and 1/(10 N)")]

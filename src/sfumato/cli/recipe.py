@@ -34,8 +34,8 @@ def _of_type(words: str) -> tuple[str, ...]:
     return tuple(name for name, kind in known.items() if kind == f"{words} | None")
 
 
-TEXTS = (*_of_type("str"), "source", "root", "output", "device", "user_from")
-SWITCHES = (*_of_type("bool"), "public", "private", "download")
+TEXTS = (*_of_type("str"), "normalisation", "source", "root", "output", "device", "user_from")
+SWITCHES = (*_of_type("bool"), "public", "private", "not_private", "download")
 LISTS = (*_of_type("tuple[str, ...]"), "classes")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
@@ -77,7 +77,7 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
     """
     data = table_of(what)
     command = str(data.get(ABOUT, {}).get("command", "")).split()
-    own = ("pretrain", "embed")  # whose options are their own; all other verbs share theirs
+    own = ("pretrain", "embed", "noise-study")  # whose options are their own; all other verbs share theirs
     if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
         raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
     shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
@@ -223,7 +223,7 @@ def check_type(name: str, value: Any, *, where: str = "") -> None:
         right, what = (lambda one: _all_of(_is_whole)(one) and len(one) == 2), "a list of two whole numbers"
     elif name in LISTS:
         right, what = _all_of(lambda one: isinstance(one, str)), "a list of texts"
-    elif name == "epsilon":
+    elif name in ("epsilon", "deviations", "learning_rates"):
         right, what = (lambda one: _is_number(one) or _all_of(_is_number)(one)), "a number, or a list of them"
     if not right(value):
         raise SfumatoError(f"{name}{where} must be {what}, got {value!r}", f"write {what}")

@@ -14,6 +14,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "features": "Compute the features of a source under a fixed public backbone, once.",
         "dedup": "Find copies and near copies of private images in a public set.",
         "sweep": "Search for settings on a validation part, and say what the search costs.",
+        "noise-study": "Train networks whose weights are drawn anew in every step, without privacy.",
         "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
         "tradeoff": "Show which noise allows how many steps within a budget.",
         "evaluate": "Measure a finished run's model on the test part of a source.",
@@ -28,4 +29,13 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
 
 def load(name: str) -> Any:
     """The dataclass whose fields are the verb's options and whose method `run` does its work."""
-    return getattr(importlib.import_module(f"sfumato.cli.{name}"), name.capitalize())
+    return getattr(importlib.import_module(f"sfumato.cli.{name.replace('-', '_')}"), _class_of(name))
+
+
+def name_of(verb: type) -> str:
+    """The verb of that dataclass."""
+    return next(name for name in VERBS if _class_of(name) == verb.__name__)
+
+
+def _class_of(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("-"))

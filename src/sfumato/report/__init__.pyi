@@ -11,6 +11,7 @@ from .facts import Sample as Sample
 from .neighbours import Looked as Looked
 from .neighbours import Neighbour as Neighbour
 from .neighbours import neighbours as neighbours
+from .noise_study import page_of_noise as page_of_noise
 from .pairs import ShownPair as ShownPair
 from .pairs import page_of_pairs as page_of_pairs
 from .recall import roc as roc

@@ -46,6 +46,10 @@ def spent(plan: PrivacyPlan, step: int) -> dict[str, float | None]:
     return {"epsilon": plan.epsilon(steps=step) if known else None}
 
 
+class DivergedError(SfumatoError):
+    """Training whose loss is no number any more."""
+
+
 class PublicSteps:
     """The mean gradient of a piece of a shuffled epoch. No noise, and no promise: public data only."""
 
@@ -54,6 +58,7 @@ class PublicSteps:
         self._records = job.source.shown(job.views)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}
         self._loss = 0.0
+        self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor | None], NoiseState]:
         """The mean gradient of a step's batch; None for a parameter that the loss does not depend on."""
@@ -61,19 +66,20 @@ class PublicSteps:
         torch.manual_seed(self._key.seed("model", step))
         chosen = self.batch(step)
         draws = rule.draw(self._key.generator("views", step), len(chosen), size=job.source.size)
-        self._loss, size = 0.0, job.performance.micro_batch
-        for start in range(0, len(chosen), size):
-            rows = chosen[start : start + size]
+        self._loss = 0.0
+        # Pieces of nearly one size: batch norm cannot do with a last one of a single example.
+        for piece in np.array_split(np.arange(len(chosen)), -(-len(chosen) // job.performance.micro_batch)):
+            rows = chosen[piece]
             stored = torch.from_numpy(self._records.take(rows)).to(job.device)
             if job.source.cache is None:
-                stored = viewed(stored, draws[start : start + size], job.source, rule, job.transform)
+                stored = viewed(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
             views = stored[:, -rule.count :].flatten(0, 1)
             targets = torch.from_numpy(self._records.labels[rows]).to(job.device).repeat_interleave(rule.count)
             loss = LOSSES[job.settings.loss](job.module(views), targets) * (len(rows) / len(chosen))
             loss.backward()
             self._loss += loss.item()
         if not np.isfinite(self._loss):
-            raise SfumatoError(
+            raise DivergedError(
                 f"the loss is {self._loss} at step {step}: training has diverged",
                 "give a smaller learning rate, or some warm-up, and another `directory`",
             )
@@ -83,7 +89,9 @@ class PublicSteps:
         """The step's piece of its epoch, which is shuffled by a function of (key, epoch)."""
         size, examples = self._job.batch_size, len(self._job.source.train)
         epoch, place = divmod(step, examples // size)
-        return self._key.generator("epoch", epoch).permutation(examples)[place * size : (place + 1) * size]
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._key.generator("epoch", epoch).permutation(examples)
+        return self._order[place * size : (place + 1) * size]
 
     def figures(self, step: int) -> dict[str, Any]:
         """The mean loss of the last batch."""
