@@ -740,9 +740,61 @@ BUGS = (
     Bug(
         "a model is known by what it does in evaluation alone",
         "training/prepare.py",
-        "pins.model_digest(module, shape, training=True)",
-        "pins.model_digest(module, shape)",
+        "pins.model_digest(module, made_up, training=True)",
+        "pins.model_digest(module, made_up)",
         ("training/test_loop.py",),
+    ),
+    # -- texts
+    Bug(
+        "the vocabulary is as large as the largest number in private texts says",
+        "data/texts.py",
+        "    form = _form(declared, numbers=True)\n",
+        "    largest = int(arrays['x_train'].max())\n"
+        "    form = Tokens(length=declared.length or 64, vocabulary=largest + 1, tokenizer='numbers')\n",
+        ("data/test_texts.py",),
+    ),
+    Bug(
+        "texts are as long as the longest of them",
+        "data/texts.py",
+        "    form = _form(declared)\n",
+        "    form = Tokens(length=max(len(text.text.split()) for text in found))\n",
+        ("data/test_texts.py",),
+    ),
+    Bug(
+        "words are numbered in the order in which private texts have them",
+        "data/tokens.py",
+        "        return [FIRST + _hash(word) % (self.vocabulary - FIRST) for word in found]\n",
+        "        met = self._places\n"
+        "        return [FIRST + met.setdefault(word, len(met)) % (self.vocabulary - FIRST) for word in found]\n",
+        ("data/test_texts.py", "data/test_tokens.py"),
+    ),
+    Bug(
+        "the mean of an LSTM's outputs is over the words of all texts of a batch",
+        "models/text.py",
+        "/ words.sum(1).clamp_min(1)",
+        "/ words.sum(1).amax(0).clamp_min(1)",
+        ("models/test_text.py",),
+    ),
+    Bug(
+        "texts are filled up to the longest of their batch",
+        "data/tokens.py",
+        "        return tensor.long()\n",
+        "        return tensor[:, : int((tensor > 0).sum(1).max())].long()\n",
+        ("data/test_tokens.py",),
+    ),
+    Bug(
+        "a sign is wrong in the LSTM's derivatives",
+        "gradients/sites/recurrent.py",
+        "enter * (1 - candidate.square()),",
+        "enter * (1 + candidate.square()),",
+        ("gradients/sites/test_recurrent.py",),
+    ),
+    Bug(
+        "texts are shown on the page that may be published",
+        "report/document.py",
+        "        facts = replace(facts, metrics=(), evaluation=None, most_of_one=None)\n",
+        "        facts = replace(facts, metrics=(), most_of_one=None)\n",
+        ("training/test_texts.py", "report/test_page.py"),
     ),
     # -- sensitivity
     Bug(

@@ -23,7 +23,8 @@ class Row:
     Attributes:
         model: a name of `sfumato.models`, or "" for one linear layer on cached features.
         batch, views: B examples of K views each.
-        size: side of the images in pixels, or the number of features.
+        size: side of the images in pixels, or the number of features, or of words of each text.
+        vocabulary: the numbers that words of texts have; 0 for images and features.
         frozen: parameters that are not trained.
         bare: compared with the bare matrix products (forward and weight gradient) in place of a plain gradient step.
     """
@@ -34,6 +35,7 @@ class Row:
     views: int = 1
     channels: int = 3
     classes: int = 10
+    vocabulary: int = 0
     precision: str = "fp32"
     frozen: tuple[str, ...] = ()
     bare: bool = False
@@ -50,6 +52,8 @@ CPU = {
     ),
     "nf-resnet-26": Row(model="timm:nf_resnet26", batch=8, size=224, classes=1000),
     "last-layer": Row(model="", batch=4096, size=2048, classes=1000, bare=True),
+    "bilstm": Row(model="bilstm,embedding=64,hidden=64", batch=256, size=64, classes=4, vocabulary=8192),
+    "bilstm-ln": Row(model="bilstm,embedding=64,hidden=64,norm=layer", batch=256, size=64, classes=4, vocabulary=8192),
 }
 CUDA = {
     "wrn-40-4-views": Row(model="wrn-40-4", batch=64, views=16, size=32, precision="bf16"),
@@ -110,7 +114,8 @@ class Problem:
 
     def double(self) -> Problem:
         """The same in float64."""
-        return replace(self, model=self.copy().double(), inputs=self.inputs.double(), precision="fp64")
+        inputs = self.inputs.double() if self.inputs.is_floating_point() else self.inputs
+        return replace(self, model=self.copy().double(), inputs=inputs, precision="fp64")
 
     def casting(self) -> AbstractContextManager:
         """What the forward is run under."""
@@ -120,17 +125,26 @@ class Problem:
 def build(row: Row, device: str) -> Problem:
     """Random weights and examples, the same ones in every process."""
     torch.manual_seed(0)
-    if row.model:
+    shape: tuple[int, ...] = (row.size,)
+    if row.vocabulary:
+        model = models.create_for_texts(row.model, classes=row.classes, vocabulary=row.vocabulary, length=row.size)
+    elif row.model:
         model = models.create(row.model, classes=row.classes, channels=row.channels, size=row.size)
-        shape: tuple[int, ...] = (row.channels, row.size, row.size)
+        shape = (row.channels, row.size, row.size)
     else:
-        model, shape = nn.Linear(row.size, row.classes), (row.size,)
+        model = nn.Linear(row.size, row.classes)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += _SHAKE * torch.randn_like(parameter)
     for name in row.frozen:
         model.get_parameter(name).requires_grad_(False)
-    inputs = torch.randn(row.batch, *([row.views] if row.views > 1 else []), *shape)
+    if row.vocabulary:  # texts of any length, zeros after their last word
+        lengths = torch.randint(1, row.size + 1, (row.batch, 1))
+        inputs = torch.randint(2, row.vocabulary, (row.batch, row.size)).masked_fill(
+            torch.arange(row.size) >= lengths, 0
+        )
+    else:
+        inputs = torch.randn(row.batch, *([row.views] if row.views > 1 else []), *shape)
     targets = torch.randint(row.classes, (row.batch,))
     return Problem(
         model=model.train().to(device),

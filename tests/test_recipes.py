@@ -134,7 +134,7 @@ each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(PRIVATE), len(NOISY), len(CALIBRATED)) == (71, 3 + 50 + 35 + 41 + 4, 50, 35 + 41 + 4)
+    assert (len(NAMES), len(PRIVATE), len(NOISY), len(CALIBRATED)) == (73, 3 + 50 + 35 + 41 + 14, 50 + 10, 35 + 41 + 4)
     assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed", "noise-study"}
     assert len(OF_EMBEDDINGS) == 5 + 2 * 2 + 5 + 4 + 6 + 6 + 4 + 5 + 6 + 6
 
@@ -240,6 +240,9 @@ def test_its_source_model_and_optimizer_exist(name: str):
         kind, argument = kinds.parse(options["source"])
         if kind == "features":
             model: nn.Module = models.create_head(options["model"], classes=1000, width=1280)
+        elif "vocabulary" in options:
+            facts = {"classes": len(options["classes"]), "vocabulary": options["vocabulary"]}
+            model = models.create_for_texts(options["model"], **facts, length=options["length"])
         else:
             channels, size = SHAPES.get(argument or kind) or (options.get("channels", 3), options["size"])
             model = build(options["model"], CLASSES.get(argument, 10), channels, size)

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import arrays, open_source, paths, table
+from sfumato.data import arrays, open_source, paths, rows
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]
 CASES: list[tuple[Bad, str]] = []
@@ -1307,9 +1307,9 @@ def test_lines_of_a_table_may_be_long_and_end_in_any_way(newline, tmp_path, key,
         image(tmp_path / f"{number}.png")
     lines = ["path,label,split", *(f"{at}.png,{'ab'[at % 2]},{'train' if at < 4 else 'test'}" for at in range(8))]
     (tmp_path / "t.csv").write_bytes(newline.join([*lines, ""]).encode())
-    monkeypatch.setattr(table, "LONGEST_LINE", 19)
+    monkeypatch.setattr(rows, "LONGEST_LINE", 19)
     assert len(open_source(f"csv:{tmp_path}/t.csv", owner_key=key).train) == 4
-    monkeypatch.setattr(table, "LONGEST_LINE", 16)
+    monkeypatch.setattr(rows, "LONGEST_LINE", 16)
     with pytest.raises(SfumatoError, match="one of its lines has 16 characters or more"):
         open_source(f"csv:{tmp_path}/t.csv", owner_key=key)
 

@@ -12,14 +12,18 @@ from sfumato.cli.options import (
     BitDepth,
     Device,
     Fraction,
+    Length,
     Names,
     Path,
     Side,
     Text,
+    TextColumns,
     UserFrom,
     Users,
+    Vocabulary,
     Whole,
     Window,
+    Words,
     shown,
 )
 from sfumato.cli.verbs import name_of
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 SOURCE_OPTIONS = (
     *("classes", "size", "channels", "bit_depth", "window"),
     *("examples", "root", "download", "test_fraction", "zoom", "user_from", "users"),
+    *("text_column", "length", "vocabulary", "words"),
 )
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "trust_code", "tensorboard"),
@@ -214,6 +219,15 @@ class Begins(RunChoices, SourceChoices):
 @dataclass(frozen=True, kw_only=True)
 class TrainingChoices(Begins, Choices):
     """Options of a verb that trains a classifier."""
+
+    text_column: TextColumns = None
+    """Which columns of a table hold its texts, put together; other tables are of images."""
+    length: Length = None
+    """How many words of each text are read, declared; shorter texts are filled up."""
+    vocabulary: Vocabulary = None
+    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
+    words: Words = None
+    """A file of public words, one a line, in place of hashing; others are unknown."""
 
     def as_pretrained(self) -> tuple[Self, list[str]]:
         """With the model, the size and the channels of the run that the weights come from, where none were given."""

@@ -16,11 +16,12 @@ from sfumato.cli.options import (
     Path,
     SourceName,
     TestShare,
+    TextColumns,
     UserFrom,
 )
 
 if TYPE_CHECKING:
-    from sfumato.data import Source, Transform
+    from sfumato.data import Source, Tokens, Transform
     from sfumato.runs import Loaded
 
 
@@ -53,6 +54,8 @@ class Evaluate:
     """Whose image each file of a folder is, as in training: folder, or a regular expression."""
     model: Own = None
     """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
+    text_column: TextColumns = None
+    """Which columns of a table hold its texts, put together."""
     bit_depth: OwnBitDepth = None
     """How many bits images of 16 bits use: 12 where white is 4095."""
     window: OwnWindow = None
@@ -107,6 +110,7 @@ class Evaluate:
                 raise SfumatoError(
                     f"{error.record}, a class that the model does not know", "take its images out of the source"
                 ) from None
+            module, transform = loaded.on(source)
         if self.part != "all" and source.kind == "folder" and not source.parted:
             self._refuse_other_split(loaded.user_from)
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
@@ -136,9 +140,10 @@ class Evaluate:
         if self.json:
             console.as_json(figures)
             return 0
+        what = "images" if source.tokens is None else "texts"
         console.columns(
             [
-                ("accuracy", f"{result.accuracy:.2%} of {result.examples} images ({PARTS[self.part]})"),
+                ("accuracy", f"{result.accuracy:.2%} of {result.examples} {what} ({PARTS[self.part]})"),
                 *([] if result.top5 is None else [("top five", f"{result.top5:.2%}")]),
                 *([] if several is None else [("label sets", f"{several[0]:.2%} of {several[1]} images with a set")]),
                 ("loss", f"{result.loss:.4f}"),
@@ -191,11 +196,12 @@ class Evaluate:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
 
-    def _images(self, loaded: Loaded, transform: Transform, **further: Any) -> Source:
-        """The source, read as the model's own images were."""
+    def _images(self, loaded: Loaded, transform: Transform | Tokens, **further: Any) -> Source:
+        """The source, read as the model's own images or texts were."""
         share = {} if self.test_fraction is None else {"test_fraction": self.test_fraction}
         where = {"root": self.root, "download": self.download, "user_from": self.user_from}
-        return loaded.opened(self.source, **self._levels(transform), **share, **where, **further)
+        levels = {"text_column": self.text_column} | self._levels(transform)
+        return loaded.opened(self.source, **levels, **share, **where, **further)
 
     def _refuse_other_split(self, user_from: str | None) -> None:
         """Refuse to split by image what was split by user in training: training images would be in the test part."""
@@ -207,7 +213,11 @@ class Evaluate:
                 "give the same --user-from, or --part all for data that it was not trained on",
             )
 
-    def _levels(self, transform: Transform) -> dict[str, Any]:
+    def _levels(self, transform: Transform | Tokens) -> dict[str, Any]:
         """What is declared of pixels of 16 bits: here, else as the model's own images were."""
+        from sfumato.data import Tokens
+
+        if isinstance(transform, Tokens):
+            return {}
         declared = self if (self.bit_depth, self.window) != (None, None) else transform
         return {"bit_depth": declared.bit_depth, "window": declared.window}

@@ -60,7 +60,8 @@ def show(run: Run, *, json: bool) -> None:
     if run.kind == "digits":
         console.note(f"sfumato evaluate {path} digits   measures it again")
     else:
-        console.note(f"sfumato predict {path} IMAGE   labels images")
+        form = "texts" if statement.circumstances.tokens else "images"
+        console.note(f"sfumato predict {path} {'TEXT' if form == 'texts' else 'IMAGE'}   labels {form}")
     console.note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 

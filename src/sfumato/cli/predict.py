@@ -1,4 +1,4 @@
-"""sfumato predict: labels and scores for images."""
+"""sfumato predict: labels and scores for images, or for texts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from sfumato.cli.options import Directory, Number, Own
 
 @dataclass(frozen=True, kw_only=True)
 class Predict:
-    """Label images with a finished run's model. A folder stands for the images in it."""
+    """Label images with a finished run's model, or texts. A folder stands for the images in it, and - for standard
+    input with a text in each line."""
 
     run_directory: Directory
     """The run directory."""
-    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE [IMAGE ...]")]
-    """Image files, or folders of them."""
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE|TEXT [...]")]
+    """Image files, or folders of them; or texts, each in quotation marks."""
     top: int = 3
-    """How many labels for each image."""
+    """How many labels for each image or text."""
     model: Own = None
     """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     interval: Number = None
@@ -34,18 +35,23 @@ class Predict:
         """Label and print."""
         import torch
 
-        from sfumato._checks import SfumatoError, positive_integer
+        from sfumato._checks import SfumatoError, positive_integer, shortened
+        from sfumato.data import Tokens
         from sfumato.runs import load
 
         positive_integer("--top", self.top)
         loaded = load(self.run_directory, model=self.model)
-        paths = _expanded(self.images)
+        of_texts = isinstance(loaded.transform, Tokens)
+        what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
-            raise SfumatoError("no images were given", "name image files, or folders that hold some")
+            raise SfumatoError(
+                f"no {what}s were given",
+                "give a text on each line" if of_texts else "name image files, or folders that hold some",
+            )
         scores, places = loaded.predict(paths).topk(min(self.top, len(loaded.classes)))
         rows = [
             {
-                "image": path,
+                what: path,
                 "label": loaded.classes[chosen[0]],
                 "score": share[0],
                 "scores": {loaded.classes[place]: value for place, value in zip(chosen, share, strict=True)},
@@ -65,14 +71,22 @@ class Predict:
         if self.json:
             console.as_json(told)
             return 0
-        width = max(len(path) for path in paths)
-        for row in rows:
+        shown = [shortened(path) for path in paths] if of_texts else paths
+        width = max(map(len, shown))
+        for path, row in zip(shown, rows, strict=True):
             listing = ", ".join(f"{name} {value:.1%}" for name, value in row["scores"].items())
             drawn = f"  logit {row['logit_low']:.2f} to {row['logit_high']:.2f}" if "logit_low" in row else ""
-            console.result(f"{row['image']:<{width}}  {listing}{drawn}")
+            console.result(f"{path:<{width}}  {listing}{drawn}")
         for note in told.get("notes", ()):
             console.note(f"note: {note}")
         return 0
+
+
+def _texts(given: tuple[str, ...]) -> list[str]:
+    """The texts that are given, and in place of - those on standard input, one a line."""
+    import sys
+
+    return [text for one in given for text in (sys.stdin.read().splitlines() if one == "-" else [one]) if text.strip()]
 
 
 def _expanded(images: tuple[str, ...]) -> list[str]:

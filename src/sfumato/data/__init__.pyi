@@ -12,11 +12,14 @@ from .features import Cache as Cache
 from .features import Contents as Contents
 from .file_records import FileRecords as FileRecords
 from .filtered import write_without as write_without
+from .form import Form as Form
+from .form import Images as Images
 from .kinds import KINDS as KINDS
 from .kinds import is_public as is_public
 from .kinds import refuse_absent as refuse_absent
 from .normalise import AsStored as AsStored
 from .normalise import Picture as Picture
+from .normalise import Preparation as Preparation
 from .normalise import Transform as Transform
 from .normalise import preparation as preparation
 from .opening import open_source as open_source
@@ -29,6 +32,8 @@ from .source import Source as Source
 from .source import facts as facts
 from .source import own_codes as own_codes
 from .spec import SourceSpec as SourceSpec
+from .text_records import TextRecords as TextRecords
+from .tokens import Tokens as Tokens
 from .users import by_user as by_user
 from .users import shared_users as shared_users
 from .users import user_codes as user_codes

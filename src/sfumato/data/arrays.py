@@ -1,4 +1,4 @@
-"""npz:PATH - arrays in one NumPy archive: x_train y_train x_test y_test, or x y."""
+"""npz:PATH - arrays in one NumPy archive: x_train y_train x_test y_test, or x y; images, or texts as numbers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from sfumato.data.levels import Levels, undeclared
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared, Records
 from sfumato.data.split import record_in_test
+from sfumato.data.texts import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
@@ -36,10 +37,23 @@ def load(path: str, declared: Declared) -> Parts:
     text say whose image each one is, and `groups_train` and so on to which public group its user belongs. A pair x, y
     is split by a keyed hash of each image's user, or of its pixels where there are no users. An array `time_train`, or
     `time`, of numbers or datetime64 says when each training image is from.
+
+    Whole numbers (N, T) are texts, a row of numbers each, with 0 after the last, where their vocabulary is declared
+    (`texts.load_numbers`).
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, names, filtered = _read(file, where, declared.levels)
+    arrays, names, filtered = _read(file, where, declared)
+    classes, listed = _classes(arrays, names, declared, where)
+    parted, of_texts = "x" not in arrays, next(arrays[name] for name in ("x", "x_train") if name in arrays).ndim == 2
+    rows = dict[str, np.ndarray]()
+    if not parted:
+        arrays, rows = _split(arrays, declared)
+    if of_texts:
+        for side in ("_train", "_test"):
+            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where)
+        known = {"classes": classes, "classes_listed": listed, "parted": parted, "filtered": filtered}
+        return load_numbers(arrays, declared, where, **known)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
         listing = " and ".join(map(str, sorted(shapes)))
@@ -47,17 +61,6 @@ def load(path: str, declared: Declared) -> Parts:
     height, width, depth = shapes.pop()
     size = declared.size or check_size(min(height, width), "declare a size for the images to be brought to")
     channels = declared.channels or depth
-    classes, listed = _classes(arrays, names, declared, where)
-
-    parted, rows = "x" not in arrays, dict[str, np.ndarray]()
-    if not parted:
-        key, share = declared.owner_key, declared.test_fraction
-        users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
-        pairs = zip(arrays["x"], users, strict=True)
-        test = np.array([record_in_test(key, image.tobytes(), user, share) for image, user in pairs], dtype=bool)
-        sides = {"_train": ~test, "_test": test}
-        rows = {side: np.flatnonzero(chosen) for side, chosen in sides.items()}
-        arrays = {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}
 
     def part(side: str) -> Records:
         images = arrays[f"x{side}"]
@@ -88,7 +91,18 @@ def load(path: str, declared: Declared) -> Parts:
     )
 
 
-def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
+def _split(arrays: dict[str, np.ndarray], declared: Declared) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The arrays of a pair in two parts, by a keyed hash of each record; and where the records of each part stood."""
+    key, share = declared.owner_key, declared.test_fraction
+    users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
+    pairs = zip(arrays["x"], users, strict=True)
+    test = np.array([record_in_test(key, record.tobytes(), user, share) for record, user in pairs], dtype=bool)
+    sides = {"_train": ~test, "_test": test}
+    rows = {side: np.flatnonzero(chosen) for side, chosen in sides.items()}
+    return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}, rows
+
+
+def _read(file: Path, where: str, declared: Declared) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
     try:
         refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
@@ -123,7 +137,8 @@ def _read(file: Path, where: str, levels: Levels | None) -> tuple[dict[str, np.n
         raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
     listed = arrays.pop("classes", None)
     for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
-        arrays[images_name] = _images(arrays[images_name], images_name, where, levels)
+        if not _are_texts(arrays[images_name], declared):
+            arrays[images_name] = _images(arrays[images_name], images_name, where, declared.levels)
         arrays[labels_name] = _labels(arrays[labels_name], labels_name, where)
         counts = len(arrays[images_name]), len(arrays[labels_name])
         if counts[0] != counts[1]:
@@ -168,6 +183,12 @@ def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) 
 def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
     with archive.open(member) as stream:
         return format.read_array(stream, allow_pickle=False)
+
+
+def _are_texts(array: np.ndarray, declared: Declared) -> bool:
+    """Whether rows are texts as numbers: those of flattened images look alike, but nobody declares words of them."""
+    of_texts = (declared.length, declared.vocabulary, declared.words)
+    return array.ndim == 2 and array.dtype.kind in "iu" and any(known is not None for known in of_texts)
 
 
 def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:

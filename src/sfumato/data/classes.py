@@ -109,7 +109,14 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
 
 
 def check_counts(
-    train: np.ndarray, test: np.ndarray, classes: tuple[str, ...], *, where: str, listed: bool, parted: bool
+    train: np.ndarray,
+    test: np.ndarray,
+    classes: tuple[str, ...],
+    *,
+    where: str,
+    listed: bool,
+    parted: bool,
+    record: str = "image",
 ) -> None:
     """Refuse a class that cannot be learnt: with a single image, or with none in the training part.
 
@@ -119,25 +126,26 @@ def check_counts(
         where: what to call the data set in an error.
         listed: whether the class list was written down; then a class may be absent from the data altogether.
         parted: whether the owner made the two parts (otherwise the keyed hash did).
+        record: what to call one record.
     """
     if len(classes) == 1:
-        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
+        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", f"give {record}s of at least two classes")
     in_train = np.bincount(train, minlength=len(classes))
     in_all = in_train + np.bincount(test, minlength=len(classes))
     for name, learnt, total in zip(classes, in_train, in_all, strict=True):
         if total == 0 and not listed:
             raise SfumatoError(
-                f"{where} has no image of class {name!r}", "number the classes without gaps, or declare every class"
+                f"{where} has no {record} of class {name!r}", "number the classes without gaps, or declare every class"
             )
         if total == 1 or (parted and learnt == 1):
             part = "training " if parted else ""
             raise SfumatoError(
-                f"class {name!r} of {where} has a single {part}image",
-                "add images of this class, or take the class out",
+                f"class {name!r} of {where} has a single {part}{record}",
+                f"add {record}s of this class, or take the class out",
             )
         if total and not learnt:
             why = "" if parted else f" after the split by keyed hash, which put all {total} of them in the test part"
             raise SfumatoError(
-                f"class {name!r} of {where} has no training image{why}",
-                "add images of this class, or make the train and test parts yourself",
+                f"class {name!r} of {where} has no training {record}{why}",
+                f"add {record}s of this class, or make the train and test parts yourself",
             )

@@ -2,7 +2,8 @@
 
 A record has two codes. The first is made of what is stored, so a copied file has it again; the split by keyed hash goes
 by it. The second is made of the image's own pixels, so that the same images are known again in another format: as
-files, as arrays, as PNG or lossless TIFF. Neither depends on the size that a source brings its images to.
+files, as arrays, as PNG or lossless TIFF. Neither depends on the size that a source brings its images to. A text's are
+made of the text, and of its words.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import hmac
 from collections.abc import Iterable
 
 import numpy as np
+
+from sfumato.data.tokens import WORD
 
 LENGTH = 16
 """Bytes of each of the two."""
@@ -26,6 +29,11 @@ def pixel_code(owner_key: bytes, pixels: np.ndarray) -> bytes:
     grey = pixels.shape[2] == 1 or bool((pixels == pixels[:, :, :1]).all())
     shown = np.ascontiguousarray(pixels[:, :, :1] if grey else pixels)
     return hmac.digest(owner_key, f"pixels {shown.shape}".encode() + shown.tobytes(), "sha256")[:LENGTH]
+
+
+def word_code(owner_key: bytes, text: str) -> bytes:
+    """16 bytes of a text's words, in lower case: the same for another spacing and other punctuation."""
+    return hmac.digest(owner_key, b"words" + " ".join(WORD.findall(text.lower())).encode(), "sha256")[:LENGTH]
 
 
 def user_code(owner_key: bytes, user: str) -> str:

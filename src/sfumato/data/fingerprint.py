@@ -10,14 +10,15 @@ import numpy as np
 
 from sfumato.data.file_records import FileRecords
 from sfumato.data.records import OnProgress, Records
+from sfumato.data.text_records import TextRecords
 
 _BLOCK = 1024
 
 
 def fingerprint(
     owner_key: bytes,
-    train: Records | FileRecords,
-    test: Records | FileRecords,
+    train: Records | FileRecords | TextRecords,
+    test: Records | FileRecords | TextRecords,
     classes: tuple[str, ...],
     progress: OnProgress | None = None,
 ) -> str:
@@ -29,7 +30,7 @@ def fingerprint(
 
     Args:
         owner_key: the owner's secret (32 bytes).
-        train, test: the two parts; images (N, H, W, C).
+        train, test: the two parts; images (N, H, W, C), or texts (N, T).
         classes: the class names.
         progress: called with (records, records in all).
 

@@ -16,8 +16,10 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import images as image_files
+from sfumato.data.form import waves
 from sfumato.data.levels import Levels, UndeclaredError
 from sfumato.data.paths import expanded
+from sfumato.data.tokens import Tokens
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 _CUTTING, _LEVELS = ("resolution", "enlarged", "interpolation"), ("bit_depth", "window")
@@ -249,11 +251,26 @@ class AsStored:
             "compute the image's features, and call the module on them",
         )
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(D,)."""
+        return (self.width,)
+
+    def made_up(self, count: int) -> torch.Tensor:
+        """Made-up features (count, D)."""
+        return waves(count, self.shape)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
         return {"width": self.width}
 
 
-def preparation(data: Mapping[str, Any]) -> Transform | AsStored:
-    """What `to_dict` of either wrote down."""
+Preparation = Transform | AsStored | Tokens
+"""From records as they are stored to a model's inputs."""
+
+
+def preparation(data: Mapping[str, Any]) -> Preparation:
+    """What `to_dict` of any of them wrote down."""
+    if "tokenizer" in data:
+        return Tokens.from_dict(data)
     return AsStored(width=data["width"]) if set(data) == {"width"} else Transform.from_dict(data)

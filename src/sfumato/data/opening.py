@@ -45,6 +45,10 @@ def open_source(
     user_from: str | None = None,
     users: int | None = None,
     open_set: bool = False,
+    text_column: Sequence[str] | str | None = None,
+    length: int | None = None,
+    vocabulary: int | None = None,
+    words: Sequence[str] | str | None = None,
     progress: OnProgress | None = None,
 ) -> Source:
     """Read a source, check every record, and say what was declared and what was read.
@@ -83,6 +87,14 @@ def open_source(
         users: the declared number of users of the training part.
         open_set: whether each part may have classes of its own, and single images of some, as for embeddings, which are
             tested on classes that training did not see.
+        text_column: the columns of a table that hold its texts, put together with a space between them; None for the
+            one that is called text.
+        length: how many words of each text are read; shorter texts are filled up to as many. None for 64: it is never
+            read from private texts.
+        vocabulary: how many numbers words may have, with 0 for no word and 1 for unknown ones (`Tokens`); None for
+            8192, to which words are hashed. Texts that are numbers already need it declared.
+        words: a file of public words, one a line, that are numbered in this order, or these words themselves; others
+            are then unknown.
         progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
             while they are read and then again while they are decoded and fingerprinted.
 
@@ -101,6 +113,7 @@ def open_source(
     if kind.reader is None:
         before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
         before |= {"bit_depth": bit_depth, "window": window, "user_from": user_from}
+        before |= {"text_column": text_column, "length": length, "vocabulary": vocabulary, "words": words}
         _refuse_declared(argument, [key for key, value in before.items() if value is not None])
         return _of_cache(Cache(argument), owner_key, examples, users, public, progress)
     if user_from is not None and name != "folder":
@@ -125,24 +138,31 @@ def open_source(
         zoom=Views(zoom=zoom).zoom,
         user_from=user_from,
         open_set=open_set,
+        text_column=None if text_column is None else _listed(text_column),
+        length=length,
+        vocabulary=vocabulary,
+        words=words if words is None or isinstance(words, str) else tuple(words),
         progress=progress,
     )
     loaded = kind.load(argument, declared)
+    _refuse_of_other_form(loaded, declared, spec)
     in_files = isinstance(loaded.train, FileRecords)
     seen = loaded.train if loaded.larger is None else loaded.larger
     _check_parts(loaded, spec, open_set=open_set)
     _check_groups(loaded, spec)
     material, pixels = _materials(owner_key, loaded.train, loaded.test)
     given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
+    facts = FACTS if loaded.tokens is None else ("examples", "classes")
     return Source(
         kind=name,
         train=loaded.train,
         test=loaded.test,
         classes=loaded.classes,
         size=loaded.train.shape[1],
-        channels=loaded.train.shape[3],
+        channels=loaded.train.shape[3] if loaded.tokens is None else 1,
+        tokens=loaded.tokens,
         examples=len(loaded.train) if examples is None else examples,
-        read=() if kind.published else tuple(fact for fact in FACTS if given[fact] is None),
+        read=() if kind.published else tuple(fact for fact in facts if given[fact] is None),
         public=kind.published if public is None else public,
         fingerprint=fingerprint(owner_key, seen, loaded.test, loaded.classes, progress=progress if in_files else None),
         size_rule=loaded.size_rule,
@@ -158,6 +178,23 @@ def open_source(
         user_from=user_from,
         assignment=_assignment(owner_key, loaded.train, loaded.test),
     )
+
+
+def _listed(names: Sequence[str] | str) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _refuse_of_other_form(loaded: Parts, declared: Declared, spec: str) -> None:
+    """Refuse declarations that say nothing of such records."""
+    of_texts = {name: getattr(declared, name) for name in ("text_column", "length", "vocabulary", "words")}
+    of_images = {name: getattr(declared, name) for name in ("size", "channels", "levels")}
+    of_images |= {"zoom": None if declared.zoom == 1 else declared.zoom, "open_set": declared.open_set or None}
+    odd, holds = (of_texts, "images") if loaded.tokens is None else (of_images, "texts")
+    shown = {"levels": "bit_depth or window", "open_set": "open_set, for embeddings,"}
+    names = [shown.get(name, name) for name, value in odd.items() if value is not None]
+    if names:
+        other = "texts" if holds == "images" else "images"
+        raise SfumatoError(f"{', '.join(names)} says something of {other}, and {spec} holds {holds}", "leave it out")
 
 
 def _materials(owner_key: bytes, *parts: Part) -> tuple[str, str]:
@@ -265,9 +302,11 @@ def _check_parts(loaded: Parts, spec: str, *, open_set: bool) -> None:
             where=repr(spec),
             listed=loaded.classes_listed,
             parted=loaded.parted,
+            record="image" if loaded.tokens is None else "text",
         )
     for name, part in (("training", loaded.train), ("test", loaded.test)):
         if not len(part):
             raise SfumatoError(
-                f"the {name} part of {spec!r} is empty", "add images, or make the train and test parts yourself"
+                f"the {name} part of {spec!r} is empty",
+                f"add {'images' if loaded.tokens is None else 'texts'}, or make the train and test parts yourself",
             )

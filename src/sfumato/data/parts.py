@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from sfumato.data.file_records import FileRecords
 from sfumato.data.records import Records
+from sfumato.data.text_records import TextRecords
+from sfumato.data.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,13 +25,15 @@ class Parts:
         filtered: whether the set was filtered by looking at private data.
         larger: the part to learn from with its images at `zoomed` pixels a side; None where that was not asked for,
             or where the originals are arrays that are no larger than the images are.
+        tokens: how the records' texts became numbers, where they are texts.
     """
 
-    train: Records | FileRecords
-    test: Records | FileRecords
+    train: Records | FileRecords | TextRecords
+    test: Records | FileRecords | TextRecords
     classes: tuple[str, ...]
     classes_listed: bool
     parted: bool
     size_rule: str
     filtered: bool = False
     larger: Records | FileRecords | None = None
+    tokens: Tokens | None = None

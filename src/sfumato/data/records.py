@@ -121,6 +121,10 @@ class Declared:
         zoom: how much larger than `size` the training images are wanted as well; 1 for not.
         user_from: how a folder says whose image each one is: "folder", or a pattern that file names match.
         open_set: whether each part may have classes of its own.
+        text_column: the columns of a table that hold its texts, or None for the one of that name.
+        length: how many words are read of each text, or None for the rule's number.
+        vocabulary: how many numbers words may have, likewise.
+        words: a file of public words, one a line, or these words themselves; None to hash words.
         progress: called with (files read, files in all).
     """
 
@@ -135,4 +139,8 @@ class Declared:
     zoom: float = 1.0
     user_from: str | None = None
     open_set: bool = False
+    text_column: tuple[str, ...] | None = None
+    length: int | None = None
+    vocabulary: int | None = None
+    words: str | tuple[str, ...] | None = None
     progress: OnProgress | None = None

@@ -12,12 +12,16 @@ from sfumato._checks import SfumatoError
 from sfumato.data.codes import codes_of
 from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.file_records import FileRecords
+from sfumato.data.form import Form, Images
 from sfumato.data.kinds import KINDS
+from sfumato.data.normalise import AsStored
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Records
+from sfumato.data.text_records import TextRecords
+from sfumato.data.tokens import Tokens
 from sfumato.data.views import Views
 
-Part = Records | FileRecords | CachedRecords
+Part = Records | FileRecords | TextRecords | CachedRecords
 
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""
@@ -33,11 +37,11 @@ class Source:
     Args:
         kind: "digits", "folder", "npz", "csv", "torchvision" or "features"; never a path.
         train: the training records; images uint8 (N, size, size, channels), or features float32 (N, S, D), of which the
-            first is what a record is scored on and the last K are what it is trained on.
+            first is what a record is scored on and the last K are what it is trained on; or texts, int32 (N, T).
         test: the records that none is trained on, likewise.
         classes: class names; a label is a position in it.
-        size: pixels on each side of every image.
-        channels: 1 (grey) or 3 (red, green, blue).
+        size: pixels on each side of every image; T of texts.
+        channels: 1 (grey) or 3 (red, green, blue); 1 of texts.
         examples: the number of training examples that the promise is computed for: as declared, else counted.
         read: which of `FACTS` were read from the data rather than declared, and are not covered by the promise.
             Nothing for published data sets, whose facts everybody knows.
@@ -69,6 +73,7 @@ class Source:
         assignment: HMAC of which record is whose under the owner's key, for both parts together: two sources that call
             other records one user's have another; empty where nobody knows.
         at_most: how many training records of each user were kept at most (`capped`); None for all of them.
+        tokens: how texts became numbers, where the records are such.
     """
 
     kind: str
@@ -98,6 +103,7 @@ class Source:
     user_from: str | None = None
     assignment: str = field(repr=False, default="")
     at_most: int | None = None
+    tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
@@ -133,15 +139,33 @@ class Source:
         return None if self.cache is None else self.cache.contents.views
 
     @property
+    def form(self) -> Form:
+        """What a model is given of each record."""
+        if self.tokens is not None:
+            return self.tokens
+        if self.cache is not None:
+            return AsStored(width=self.cache.contents.width)
+        return Images(size=self.size, channels=self.channels)
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record as a model takes it: (C, H, W), or (D,)."""
-        return (self.channels, self.size, self.size) if self.cache is None else (self.cache.contents.width,)
+        """Of one record as a model takes it: (C, H, W), (D,) or (T,)."""
+        return self.form.shape
+
+    def require_images(self, what: str) -> None:
+        """Refuse a source of texts for what is done with images alone, such as "sfumato features"."""
+        if self.tokens is not None:
+            raise SfumatoError(f"{what} is for images, and the source holds texts", "give a source of images")
 
     def shown(self, views: Views) -> Part:
         """The training records with the images that these views are cut out of: of `size`, or the larger ones.
 
-        Errors: `SfumatoError` for views that the images are too small for, or that were not asked for in opening.
+        Errors: `SfumatoError` for views that the images are too small for, or that were not asked for in opening; and
+        for any of texts.
         """
+        if self.tokens is not None:
+            views.refuse_for_texts()
+            return self.train
         views.check(self.size)
         if self.larger is None or views.zoom == 1:
             return self.train

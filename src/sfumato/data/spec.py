@@ -33,6 +33,10 @@ class SourceSpec:
     user_from: str | None = None
     users: int | None = None
     open_set: bool | None = None
+    text_column: tuple[str, ...] | None = None
+    length: int | None = None
+    vocabulary: int | None = None
+    words: str | tuple[str, ...] | None = None
     public: bool | None = None
 
     @property
@@ -50,8 +54,9 @@ class SourceSpec:
     def record(self) -> dict[str, Any]:
         """Plain data, with absolute paths: arguments of `open_source` from wherever it is called."""
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in self.declared.items()}
-        if self.root is not None:
-            plain["root"] = str(Path(self.root).expanduser().resolve())
+        for name, path in (("root", self.root), ("words", self.words)):
+            if isinstance(path, str):
+                plain[name] = str(Path(path).expanduser().resolve())
         kind, colon, argument = self.spec.partition(":")
         in_files = colon and kind != "torchvision"
         return {"spec": f"{kind}:{Path(argument).expanduser().resolve()}" if in_files else self.spec, **plain}

@@ -103,6 +103,13 @@ class Views:
         """How many pixels there are between the first place of a view of `size` pixels and its last one."""
         return 2 * self.shift or self.side(size) - size
 
+    def refuse_for_texts(self) -> None:
+        """Refuse views that move, mirror or enlarge: of a text there is only the text."""
+        if self != Views():
+            odd = ("views", self.count, 1), ("shift", self.shift, 0), ("flip", self.flip, False), ("zoom", self.zoom, 1)
+            listing = ", ".join(f"{name} {value}" for name, value, none in odd if value != none)
+            raise SfumatoError(f"{listing} is for images, and a text has no views", "leave it out")
+
     def check(self, size: int) -> None:
         """Refuse images too small for the shift. `size`: pixels on the shorter side."""
         if self.shift >= size:

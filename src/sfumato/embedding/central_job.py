@@ -78,7 +78,7 @@ def prepare(
         performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
         transform=transform_for(module, source, settings),
         key=key,
-        functions={"function": pins.model_digest(module, source.shape)},
+        functions={"function": pins.model_digest(module, source.form.made_up(2))},
         origins=origins(source, settings),
         request=request or {},
         clients=clients,

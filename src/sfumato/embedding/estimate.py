@@ -26,7 +26,7 @@ def seconds(job: EmbeddingJob | DpsgdJob) -> float:
     grouped = isinstance(unit, User) and unit.grouped
     groups = plan.population if grouped else len(by_user(job.source.train)[1])
     records = max(SEEN_TWICE, round(len(job.source.train) * plan.expected_batch_size / groups / count))
-    inputs = torch.randn(records, *job.input_shape, device=job.device)
+    inputs = torch.randn(records, *job.source.shape, device=job.device)
     labels = torch.arange(records, device=job.device) // SEEN_TWICE % len(job.source.classes)
     client = seconds_of(job, lambda: job.gradient(inputs, labels, np.random.default_rng(0)))
     noise = Noise(plan.mechanism, max_norm=1.0, key=DiceKey.fresh())

@@ -118,7 +118,7 @@ def prepare(
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
     module = build(source, settings, clients, key, model)
-    functions = functions_of(module, source.shape)
+    functions = functions_of(module, source.form.made_up(2))
     if seeded:
         key = _seeded(module, functions, source, plan, settings, clients)
     module.to(device)

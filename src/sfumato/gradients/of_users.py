@@ -156,16 +156,16 @@ class UserGradient:
         }
         return ClippedSum(gradients=total, norms=squares.sqrt(), losses=losses)
 
-    def self_check(self, example_shape: tuple[int, ...]) -> None:
+    def self_check(self, example_shape: tuple[int, ...] | Tensor) -> None:
         """Compares the sums over made-up users with the slow truth, and refuses if they differ: see `ClippedGradient`.
 
         Args:
-            example_shape: of one view of one record.
+            example_shape: of one view of one record; in its place a made-up one where it holds whole numbers.
         """
         for records in (1, 2):
             self._of(records).self_check(example_shape, targets=self._made_up(example_shape, records))
 
-    def bytes_per_example(self, example_shape: tuple[int, ...]) -> int:
+    def bytes_per_example(self, example_shape: tuple[int, ...] | Tensor) -> int:
         """An estimate of the memory, in bytes, that one more record costs, views included."""
         return self._of(1).bytes_per_example(example_shape, targets=self._made_up(example_shape, 1))
 
@@ -182,12 +182,16 @@ class UserGradient:
             )
         return self._by_records[records, clipped]
 
-    def _made_up(self, shape: tuple[int, ...], records: int) -> tuple[Tensor, Tensor]:
+    def _made_up(self, shape: tuple[int, ...] | Tensor, records: int) -> tuple[Tensor, Tensor]:
         """Targets and shares (M, R) for made-up users."""
         parameter = next(self._model.parameters())
+        if isinstance(shape, Tensor):
+            inputs = shape.to(parameter.device).expand(2, *shape.shape)
+        else:
+            inputs = parameter.new_zeros(2, *shape)
         with torch.no_grad():
             was = self._model.training
-            outputs = self._model.eval()(parameter.new_zeros(2, *shape))
+            outputs = self._model.eval()(inputs)
             self._model.train(was)
         places = torch.arange(2 * outputs.shape[1] * records, device=parameter.device)
         shares = torch.where(places.reshape(-1, records) % 3 == 2, 0.0, 1 / records)

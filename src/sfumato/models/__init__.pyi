@@ -36,6 +36,7 @@ from .public_batch import refresh as refresh
 from .public_batch import renewed as renewed
 from .registry import NAMES as NAMES
 from .registry import create as create
+from .registry import create_for_texts as create_for_texts
 from .trainable import select as select
 from .trial import check_shapes as check_shapes
 from .trunk import Trunk as Trunk

@@ -16,9 +16,12 @@ LONGEST_SPELLING = 1000
 LARGEST_SIDE = 16_384
 MOST_CHANNELS = 1024
 MOST_NUMBERS = 1 << 16
+MOST_WORDS = 1 << 22
 MOST_WEIGHTS = 1 << 12
 """Members of an ensemble, or weights that a mean is of."""
-REQUIRED = ("model", "classes", "channels", "size", "transform", "statement", "test_fraction")
+REQUIRED = ("model", "classes", "transform", "statement", "test_fraction")
+OF_IMAGES = ("channels", "size")
+"""Required too, but of models of texts, whose transform says all."""
 
 
 def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, Any] | None:
@@ -33,8 +36,11 @@ def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, 
         return None
     if not isinstance(about, dict) or "statement" not in about:
         return None
+    transform = about.get("transform")
+    texts = isinstance(transform, dict) and "tokenizer" in transform
+    required = REQUIRED if texts else (*REQUIRED, *OF_IMAGES)
     for name, right in _RIGHT.items():
-        if not right(about[name]) if name in about else name in REQUIRED:
+        if not right(about[name]) if name in about else name in required:
             said = shortened(repr(about[name])) if name in about else "missing"
             raise SfumatoError(
                 f"{path} says of its model that {name} is {said}, which cannot be",
@@ -68,6 +74,8 @@ def _numbers(value: Any) -> bool:
 def _transform(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
+    if "tokenizer" in value:
+        return all(_whole(MOST_WORDS)(value.get(name)) for name in ("length", "vocabulary"))
     return "mean" not in value or (_numbers(value["mean"]) and _numbers(value.get("std")))
 
 

@@ -54,15 +54,13 @@ def is_own(spelling: str) -> bool:
     return ":" in parse(spelling)[0] and not spelling.startswith(zoo.PREFIX)
 
 
-def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """Import `package` (from the path or the working directory) and call `function(classes=, channels=, size=)`.
+def create(name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
+    """Import `package` (from the path or the working directory) and call its function with what is known of the data.
 
     Args:
         name: `package:function` or `package.module:function`.
         options: further keywords of the call.
-        classes: number of classes.
-        channels: colour channels C.
-        size: height and width (H, W) in pixels.
+        facts: of images the number of classes, channels and size (H, W); of texts classes, vocabulary and length.
 
     Raises:
         SfumatoError: no such module or function, a call that fails (the cause is chained), or a result that is no
@@ -70,14 +68,14 @@ def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int
     """
     function = function_of(name)
     try:
-        model = function(classes=classes, channels=channels, size=size, **options)
+        model = function(**facts, **options)
     except SfumatoError:
         raise
     except Exception as error:
         if not isinstance(error, TypeError) or _reached(error):
             raise SfumatoError(f"model {name!r} {_raised(error)}", "mend it there") from error
-        given = "".join(f", {key}={value!r}" for key, value in options.items())
-        call = f"{name.partition(':')[2]}(classes={classes}, channels={channels}, size={size}{given})"
+        given = ", ".join(f"{key}={value!r}" for key, value in {**facts, **options}.items())
+        call = f"{name.partition(':')[2]}({given})"
         raise SfumatoError(
             f"model {name!r}: the call {call} failed: {error}",
             f"let the function take these {'keywords' if options else 'three keywords'}",

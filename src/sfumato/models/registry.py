@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
@@ -18,6 +19,7 @@ from sfumato.models.name import parse
 from sfumato.models.pretrained import load
 from sfumato.models.resnet import ResNet18
 from sfumato.models.scattering import Scattering
+from sfumato.models.text import Bag, BiLSTM
 from sfumato.models.tf_tutorial import TFTutorial
 from sfumato.models.trial import check_shapes
 from sfumato.models.wide_resnet import WideResNet
@@ -49,11 +51,15 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tf-tutorial": _NORMS,
     }
 )
+_OF_TEXTS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = MappingProxyType(
+    {"bag": (Bag, ("norm",)), "bilstm": (BiLSTM, ("embedding", "hidden", "norm", "norm_last"))}
+)
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
 
 NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "nf-resnet-DEPTH", "timm:NAME", "package:function")
+NAMES_OF_TEXTS: tuple[str, ...] = (*_OF_TEXTS, "package:function")
 
 
 def create(
@@ -92,6 +98,8 @@ def create(
     height, width = size if isinstance(size, tuple) else (size, size)
     shape = (positive_integer("image height", height), positive_integer("image width", width))
     base, options = parse(name)
+    if base in _OF_TEXTS:
+        raise SfumatoError(f"model {name!r} is for texts, and these are images", "choose one such as cnn or wrn-16-4")
     if pretrained == "timm":
         model = zoo.create_downloaded(base, options, classes=classes, channels=channels, size=shape, head=head)
     else:
@@ -99,6 +107,41 @@ def create(
         if pretrained is not None:
             load(model, pretrained, head=head)
     check_shapes(name, model, classes=classes, shape=(channels, *shape))
+    return model
+
+
+def create_for_texts(
+    name: str, *, classes: int, vocabulary: int, length: int, pretrained: str | None = None, head: str = "new"
+) -> nn.Module:
+    """A model for word numbers (N, T), 0 after the last word, that gives logits (N, classes).
+
+    Args:
+        name: `bag` (a linear model of which words a text has), `bilstm`, or `package:function` for one's own (called
+            with the keywords classes, vocabulary and length). Options follow after commas, as in `bilstm,norm=layer`.
+        classes: number of classes.
+        vocabulary: V, the numbers that words have.
+        length: T.
+        pretrained, head: as for `create`.
+
+    Raises:
+        SfumatoError: as `create`.
+    """
+    facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
+    base, options = parse(name)
+    if base in _OF_TEXTS:
+        function, known = _OF_TEXTS[base]
+        _refuse_others(base, options, known)
+        model = function(**facts, **options)
+    elif custom.is_own(name):
+        model = custom.create(base, options, **facts)
+    else:
+        listing = ", ".join(NAMES_OF_TEXTS)
+        raise SfumatoError(f"model of texts must be one of {listing}; got {name!r}", "choose one of these, such as bag")
+    if pretrained == "timm":
+        raise SfumatoError("pretrained is timm, which has no model of texts", "give a run, or a safetensors file")
+    if pretrained is not None:
+        load(model, pretrained, head=head)
+    check_shapes(name, model, classes=classes, shape=torch.zeros(1, length, dtype=torch.int64))
     return model
 
 

@@ -8,23 +8,28 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 
 
-def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...]) -> None:
+def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor) -> None:
     """Refuse a model that fails on an input (1, ...) of zeros, or whose output is not logits (1, classes).
 
     Args:
         name: what the user calls the model, for the message.
         model: any module; run in evaluation mode and left in the mode it had.
         classes: number of classes.
-        shape: of an input: (C, H, W) of an image, (D,) of a feature vector.
+        shape: of an input: (C, H, W) of an image, (D,) of a feature vector; or an input itself, such as a text's word
+            numbers (1, T).
 
     Raises:
         SfumatoError: the pass fails, or gives something else than logits.
     """
     modes = [(module, module.training) for module in model.modules()]
-    images = f"images of {' x '.join(map(str, shape))}" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
+    if isinstance(shape, Tensor):
+        inputs, images = shape, f"texts of {shape.shape[1]} words"
+    else:
+        inputs = torch.zeros(1, *shape)
+        images = f"images of {' x '.join(map(str, shape))}" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
     try:
         with torch.no_grad():
-            logits = model.eval()(torch.zeros(1, *shape))
+            logits = model.eval()(inputs)
     except Exception as error:
         raise SfumatoError(
             f"model {name!r} fails on {images}: {' '.join(str(error).split())}", "choose another model or size"

@@ -42,7 +42,7 @@ ORIGINS = {
 """What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
 
 
-MAY_BE_ABSENT = ("published", "kept", "public_examples", "public_filtered")
+MAY_BE_ABSENT = ("published", "kept", "public_examples", "public_filtered", "tokens")
 """What circumstances leave out of their record where it is nothing."""
 
 
@@ -95,6 +95,7 @@ class Circumstances:
         kept: after which steps the weights are released too, beside the model.
         public_examples: how many public examples the model normalises by.
         public_filtered: whether these were chosen by looking at private data.
+        tokens: of texts, how they became numbers, in words.
     """
 
     read: tuple[str, ...] = ()
@@ -111,6 +112,7 @@ class Circumstances:
     kept: tuple[int, ...] = ()
     public_examples: int = 0
     public_filtered: bool = False
+    tokens: str | None = None
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -249,6 +251,11 @@ class Statement:
             "Checks of the data before training (broken images, unknown labels, classes with one image): that this "
             "model exists shows that the data passed them."
         )
+        if facts.tokens is not None:
+            lines.append(
+                f"How texts become numbers ({facts.tokens}): that nothing of it was made from the private texts is its "
+                "owner's word."
+            )
         if not facts.test_public:
             lines.append(
                 "Accuracy, losses and pictures measured on the test split, wherever they are shown: they are not noisy."

@@ -29,6 +29,7 @@ _AVERAGES = {
     "opa": "mean of what {} models say (OPA)",
     "omv": "majority of {} models (OMV)",
 }
+_LONGEST_TEXT = 300
 _UNFAIR = (
     "Private training can be unfair to small groups: clipping and noise cost those most who are few or look unlike "
     "the rest. Look at the classes that matter to you before you rely on the average."
@@ -144,6 +145,7 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
     scores = class_scores(evaluation)
     lowest = worst(scores)
     classes = len(evaluation.classes)
+    what = "text" if any(isinstance(shown, str) for shown, *_ in evaluation.samples) else "image"
     many = classes > _MOST_NUMBERED
     bars = scores if len(scores) <= _MOST_BARS else scores[:_LOWEST_BARS]
     return {
@@ -154,7 +156,7 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
         "classes": f"{classes:,}",
         "untested": classes - len(scores),
         "top5": "" if evaluation.top5 is None else percent(evaluation.top5),
-        "fairness": f"{_fairness(lowest, evaluation.accuracy)} {_UNFAIR if promised else ''}".rstrip(),
+        "fairness": f"{_fairness(lowest, evaluation.accuracy, what)} {_UNFAIR if promised else ''}".rstrip(),
         "bars": [
             {
                 "name": score.name,
@@ -174,6 +176,7 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
             _sample(*sample) | drawn for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
         "over_steps": _over_steps(evaluation.over_steps),
+        "what": what,
     }
 
 
@@ -212,24 +215,25 @@ def _intervals(evaluation: Evaluation) -> list[dict[str, Any]]:
     ]
 
 
-def _fairness(lowest: Sequence[ClassScore], accuracy: float) -> str:
+def _fairness(lowest: Sequence[ClassScore], accuracy: float, what: str) -> str:
     if not lowest:
         return "No class stands out in this test."
     first = lowest[0]
     if len(lowest) == 1:
         low, high = first.interval
-        images = "its only test image was" if first.examples == 1 else f"its {first.examples:,} test images were"
+        several = f"its {first.examples:,} test {what}s were"
+        images = f"its only test {what} was" if first.examples == 1 else several
         return (
             f"The worst class is “{first.name}”: {percent(first.accuracy)} of {images} classified correctly, against "
-            f"{percent(accuracy)} over all classes. From so many images, its true accuracy lies between {percent(low)} "
-            f"and {percent(high)} with 95% confidence."
+            f"{percent(accuracy)} over all classes. From so many {what}s, its true accuracy lies between "
+            f"{percent(low)} and {percent(high)} with 95% confidence."
         )
     names = [f"“{score.name}”" for score in lowest[:3]]
     if len(lowest) > 3:
         names.append(f"{len(lowest) - 3:,} more")
     return (
         f"The worst classes are {', '.join(names[:-1])} and {names[-1]}: {percent(first.accuracy)} of the test "
-        f"images of each were classified correctly, against {percent(accuracy)} over all classes."
+        f"{what}s of each were classified correctly, against {percent(accuracy)} over all classes."
     )
 
 
@@ -243,15 +247,18 @@ def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool
     return rows
 
 
-def _sample(png: bytes, truth: str, prediction: str, score: float) -> dict[str, Any]:
-    width = int.from_bytes(png[16:20], "big")
-    return {
-        "source": "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
+def _sample(shown: bytes | str, truth: str, prediction: str, score: float) -> dict[str, Any]:
+    if isinstance(shown, str):
+        own: dict[str, Any] = {"text": shown if len(shown) <= _LONGEST_TEXT else f"{shown[:_LONGEST_TEXT]} …"}
+    else:
+        width = int.from_bytes(shown[16:20], "big")
+        own = {"source": "data:image/png;base64," + base64.b64encode(shown).decode("ascii")}
+        own |= {"small": width <= _SMALL_IMAGE}
+    return own | {
         "truth": truth,
         "prediction": prediction,
         "right": truth == prediction,
         "score": f"{float(score):.0%}" if math.isfinite(score) else "not a number",
-        "small": width <= _SMALL_IMAGE,
     }
 
 

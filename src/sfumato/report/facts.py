@@ -14,16 +14,16 @@ _STATEMENT_KEYS = ("sentence", "plain", "not_covered", "epsilon", "delta")
 
 
 class Sample(NamedTuple):
-    """One test image with what the model said of it.
+    """One test image, or text, with what the model said of it.
 
     Attributes:
-        png: the image as the bytes of a PNG file.
+        shown: the image as the bytes of a PNG file, or the text.
         truth: the name of its true class.
         prediction: the name of the class that the model chose.
         score: the model's probability for its choice, between 0 and 1.
     """
 
-    png: bytes
+    shown: bytes | str
     truth: str
     prediction: str
     score: float
@@ -64,7 +64,7 @@ class Evaluation:
         classes: the class names.
         confusion: counts of test images, one row per true class, one column per predicted class, in the order of
             `classes`.
-        samples: some test images with their predictions.
+        samples: some test images, or texts, with their predictions.
         top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
         over_steps: how much that varies over the last steps; None where the run kept no weights.
 
@@ -76,7 +76,7 @@ class Evaluation:
     loss: float
     classes: Sequence[str]
     confusion: Sequence[Sequence[int]]
-    samples: Sequence[Sample | tuple[bytes, str, str, float]] = ()
+    samples: Sequence[Sample | tuple[bytes | str, str, str, float]] = ()
     top5: float | None = None
     over_steps: OverSteps | None = None
 
@@ -92,10 +92,10 @@ class Evaluation:
             raise SfumatoError(
                 f"there are {len(self.over_steps.intervals)} intervals for {len(self.samples)} samples", "give one each"
             )
-        for png, *_ in self.samples:
-            if not png.startswith(_PNG_SIGNATURE):
+        for shown, *_ in self.samples:
+            if isinstance(shown, bytes) and not shown.startswith(_PNG_SIGNATURE):
                 raise SfumatoError(
-                    f"samples must hold PNG files, got bytes that begin with {png[:8]!r}", "encode the image as PNG"
+                    f"samples must hold PNG files, got bytes that begin with {shown[:8]!r}", "encode the image as PNG"
                 )
 
     @property

@@ -16,7 +16,7 @@ from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato.data import TEST_FRACTION, AsStored, Picture, Source, Transform, open_source, preparation
+from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, open_source, preparation
 from sfumato.models.losses import probabilities
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
@@ -31,7 +31,8 @@ class Loaded:
 
     Args:
         module: in evaluation mode, on the CPU.
-        transform: from images to its inputs: `transform.read(path)` or `transform(uint8 array (N, H, W, C))`.
+        transform: from images to its inputs: `transform.read(path)` or `transform(uint8 array (N, H, W, C))`; of
+            texts `transform.read(text)`.
         classes: the names of its outputs.
         statement: what its training promised, as in statement.json.
         loss: the name of the loss that it was trained by, which says what its logits mean.
@@ -42,7 +43,7 @@ class Loaded:
     """
 
     module: nn.Module
-    transform: Transform | AsStored
+    transform: Preparation
     classes: tuple[str, ...]
     statement: Mapping[str, Any]
     loss: str = "softmax"
@@ -51,7 +52,7 @@ class Loaded:
     test_fraction: float = TEST_FRACTION
     user_from: str | None = None
 
-    def on(self, source: Source) -> tuple[nn.Module, Transform | AsStored]:
+    def on(self, source: Source) -> tuple[nn.Module, Preparation]:
         """The module and the preparation for the records of this source, images or features.
 
         Errors: `SfumatoError` for other classes than the model's, and for features that it was not trained on.
@@ -62,6 +63,9 @@ class Loaded:
                     f"label {label} of the source means {there!r}, and of the model {here!r}",
                     "give a source with the classes of the model, in their order",
                 )
+        if (source.tokens is None) == isinstance(self.transform, Tokens):
+            given, taken = ("images", "texts") if source.tokens is None else ("texts", "images")
+            raise SfumatoError(f"the source holds {given}, and the model takes {taken}", f"give a source of {taken}")
         if source.cache is None:
             return self.module, self.transform
         contents = source.cache.contents
@@ -77,7 +81,10 @@ class Loaded:
         """A source, read as the model's own images were; `declared` goes over that, as `open_source` takes it."""
         if spec.startswith("features:") or isinstance(self.transform, AsStored):
             return open_source(spec, owner_key=owner_key())
-        own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
+        if isinstance(self.transform, Tokens):
+            own = self.transform.declaration
+        else:
+            own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
         own |= {"classes": self.classes} if self.embedding is None else {}
         # As the model was trained, so that no training image is counted as a test image.
         own["test_fraction"] = self.test_fraction
@@ -101,7 +108,8 @@ class Loaded:
 
         Args:
             images: paths, bytes, open binary files, images of Pillow, or arrays: whatever `transform.read` takes; or
-                one array (N, H, W, C) of several images. An array of two or three dimensions is always one image.
+                one array (N, H, W, C) of several images. An array of two or three dimensions is always one image. Of a
+                model of texts: one text or several, or rows of whole numbers where it was trained on such.
             batch: so many at a time.
 
         Errors: `SfumatoError` for whatever is no image, such as an array that has its channels first, a fourth one, or
@@ -120,7 +128,8 @@ class Loaded:
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
         """What the module gives, (n, ...), on the CPU, so many at a time."""
-        listed: list[Any] = [images] if _is_one(images) else list(images)  # type: ignore[arg-type]
+        one = self.transform.is_one(images) if isinstance(self.transform, Tokens) else _is_one(images)
+        listed: list[Any] = [images] if one else list(images)  # type: ignore[arg-type]
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
         for start in range(0, len(listed), batch):
             inputs = torch.stack([self.transform.read(image) for image in listed[start : start + batch]])
@@ -245,6 +254,9 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
         )
     if features is None:
         spelling = named if named and about["model"] == "module" else trusted(about["model"])
+        read = preparation(about["transform"])
+        if isinstance(read, Tokens):
+            return models.create_for_texts(spelling, classes=classes, vocabulary=read.vocabulary, length=read.length)
         made = models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
         return _normalised(made, about)
     known = features["backbone"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -29,14 +28,14 @@ def environment() -> dict[str, str]:
     return pins
 
 
-def model_digest(module: nn.Module, shape: tuple[int, ...], *, training: bool = False) -> str:
-    """SHA-256 of what the model computes on a made-up image, with made-up parameters: the same for the same function.
+def model_digest(module: nn.Module, made_up: Tensor, *, training: bool = False) -> str:
+    """SHA-256 of what the model computes on made-up inputs, with made-up parameters: the same for the same function.
 
     Moments of public examples are made up too, since they belong to the parameters.
 
     Args:
-        module: any model for images; a copy of it is looked at, on the CPU.
-        shape: of one image, (C, H, W).
+        module: any model; a copy of it is looked at, on the CPU.
+        made_up: inputs (n, ...), as `Form.made_up` gives them.
         training: in training mode, dropout and the like included, instead of evaluation mode.
     """
     copied = copy.deepcopy(module).cpu().train(training)
@@ -49,7 +48,6 @@ def model_digest(module: nn.Module, shape: tuple[int, ...], *, training: bool = 
             parameter.copy_(waves.reshape(parameter.shape))
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}".encode())
         forget_moments(copied)
-        made_up = torch.linspace(-1, 1, 2 * math.prod(shape)).reshape(2, *shape)
         digest.update(copied(made_up).double().contiguous().numpy().tobytes())
     return digest.hexdigest()
 

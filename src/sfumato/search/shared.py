@@ -104,12 +104,15 @@ def read(shared: Shared) -> Held:
 
 def _public_test_part(score_on: str, source: Source, named: str) -> Part:
     """The test part of a public source that the runs on this one can be scored on."""
-    declared: dict[str, Any] = {"classes": source.classes, "size": source.size, "channels": source.channels}
+    declared: dict[str, Any] = {"classes": source.classes}
+    declared |= (
+        {"size": source.size, "channels": source.channels} if source.tokens is None else source.tokens.declaration
+    )
     cached = score_on.startswith("features:")
     other = None
     if cached == (source.cache is not None):
         other = SourceSpec(spec=score_on, **({} if cached else declared)).open(owner_key())
-    if other is None or _features_of(other) != _features_of(source):
+    if other is None or _features_of(other) != _features_of(source) or other.tokens != source.tokens:
         raise SfumatoError(
             f"`score_on={score_on}` holds other inputs than {named}",
             "score on images where images are trained on, and on features of the same backbone where features are",

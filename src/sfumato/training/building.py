@@ -9,18 +9,20 @@ from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato.data import AsStored, Contents, Source, Transform
+from sfumato.data import AsStored, Contents, Preparation, Source, Tokens, Transform
 from sfumato.randomness import DiceKey
 from sfumato.runs import checkpoint
 from sfumato.training.public_examples import PublicExamples
 from sfumato.training.settings import Settings
 
 
-def transform_for(module: nn.Module, source: Source, settings: Settings) -> Transform | AsStored:
+def transform_for(module: nn.Module, source: Source, settings: Settings) -> Preparation:
     """From stored images to the model's inputs: by the constants that pre-trained weights expect, else to [-1, 1].
 
-    Features are inputs already.
+    Features are inputs already; texts are read as the source was.
     """
+    if source.tokens is not None:
+        return source.tokens
     if source.cache is not None:
         return AsStored(width=source.cache.contents.width)
     constants = None
@@ -58,13 +60,18 @@ def build(
             f"pretrained {settings.pretrained} is given beside a module, which has its weights already",
             "load them into the module, and leave it out",
         )
+    if source.tokens is not None:
+        settings.view_rule.refuse_for_texts()
+        if settings.normalisation is not None:
+            source.require_images(f"normalisation {settings.normalisation}")
     if model is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial weights", 0))
             module = _created(settings, source)
     else:
         module = copy.deepcopy(model).cpu()
-        models.check_shapes("module", module, classes=len(source.classes), shape=source.shape)
+        shape = source.shape if source.tokens is None else source.tokens.made_up(1)
+        models.check_shapes("module", module, classes=len(source.classes), shape=shape)
     if source.cache is not None:
         _check_cache(source.cache.contents, settings)
         if source.cache.contents.backbone is not None:
@@ -113,6 +120,8 @@ def _check_cache(contents: Contents, settings: Settings) -> None:
 
 def _created(settings: Settings, source: Source) -> nn.Module:
     """The named model; where pre-trained weights of ours don't fit it, the refusal says which model they are of."""
+    if source.tokens is not None:
+        return _created_for_texts(settings, len(source.classes), source.tokens)
     if source.cache is not None:
         return models.create_head(settings.model, classes=len(source.classes), width=source.cache.contents.width)
     try:
@@ -132,6 +141,25 @@ def _created(settings: Settings, source: Source) -> nn.Module:
             raise
         what = f"{about['model']} for images of {about['channels']} x {about['size']} x {about['size']}"
         raise SfumatoError(error.problem, f"{weights} holds a {what}: give model {about['model']}") from None
+
+
+def _created_for_texts(settings: Settings, classes: int, tokens: Tokens) -> nn.Module:
+    """The named model, refused where pre-trained weights of ours know words by other numbers."""
+    weights = settings.initial_weights
+    about = None if weights in (None, "timm") else models.stored_about(models.file_of(weights))
+    if about is not None and about["transform"] != tokens.to_dict():
+        raise SfumatoError(
+            f"{weights} was trained on texts that were read otherwise, or on images",
+            "declare the same `length`, and the same `vocabulary` or `words`",
+        )
+    return models.create_for_texts(
+        settings.model,
+        classes=classes,
+        vocabulary=tokens.vocabulary,
+        length=tokens.length,
+        pretrained=weights,
+        head=settings.head,
+    )
 
 
 def _trains_classifier(module: nn.Module) -> bool:

@@ -20,6 +20,7 @@ from sfumato.data import (
     PARTS,
     Cache,
     Contents,
+    Images,
     InceptionCrops,
     Part,
     Source,
@@ -90,6 +91,8 @@ def features(
     """
     if isinstance(source, str):
         refuse_absent(source)
+    else:
+        source.require_images("a cache of features")
     network, expects = models.load_backbone(backbone, weights=weights, resolution=resolution, model=model)
     if isinstance(source, str):
         source = open_source(source, owner_key=own_key(), **declared_by(network, expects, source))
@@ -185,7 +188,7 @@ def contents_for(
         bit_depth=source.bit_depth,
         window=source.window,
     )
-    shape = (backbone.architecture.channels, backbone.architecture.size, backbone.architecture.size)
+    seen = Images(size=backbone.architecture.size, channels=backbone.architecture.channels).made_up(2)
     weights = pins.weights_digest(backbone.state_dict())
     return Contents(
         width=backbone.width,
@@ -195,7 +198,7 @@ def contents_for(
         middle=showing.crop == "inception",
         dtype=dtype,
         backbone=backbone.architecture.to_dict(),
-        digest=hashlib.sha256(f"{pins.model_digest(backbone, shape)} {weights}".encode()).hexdigest(),
+        digest=hashlib.sha256(f"{pins.model_digest(backbone, seen)} {weights}".encode()).hexdigest(),
         weights=weights,
         origins=list(origins),
         trained_on=list(trained_on),

@@ -25,6 +25,7 @@ PUBLIC_BATCH = 128
 PUBLIC_EPOCHS = 30
 HEAD = f"head,norm={FEATURE_NORM}"
 HEAD_RATE = 0.01
+BAG = "bag"
 NOISE_ON_A_LOGIT = 3.0
 """By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
 
@@ -117,7 +118,13 @@ def _one_pass(examples: int, batch_size: int | None, steps: int | None) -> dict[
 
 
 def training_rules(
-    plan: PrivacyPlan, *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None
+    plan: PrivacyPlan,
+    *,
+    given: Mapping[str, Any],
+    size: int,
+    channels: int,
+    cached: int | None = None,
+    texts: bool = False,
 ) -> dict[str, Rule]:
     """Model, optimizer and the rest.
 
@@ -127,6 +134,7 @@ def training_rules(
         size: pixels on each side.
         channels: 1 for grey, 3 for colour.
         cached: K of a cache of features; None for images.
+        texts: whether the records are texts; size and channels then say nothing.
     """
     momentum = 0.9 if given.get("momentum") is None else given["momentum"]
     rules = {
@@ -142,7 +150,11 @@ def training_rules(
     scattering = given.get("model") in (None, "scattering")
     if scattering:
         rules["views"] = Rule(value=1, reason="the features stand small shifts by themselves")
-    if cached is not None:
+    if texts:
+        scattering = given.get("model") in (None, BAG)
+        rules["model"] = Rule(value=BAG, reason="a linear model of which words a text has: little to put noise on")
+        rules["views"] = Rule(value=1, reason="a text has no others")
+    elif cached is not None:
         scattering = given.get("model") in (None, HEAD)
         views = Rule(value=cached, reason="as many as the cache holds of each example")
         rules |= {"model": Rule(value=HEAD, reason="one linear layer on features of one norm"), "views": views}
@@ -166,14 +178,21 @@ def training_rules(
 
 
 def public_rules(
-    examples: int, batch_size: int, *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None
+    examples: int,
+    batch_size: int,
+    *,
+    given: Mapping[str, Any],
+    size: int,
+    channels: int,
+    cached: int | None = None,
+    texts: bool = False,
 ) -> dict[str, Rule]:
     """Choices for training without privacy: De et al. 2022, appendix C.3 (CIFAR-100), for fewer epochs.
 
     Args:
         examples: training examples.
         batch_size: of them, in a step.
-        given, size, channels, cached: as for `training_rules`.
+        given, size, channels, cached, texts: as for `training_rules`.
     """
     still = given.get("zoom") in (None, 1)
     rules = {
@@ -187,15 +206,16 @@ def public_rules(
         "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
         "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
     } | _aggregate_rules(given)
-    if cached is None:
+    if cached is None and not texts:
         return rules
+    alone = Rule(value=HEAD, reason="one linear layer on features of one norm")
     return rules | {
-        "model": Rule(value=HEAD, reason="one linear layer on features of one norm"),
+        "model": Rule(value=BAG, reason="a linear model of which words a text has") if texts else alone,
         "learning_rate": Rule(value=HEAD_RATE, reason="below 2 (1 + 0.9) over the curvature, for this norm"),
         "schedule": Rule(value="cosine", reason="ends still"),
-        "views": Rule(value=cached, reason="as many as the cache holds of each example"),
-        "shift": Rule(value=0, reason="features"),
-        "flip": Rule(value=False, reason="features"),
+        "views": Rule(value=cached or 1, reason="as many as the cache holds of each example"),
+        "shift": Rule(value=0, reason="no images"),
+        "flip": Rule(value=False, reason="no images"),
     }
 
 

@@ -34,7 +34,10 @@ def estimate(job: PrivateJob) -> Estimate:
     views = (job.settings.views,) if job.settings.views > 1 else ()
     lead = (count,) if each is None else (max(1, count // each), each)
     count = math.prod(lead)
-    inputs = torch.randn(*lead, *views, *job.input_shape, device=job.device)
+    if isinstance(job.input_shape, torch.Tensor):
+        inputs = job.input_shape.to(job.device).expand(*lead, -1)
+    else:
+        inputs = torch.randn(*lead, *views, *job.input_shape, device=job.device)
     made_up = [inputs, torch.arange(count, device=job.device).reshape(lead) % len(job.source.classes)]
     if each is not None:
         made_up.append(torch.full(lead, 1 / each, device=job.device))
@@ -71,7 +74,7 @@ def _data_bytes(job: PrivateJob) -> int:
     """The images, and the features where a trunk's are kept."""
     parts = (job.source.train, job.source.test)
     images = sum(part.nbytes for part in (*parts, job.source.larger) if part is not None)
-    if job.trunk is None:
+    if job.trunk is None or isinstance(job.input_shape, torch.Tensor):
         return images
     return images + kept_bytes(job.views, sum(len(part) for part in parts), math.prod(job.input_shape))
 

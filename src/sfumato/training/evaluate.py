@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.data import AsStored, CachedRecords, Part, Transform
+from sfumato.data import CachedRecords, Part, Preparation, TextRecords
 from sfumato.models.losses import LOSSES, probabilities
 from sfumato.report import Evaluation, OverSteps, png
 
@@ -25,7 +25,7 @@ SAMPLES = 24
 def logits(
     module: nn.Module,
     records: Part,
-    transform: Transform | AsStored,
+    transform: Preparation,
     device: torch.device,
     *,
     places: Sequence[int] | None = None,
@@ -83,16 +83,18 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
     """Accuracy, loss, confusion matrix and some samples of logits (N, classes), half of them errors where there are
     that many.
 
-    Features have no samples to show.
+    Features have no samples to show, nor have texts that are numbers.
     """
     labels = torch.from_numpy(records.labels)
-    samples = []
-    if not isinstance(records, CachedRecords):
+    samples, texts = [], records.texts if isinstance(records, TextRecords) else None
+    if texts is not None or not isinstance(records, (CachedRecords, TextRecords)):
         chosen, places = outputs.argmax(1), shown(outputs, labels)
         scores = probabilities(outputs[places].double(), loss).amax(1).tolist() if places else []
+        rows = np.array(places, np.int64)
+        held = [png(image) for image in records.take(rows)] if texts is None else texts[rows].tolist()
         samples = [
-            (png(image), classes[int(labels[i])], classes[int(chosen[i])], score)
-            for i, image, score in zip(places, records.take(np.array(places, np.int64)), scores, strict=True)
+            (one, classes[int(labels[i])], classes[int(chosen[i])], score)
+            for i, one, score in zip(places, held, scores, strict=True)
         ]
     return replace(summary(outputs, labels, classes, loss=loss), samples=samples)
 
@@ -132,8 +134,8 @@ def _across_classes(places: list[int], labels: Tensor) -> list[int]:
 def to_dict(result: Evaluation) -> dict[str, Any]:
     """The evaluation as JSON-ready data."""
     samples = [
-        [base64.b64encode(png).decode("ascii"), truth, chosen, finite(score)]
-        for png, truth, chosen, score in result.samples
+        [{"text": one} if isinstance(one, str) else base64.b64encode(one).decode("ascii"), truth, chosen, finite(score)]
+        for one, truth, chosen, score in result.samples
     ]
     return {
         "accuracy": result.accuracy,
@@ -150,7 +152,8 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
     """The evaluation that `to_dict` wrote."""
     try:
         samples = [
-            (base64.b64decode(png), truth, chosen, _known(value)) for png, truth, chosen, value in data["samples"]
+            (one["text"] if isinstance(one, dict) else base64.b64decode(one), truth, chosen, _known(value))
+            for one, truth, chosen, value in data["samples"]
         ]
         over = data.get("over_steps")
         over_steps = None if over is None else OverSteps(**over)

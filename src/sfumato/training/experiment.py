@@ -250,7 +250,12 @@ class Experiment(Choices, Normalisation, Units, PairOfRecords, Budget):
             )
         plan, reasons = self._plan(source)
         rules = defaults.training_rules(
-            plan, given=given, size=source.size, channels=source.channels, cached=source.cached_views
+            plan,
+            given=given,
+            size=source.size,
+            channels=source.channels,
+            cached=source.cached_views,
+            texts=source.tokens is not None,
         )
         values = {name: rule.value for name, rule in rules.items()}
         values |= {one.name: given[one.name] for one in fields(Settings) if given[one.name] is not None}

@@ -13,7 +13,7 @@ from torch import Tensor
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
-from sfumato.data import AsStored, Source, Transform
+from sfumato.data import Preparation, Source
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Quantile, Statement, User
 from sfumato.privacy.loss import COARSE_GRID
 from sfumato.privacy.other_units import group_privacy, person_epsilon
@@ -117,7 +117,7 @@ def on_backbone(source: Source, settings: Settings, weights: dict[str, Tensor]) 
 def model_metadata(
     settings: Settings,
     source: Source,
-    transform: Transform | AsStored,
+    transform: Preparation,
     statement: Mapping[str, Any],
     **further: Any,
 ) -> dict[str, str]:
@@ -129,8 +129,7 @@ def model_metadata(
         "format": models.FORMAT,
         "model": settings.model,
         "classes": list(source.classes),
-        "channels": source.channels,
-        "size": source.size,
+        **({"channels": source.channels, "size": source.size} if source.tokens is None else {}),
         "transform": transform.to_dict(),
         "loss": settings.loss,
         "statement": dict(statement),

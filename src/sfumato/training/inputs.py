@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import AsStored, CachedRecords, Part, Source, Transform, ViewDraws, Views
+from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk
 from sfumato.randomness import DiceKey
@@ -148,8 +148,10 @@ class Inputs:
         return self._features.index_select(0, torch.from_numpy(rows).to(device))  # twice as fast as brackets
 
 
-def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Transform | AsStored) -> Tensor:
-    """Views (n, K, C, H, W) as a model takes them, of images uint8 (n, S, S, C) of `source.shown`."""
+def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Preparation) -> Tensor:
+    """Views (n, K, C, H, W) as a model takes them, of images uint8 (n, S, S, C) of `source.shown`; texts (n, 1, T)."""
+    if isinstance(transform, Tokens):
+        return transform(images).unsqueeze(1)
     assert isinstance(transform, Transform)
     return views.apply(replace(transform, size=images.shape[1])(images), draws, size=source.size)
 

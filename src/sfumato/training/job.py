@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
-from sfumato.data import AsStored, Clock, Source, Transform, Views, by_user
+from sfumato.data import Clock, Preparation, Source, Views, by_user
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
@@ -19,6 +19,9 @@ from sfumato.randomness import DiceKey
 from sfumato.runs import pins
 from sfumato.training.public_examples import PublicExamples
 from sfumato.training.settings import Performance, Settings
+
+Shape = tuple[int, ...] | Tensor
+"""Of one made-up example, or that itself where it holds whole numbers."""
 
 PUBLIC = "public training"
 """What the record of a training without privacy calls its kind."""
@@ -45,7 +48,7 @@ class Job:
     settings: Settings
     steps: int
     performance: Performance
-    transform: Transform | AsStored
+    transform: Preparation
     key: DiceKey
     functions: Mapping[str, str]
     trunk: Trunk | None = None
@@ -115,7 +118,7 @@ class PrivateJob(Job):
     gradient: ClippedGradient | UserGradient
     plan: PrivacyPlan
     circumstances: Circumstances
-    input_shape: tuple[int, ...]
+    input_shape: Shape
     candidate: bool = False
     clock: Clock | None = None
     times: np.ndarray | None = None

@@ -16,7 +16,7 @@ from torch import nn
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.averaging import kept_steps, number_by_rule
-from sfumato.data import Clock, Source
+from sfumato.data import Clock, Images, Source
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Circumstances, PrivacyPlan, Search, User
@@ -28,7 +28,7 @@ from sfumato.training.building import build, transform_for
 from sfumato.training.descent import check_choices, trained_bytes
 from sfumato.training.drift import facts_read, second_group
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
-from sfumato.training.job import PrivateJob
+from sfumato.training.job import PrivateJob, Shape
 from sfumato.training.origins import origins, trained_on
 from sfumato.training.public_examples import PublicExamples, public_examples
 from sfumato.training.settings import Performance, Settings
@@ -40,6 +40,7 @@ CUDA_SHARE = 0.5
 MOST_AT_ONCE = 8192
 MOST_IMAGES_ON_CPU = 128
 FEATURE_MEMORY = 2 << 30
+MADE_UP_TEXTS = 6
 
 
 def prepare(
@@ -89,15 +90,21 @@ def prepare(
     beside = public_examples(settings, source)
     source, overlap = (source, 0) if beside is None else beside.kept_from(source)
     module = build(model, source, settings, key, examples=beside)
-    functions = functions_of(module, source.shape)
+    functions = functions_of(module, source.form.made_up(2))
     if seeded:
         key = _seeded(module, functions, source, plan, settings, candidate, clock)
     module.to(device)
-    shape = source.shape
+    shape: Shape = source.shape
+    texts: dict[str, Any] = {}
+    if source.tokens is not None:
+        shape = source.tokens.made_up(1)[0]
+        if plan.unit.drawn != "users":
+            rows = source.tokens.made_up(MADE_UP_TEXTS).to(device)
+            texts = {"template": (rows, torch.arange(MADE_UP_TEXTS, device=device) % len(source.classes))}
     trunk = _trunk(module, source, settings)
     if trunk is not None:
         features_alone(
-            trunk, torch.zeros(2, *shape, device=device)
+            trunk, torch.zeros(2, *source.shape, device=device)
         )  # refuses what would be refused after the beginning
         shape = (trunk.width,)
     trained = module if trunk is None else OnFeatures(module, trunk.head)
@@ -108,14 +115,16 @@ def prepare(
         max_norm=plan.max_norm,
         views=settings.views,
         ways=recorded.ways if recorded else None,
+        **texts,
     )
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
-        gradient.self_check(shape)
+        if texts and isinstance(gradient, ClippedGradient):
+            gradient.self_check()  # on the template
+        else:
+            gradient.self_check(shape)
         if micro_batch is None:
-            micro_batch = (
-                recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, images=len(shape) == 3)
-            )
+            micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device)
     job = PrivateJob(
         module=module,
         gradient=gradient,
@@ -220,14 +229,15 @@ def circumstances(
         filtered=source.filtered,
         search=search,
         published=source.published and source.public,
+        tokens=None if source.tokens is None else source.tokens.described,
     )
 
 
-def functions_of(module: nn.Module, shape: tuple[int, ...]) -> dict[str, str]:
+def functions_of(module: nn.Module, made_up: torch.Tensor) -> dict[str, str]:
     """Digests of what a module computes, in evaluation and in training: a run's sums depend on the second."""
     return {
-        "function": pins.model_digest(module, shape),
-        "in training": pins.model_digest(module, shape, training=True),
+        "function": pins.model_digest(module, made_up),
+        "in training": pins.model_digest(module, made_up, training=True),
     }
 
 
@@ -269,14 +279,14 @@ def default_threads() -> int:
     return max(1, min(torch.get_num_threads(), joblib.cpu_count()))
 
 
-def size_micro_batch(
-    gradient: ClippedGradient | UserGradient, shape: tuple[int, ...], device: str, *, images: bool
-) -> int:
+def size_micro_batch(gradient: ClippedGradient | UserGradient, shape: Shape, device: str) -> int:
     """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
     each = max(1, gradient.bytes_per_example(shape))
     if device.startswith("cuda"):
         most = int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0]) // each
-    elif images:  # pieces that stay near the caches, but sixteen examples at once where memory allows
+    elif isinstance(shape, torch.Tensor):  # steps through a text are as many however few texts are at it
+        most = CPU_MEMORY // each
+    elif len(shape) == 3:  # pieces that stay near the caches, but sixteen examples at once where memory allows
         most = max(CPU_COMFORT // each, min(16, CPU_MEMORY // each))
         most = min(most, max(1, MOST_IMAGES_ON_CPU // gradient.views))
     else:  # features are little beside the sum of a piece's gradients, which is added up in float64 each time
@@ -286,7 +296,7 @@ def size_micro_batch(
 
 def _trunk(module: nn.Module, source: Source, settings: Settings) -> models.Trunk | None:
     """The model's fixed beginning, where its features of all records fit into memory and every step sees the same."""
-    if settings.view_rule.moves or source.cache is not None:
+    if settings.view_rule.moves or not isinstance(source.form, Images):
         return None
     trunk = models.trunk_of(module, (source.channels, source.size, source.size))
     fits = trunk is not None and kept_bytes(settings.view_rule, source.examples, trunk.width) <= FEATURE_MEMORY

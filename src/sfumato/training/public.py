@@ -69,7 +69,13 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     if batch_size is None:
         batch_size = min(defaults.PUBLIC_BATCH, examples)
     rules = defaults.public_rules(
-        examples, batch_size, given=given, size=source.size, channels=source.channels, cached=source.cached_views
+        examples,
+        batch_size,
+        given=given,
+        size=source.size,
+        channels=source.channels,
+        cached=source.cached_views,
+        texts=source.tokens is not None,
     )
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}
@@ -144,7 +150,7 @@ def prepare(
         performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
         transform=transform_for(module, source, settings),
         key=key,
-        functions={"function": pins.model_digest(module, source.shape)},
+        functions={"function": pins.model_digest(module, source.form.made_up(2))},
         origins=origins(source, settings),
         request=request or {},
     )

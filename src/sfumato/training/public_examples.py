@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.data import AsStored, Source, Transform, known_again, open_source, own_codes
+from sfumato.data import Preparation, Source, known_again, open_source, own_codes
 from sfumato.randomness import owner_key
 from sfumato.training.settings import Settings
 
@@ -39,7 +39,7 @@ class PublicExamples:
         """SHA-256 of the images."""
         return hashlib.sha256(np.ascontiguousarray(self.images).data).hexdigest()
 
-    def inputs(self, transform: Transform | AsStored) -> Tensor:
+    def inputs(self, transform: Preparation) -> Tensor:
         """As the model takes them, (M, C, H, W)."""
         return transform(torch.from_numpy(self.images))
 

@@ -1,8 +1,9 @@
 """Recurrent layers: their maps of inputs are ordinary linear uses; the recurrence of each direction is a site.
 
 The library's own recurrent functions have no batching rule, and hide the states that a gradient of the weights needs.
-So the steps are written out, on all examples and views at once, and autograd runs them backward; the map of the hidden
-state is a linear map at as many positions as there are steps.
+So the steps are written out, on all examples and views at once, and autograd runs them backward, or for the LSTM the
+formulas themselves, which take half the time; the map of the hidden state is a linear map at as many positions as there
+are steps.
 """
 
 from __future__ import annotations
@@ -87,18 +88,96 @@ class RecurrenceSite(Site):
         return outputs.detach(), ()
 
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
-        leaf, before, recurred, outputs = self._graph
-        del self._graph
-        of_inputs, *of_recurred = torch.autograd.grad(outputs, [leaf, *recurred], output_gradients)
-        x, g = (torch.stack(t, dim=1).reshape(self.examples, -1, t[0].shape[1]) for t in (before, of_recurred))
+        of_inputs, *uses = self.unrolled(output_gradients)
+        x, g = (positions.reshape(self.examples, -1, positions.shape[2]) for positions in uses)
         if self.trained("weight"):
             self.add("weight", use_of_weight(self, LinearKernel(g.shape[2], x.shape[2]), x, g))
         if self.trained("bias"):
             self.add("bias", Instantiated(g.sum(dim=1, dtype=clipping.accumulation_dtype(g.dtype))))
         return of_inputs if wanted else None
 
+    def unrolled(self, output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of the inputs, the hidden states (N, T, H) that were mapped, and the gradients (N, T, gates) of
+        what they were mapped to."""
+        leaf, before, recurred, outputs = self._graph
+        del self._graph
+        of_inputs, *of_recurred = torch.autograd.grad(outputs, [leaf, *recurred], output_gradients)
+        return of_inputs, torch.stack(before, dim=1), torch.stack(of_recurred, dim=1)
+
     def describe(self) -> str:
         return " x ".join(map(str, self.operands["weight"].shape))
+
+
+class LSTMSite(RecurrenceSite):
+    """The steps of one direction of an LSTM, and their derivatives, written out.
+
+    With gates i, f, g, o and a_t their inputs, c_t = f c_{t-1} + i g and h_t = o tanh(c_t). Backward, what multiplies
+    dh_t and dc_t in da_t is computed for all steps at once, and the recurrence itself is
+    dh_t = (gradient of the output) + W^T da_{t+1}, dc_t = o (1 - tanh^2 c_t) dh_t + f_{t+1} dc_{t+1}.
+    Time comes first in what is kept, so that a step is one block of memory.
+    """
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        weight, bias = (self.constant(name, inputs) for name in ("weight", "bias"))
+        gates, width = self.operands["weight"].shape
+        hidden, cell = inputs[:, : 2 * width].chunk(2, dim=1)
+        mapped = inputs[:, 2 * width :].unflatten(1, (-1, gates)).transpose(0, 1)
+        activated = mapped.contiguous() if bias is None else mapped + bias
+        hiddens, cells, bounded = (activated.new_empty(len(mapped) + 1, *hidden.shape) for _ in range(3))
+        recurrence = weight.t()  # type: ignore[union-attr]
+        hiddens[0], cells[0] = hidden, cell
+        for step, place in enumerate(self._order(len(mapped))):
+            a = activated[place].addmm_(hiddens[step], recurrence)
+            a[:, : 2 * width].sigmoid_()
+            a[:, 2 * width : 3 * width].tanh_()
+            a[:, 3 * width :].sigmoid_()
+            enter, keep, candidate, leave = a.chunk(4, dim=1)
+            torch.mul(keep, cells[step], out=cells[step + 1]).addcmul_(enter, candidate)
+            torch.mul(leave, torch.tanh(cells[step + 1], out=bounded[step]), out=hiddens[step + 1])
+        outputs = hiddens[1:].flip(0) if self._backwards else hiddens[1:]
+        ends = (outputs.transpose(0, 1).flatten(1), hiddens[-1], cells[-1])
+        return torch.cat(ends, dim=1), (activated, hiddens, cells, bounded)
+
+    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
+        self._kept = saved
+        return super().backward(saved, output_gradients, wanted)
+
+    def unrolled(self, output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        activated, hiddens, cells, bounded = self._kept
+        del self._kept
+        weight, (steps, _, gates) = self.constant("weight", hiddens), activated.shape
+        width, order = gates // 4, self._order(steps)
+        arriving = output_gradients[:, : steps * width].unflatten(1, (steps, width)).transpose(0, 1)
+        of_hidden, of_cell = (end.clone() for end in output_gradients[:, steps * width :].chunk(2, dim=1))
+        in_turn = activated.flip(0) if self._backwards else activated
+        enter, keep, candidate, leave = in_turn.unflatten(2, (4, width)).unbind(2)
+        bounded = bounded[:steps]
+        of_bounded = leave * (1 - bounded.square())
+        slopes = torch.stack(
+            [
+                candidate * enter * (1 - enter),
+                cells[:-1] * keep * (1 - keep),
+                enter * (1 - candidate.square()),
+                bounded * leave * (1 - leave),
+            ],
+            dim=2,
+        )
+        found = torch.empty_like(activated)
+        for step in reversed(range(steps)):
+            of_hidden += arriving[order[step]]
+            of_cell.addcmul_(of_hidden, of_bounded[step])
+            slope, a = slopes[step], found[order[step]].unflatten(1, (4, width))
+            torch.mul(slope[:, :3], of_cell.unsqueeze(1), out=a[:, :3])
+            torch.mul(slope[:, 3], of_hidden, out=a[:, 3])
+            of_cell *= keep[step]
+            torch.mm(found[order[step]], weight, out=of_hidden)  # type: ignore[arg-type]
+        before = hiddens[:-1].flip(0) if self._backwards else hiddens[:-1]
+        before, found = before.transpose(0, 1), found.transpose(0, 1).contiguous()
+        return torch.cat([of_hidden, of_cell, found.flatten(1)], dim=1), before, found
+
+    def _order(self, steps: int) -> Sequence[int]:
+        """The position of each step."""
+        return range(steps - 1, -1, -1) if self._backwards else range(steps)
 
 
 def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequence[Tensor | None], *, backwards: bool):
@@ -113,7 +192,8 @@ def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequen
     # States that depend on the example from the start, so that their map is tapped at the first step too.
     states = tuple(state + torch.zeros_like(mapped[:, 0, :1]) for state in states)
     if projection is None:
-        site = RecurrenceSite(of_hidden, hidden_bias, step, len(states), backwards=backwards)  # type: ignore[arg-type]
+        kind = LSTMSite if step is _lstm else RecurrenceSite
+        site = kind(of_hidden, hidden_bias, step, len(states), backwards=backwards)  # type: ignore[arg-type]
         found = mode.call(site, torch.cat([*states, mapped.flatten(1)], dim=1))
         if found is not NotImplemented:
             steps, width = mapped.shape[1], states[0].shape[1]
