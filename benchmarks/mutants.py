@@ -1053,15 +1053,15 @@ BUGS = (
     Bug(
         "what a model file says of itself is believed",
         "models/about.py",
-        "        if not right(about[name]) if name in about else name in REQUIRED:",
+        "        if not right(about[name]) if name in about else name in required:",
         "        if False:",
         ("models/test_about.py",),
     ),
     Bug(
         "a model file may leave out what it must say",
         "models/about.py",
-        "if name in about else name in REQUIRED:",
-        "if name in about else False:",
+        "if not right(about[name]) if name in about else name in required:",
+        "if not right(about[name]) if name in about else False:",
         ("models/test_about.py",),
     ),
     Bug(
@@ -2256,6 +2256,86 @@ BUGS = (
         'settings["optimizer"] in ("sgd", "momentum"),',
         'settings["optimizer"] != "",',
         ("training/test_aggregating.py",),
+    ),
+    # -- normalisation by public examples
+    Bug(
+        "moments of public examples are taken once, and not before each step",
+        "training/loop.py",
+        "                models.refresh(module)\n",
+        "",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "moments follow the examples that are trained on",
+        "models/public_batch.py",
+        "        if self.passes is not None:\n            self._take(x)",
+        "        self.passes = self.passes or 0\n        if self.training or self.passes:\n            self._take(x)",
+        ("models/test_public_batch.py",),
+    ),
+    Bug(
+        "an example's own moments are those of its batch",
+        "models/public_batch.py",
+        "own_mean, own_square = positions.mean(2), positions.square().mean(2)",
+        "own_mean, own_square = (v.mean((0, 2), keepdim=True).squeeze(2).expand(len(x), -1) "
+        "for v in (positions, positions.square()))",
+        ("models/test_public_batch.py",),
+    ),
+    Bug(
+        "the joint form normalises all private examples together",
+        "models/public_batch.py",
+        "torch.var_mean(among, dim=(1, 3), correction=0, keepdim=True)",
+        "torch.var_mean(among, dim=(0, 1, 3), correction=0, keepdim=True)",
+        ("models/test_public_batch.py",),
+    ),
+    Bug(
+        "other weights keep the moments of the ones before",
+        "models/public_batch.py",
+        "    if not torch.equal(getattr(module, TAKEN_AT).cpu(), _code(module)):\n        refresh(module)",
+        "    return",
+        ("models/test_public_batch.py",),
+    ),
+    Bug(
+        "a released model has the moments of weights that it does not hold",
+        "training/finish.py",
+        "released = models.renewed(job.module, outcome.weights)",
+        "released = outcome.weights",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "private records among the public examples are trained on",
+        "training/prepare.py",
+        "source, overlap = (source, 0) if beside is None else beside.kept_from(source)",
+        "overlap = 0 if beside is None else beside.kept_from(source)[1]",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "a statement counts what is left of the private records",
+        "training/public_examples.py",
+        "return replace(source, train=source.train.chosen(~among), larger=larger), int(among.sum())",
+        "return replace(source, train=source.train.chosen(~among), larger=larger, "
+        "read=(*source.read, 'users')), int(among.sum())",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "public examples that were chosen by private data are not named",
+        "training/prepare.py",
+        "public_filtered=beside is not None and beside.filtered,",
+        "public_filtered=False,",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "a run goes on with other public examples",
+        "training/job.py",
+        'return {} if self.beside is None else {"public examples": {"hash": self.beside.digest}}',
+        "return {}",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "the printed algorithm states its claim as a promise",
+        "training/printed.py",
+        'return {"epsilon": None,',
+        'return {"epsilon": self.claimed,',
+        ("training/test_printed.py",),
     ),
 )
 

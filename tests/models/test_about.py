@@ -53,6 +53,7 @@ def test_what_is_no_model_of_ours_says_nothing():
         ("channels", -1),
         ("test_fraction", "a"),
         ("user_from", ["folder"]),
+        ("normalisation", 5),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(tmp_path, name, value):

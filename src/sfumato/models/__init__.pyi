@@ -31,6 +31,7 @@ from .pretrained import file_of as file_of
 from .pretrained import public_constants as public_constants
 from .pretrained import stored_about as stored_about
 from .pretrained import weights_file as weights_file
+from .public_batch import EXAMPLES as EXAMPLES
 from .public_batch import forget_moments as forget_moments
 from .public_batch import refresh as refresh
 from .public_batch import renewed as renewed

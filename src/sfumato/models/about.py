@@ -103,4 +103,5 @@ _RIGHT = {
     "user_from": _spelling,
     "embedding": _whole(MOST_NUMBERS),
     "aggregate": _aggregate,
+    "normalisation": _spelling,
 }

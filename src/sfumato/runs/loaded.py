@@ -170,14 +170,19 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             )
         try:
             given = model if isinstance(model, nn.Module) else None
+
+            def built() -> nn.Module:
+                own = _built(about, named, path) if given is None else given
+                return _normalised(own, about.get("normalisation"), weights)
+
             made = about.get(ENTRY, {})
             with torch.random.fork_rng(devices=[]):
                 if made.get("method") not in ENSEMBLES:
-                    return _filled(_built(about, named, path) if given is None else given, weights, about, path)
+                    return _filled(built(), weights, about, path)
                 count = len(made["steps"])
                 if len({name.partition(".")[0] for name in weights}) != count:
                     raise SfumatoError(f"{path} does not hold the weights of {count} models", "make it again")
-                members = [_built(about, named, path) if given is None else copy.deepcopy(given) for _ in range(count)]
+                members = [copy.deepcopy(built()) for _ in range(count)]
             together = models.Ensemble(members, method=made["method"], loss=about.get("loss", "softmax"))
             return _filled(together, weights, about, path)
         except SfumatoError:
@@ -223,16 +228,13 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
     )
 
 
-def _normalised(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
-    """The model with the normalisation that a file says it has, whose statistics are in the file."""
-    said = about.get("normalisation")
-    if said is None:
+def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.Tensor]) -> nn.Module:
+    """The model with the normalisation that a file says it has, for the public examples and statistics in the file."""
+    if kind is None or hasattr(model, models.EXAMPLES):
         return model
-    size = about["size"]
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    shape = (said["public_examples"], about["channels"], *sides)
-    examples = torch.zeros(shape) if said["kind"] in models.PUBLIC else None
-    return models.normalised(model, said["kind"], examples, at_once=False)
+    found = [value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES]
+    examples = (found or [torch.zeros(0)])[0] if kind in models.PUBLIC else None
+    return models.normalised(model, kind, examples, at_once=False)
 
 
 def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module:
@@ -257,8 +259,7 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
         read = preparation(about["transform"])
         if isinstance(read, Tokens):
             return models.create_for_texts(spelling, classes=classes, vocabulary=read.vocabulary, length=read.length)
-        made = models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
-        return _normalised(made, about)
+        return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
     known = features["backbone"]
     if known is not None and not known["name"].startswith(models.TORCHVISION):
         trusted(known["name"])

@@ -139,7 +139,7 @@ def model_metadata(
     if source.user_from is not None:
         about["user_from"] = source.user_from
     if settings.normalisation is not None:
-        about["normalisation"] = {"kind": settings.normalisation, "public_examples": settings.public_examples}
+        about["normalisation"] = settings.normalisation
     about |= further
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}
