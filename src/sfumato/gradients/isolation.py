@@ -39,8 +39,8 @@ def refuse_mixing_layers(model: nn.Module) -> None:
             raise SfumatoError(
                 f"{place} is {kind} that normalises by the private batch, so every example would move every other "
                 "one's gradient",
-                "choose a model with group norm (in timm: a name with 'gn', or norm_layer='groupnorm'), or replace the "
-                "module by torch.nn.GroupNorm, or freeze it at its stored statistics with .eval() on that module",
+                "put another normalisation in its place (`normalisation=group`, or public-batch with public examples; "
+                "`sfumato.models.normalised`), or freeze it at its stored statistics with .eval() on that module",
             )
         if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
             raise SfumatoError(
