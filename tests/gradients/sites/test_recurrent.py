@@ -114,6 +114,15 @@ def test_frozen_layers_pass_gradients_on(compare, kind):
     assert gradient._latest.fast
 
 
+@pytest.mark.parametrize(("examples", "steps"), [(1, 1), (1, 3), (3, 1)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_inputs_that_need_no_other_layout_are_not_written_to(compare, examples, steps, bias):
+    layer = nn.LSTM(2, 3, bias=bias, batch_first=True)
+    compare(
+        randomise(Sequences(layer, 3)).double(), torch.randn(examples, steps, 2).double(), torch.arange(examples) % 3
+    )
+
+
 class LearnedStart(nn.Module):
     """States that are parameters."""
 

@@ -122,7 +122,9 @@ class LSTMSite(RecurrenceSite):
         gates, width = self.operands["weight"].shape
         hidden, cell = inputs[:, : 2 * width].chunk(2, dim=1)
         mapped = inputs[:, 2 * width :].unflatten(1, (-1, gates)).transpose(0, 1)
-        activated = mapped.contiguous() if bias is None else mapped + bias
+        activated = mapped.clone(memory_format=torch.contiguous_format)  # which is written to, the inputs are not
+        if bias is not None:
+            activated += bias
         hiddens, cells, bounded = (activated.new_empty(len(mapped) + 1, *hidden.shape) for _ in range(3))
         recurrence = weight.t()  # type: ignore[union-attr]
         hiddens[0], cells[0] = hidden, cell
