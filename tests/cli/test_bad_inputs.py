@@ -201,7 +201,7 @@ REFUSED = {
     "quotation marks",
     "train rows.toml": "the rows of the recipe rows.toml do not all begin with the same option, with a number of its "
     "own in each; write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
-    "train recipe:": "no recipe is called ''; give recipe: and one of de2022/...table13...digits...mnist..."
+    "train recipe:": "no recipe is called ''; give recipe: and one of davody2020/...table13...digits...mnist..."
     "xu2022/pretrain-imagenet-mobilenet-v2",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
     "mehta2022/table4, ...",
