@@ -129,6 +129,7 @@ def test_the_public_page_holds_nothing_measured_on_private_data(copy):
     evaluation["accuracy"], evaluation["loss"] = 0.123456, 9.87654
     evaluation["confusion"] = [[7] * 4] * 4
     evaluation["samples"] = evaluation["samples"][:1]
+    evaluation["over_steps"]["intervals"] = evaluation["over_steps"]["intervals"][:1]
     (copy / "evaluation.json").write_text(json.dumps(evaluation))
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     (copy / "metrics.jsonl").write_text("".join(json.dumps({**row, "accuracy": 0.111}) + "\n" for row in rows))

@@ -113,4 +113,6 @@ def _intervals(
     low, high, mean, _ = uncertainty.interval(logits)
     notes = notes_of(averaged=averages(job.settings.to_dict()), schedule=job.settings.schedule)
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
+    if not ends.isfinite().all():  # training has diverged
+        return {}
     return {"intervals": ends.tolist(), "notes": notes}
