@@ -39,13 +39,13 @@ def rows(public: str) -> dict[str, dict[str, Any]]:
     """What is compared, as choices of an experiment; `rate` is the middle one of those that are tried."""
     lenet = {"model": "lenet5,norm=batch"}
     return {
-        "public-batch": {**lenet, "normalisation": "public-batch", "public_data": public, "rate": 0.7},
+        "public-batch": {**lenet, "normalisation": "public-batch", "public_data": public, "rate": 1.4},
         "own, M = 8": {
             **lenet,
             "normalisation": "public-batch-own",
             "public_data": public,
             "public_examples": 8,
-            "rate": 0.5,
+            "rate": 1.0,
         },
         "group": {**lenet, "normalisation": "group", "rate": 0.5},
         "layer": {**lenet, "normalisation": "layer", "rate": 0.5},
