@@ -123,7 +123,7 @@ def aggregate(
         right, count = _right_answers(run, loaded, source, candidates)
         if epsilon is None:
             accuracies = tuple(one / count for one in right)
-            place, reason = max(range(len(right)), key=right.__getitem__), "the best on public data"
+            place, reason = max(range(len(right)), key=lambda one: (right[one], one)), "the best on public data"
         else:
             place = choose(PrivateChoice(epsilon=epsilon, candidates=len(candidates)), right, DiceKey.fresh())
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
