@@ -80,6 +80,7 @@ def test_the_file_alone_gives_the_run_s_figures(source, plan, choices, tmp_path)
     torch.testing.assert_close(loaded.module.norm.mean, before)
     weights, _ = read_safetensors(tmp_path / "run" / "model.safetensors")
     assert len(weights["public_examples"]) == 93
+    assert torch.equal(weights["norm.mean"], before), "the file holds them, and none of other weights"
 
 
 @pytest.mark.parametrize("method", ["upa", "opa"])
