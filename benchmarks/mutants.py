@@ -2246,7 +2246,7 @@ BUGS = (
     Bug(
         "a page measures the last weights for the model that is released",
         "training/over_steps.py",
-        "released=right(outputs({})),",
+        "released=right(whole[places]),",
         'released=found["last"][-1],',
         ("training/test_over_steps.py",),
     ),

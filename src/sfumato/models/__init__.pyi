@@ -17,6 +17,7 @@ from .ensemble import METHODS as METHODS
 from .ensemble import Ensemble as Ensemble
 from .ensemble import majority as majority
 from .ensemble import outputs_mean as outputs_mean
+from .evaluating import evaluating as evaluating
 from .head import Head as Head
 from .head import OnBackbone as OnBackbone
 from .head import create_head as create_head

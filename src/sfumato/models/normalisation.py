@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sfumato._checks import SfumatoError, one_of
+from sfumato.models.evaluating import evaluating
 from sfumato.models.norms import normalisation
 from sfumato.models.public_batch import JointNorm, OwnPublicNorm, PublicNorm, give_examples, take_moments
 from sfumato.models.standardise import WSConv2d
@@ -187,11 +188,9 @@ def _output(module: nn.Module, layer: nn.Module, examples: Tensor) -> Tensor:
 
 def _hooked(module: nn.Module, hooks: dict[nn.Module, Callable[..., None]], examples: Tensor) -> None:
     handles = [layer.register_forward_hook(hook) for layer, hook in hooks.items()]
-    training = module.training
     try:
-        with torch.no_grad():
-            module.eval()(examples)
+        with evaluating(module), torch.no_grad():
+            module(examples)
     finally:
-        module.train(training)
         for handle in handles:
             handle.remove()

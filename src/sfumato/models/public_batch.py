@@ -18,8 +18,7 @@ whenever other weights are loaded into the model, they are taken anew.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato.models.evaluating import evaluating
 
 EXAMPLES = "public_examples"
 TAKEN_AT = "statistics_taken_at"
@@ -160,7 +160,7 @@ def refresh(module: nn.Module) -> None:
 def take_moments(module: nn.Module, examples: Tensor) -> None:
     """Store in each `PublicNorm` the moments of what reaches it from public examples (M, ...): see `refresh`."""
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, PublicNorm)}
-    with _evaluating(module), torch.no_grad():
+    with evaluating(module), torch.no_grad():
         for layer in layers.values():
             layer.passes = 0
         try:
@@ -220,17 +220,6 @@ def _code(module: nn.Module) -> Tensor:
 
 
 _MOMENTS = ("mean", "variance")
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def _with_public(module: nn.Module, inputs: tuple[Tensor]) -> Tensor:

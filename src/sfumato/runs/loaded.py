@@ -182,7 +182,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
                 count = len(made["steps"])
                 if len({name.partition(".")[0] for name in weights}) != count:
                     raise SfumatoError(f"{path} does not hold the weights of {count} models", "make it again")
-                members = [copy.deepcopy(built()) for _ in range(count)]
+                members = [built() if given is None else copy.deepcopy(built()) for _ in range(count)]
             together = models.Ensemble(members, method=made["method"], loss=about.get("loss", "softmax"))
             return _filled(together, weights, about, path)
         except SfumatoError:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
+from sfumato.models import evaluating
 from sfumato.models.losses import LOSSES, probabilities
 from sfumato.report import Evaluation, OverSteps, png
 
@@ -39,18 +39,6 @@ def logits(
         return torch.cat(
             [module(transform(torch.from_numpy(records.take(one)).to(device))).float().cpu() for one in rows]
         )
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; all of its parts have their own modes again afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,9 +64,10 @@ def conclude(
     facts = replace(job.circumstances, steps_taken=outcome.step if early else None, kept=reached)
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     scorer = scorer or Scorer(job)
-    result = scorer.evaluation(released, outcome.outputs)
+    outputs = scorer.outputs(released) if outcome.outputs is None else outcome.outputs
+    result = scorer.evaluation(released, outputs)
     if reached and isinstance(scorer, Scorer):
-        result |= _over_steps(job, run, scorer, released, reached)
+        result |= _over_steps(job, run, scorer, released, outputs, reached)
     run.write_json(names.EVALUATION, result, private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
@@ -80,11 +81,16 @@ def conclude(
 
 
 def _over_steps(
-    job: PrivateJob, run: RunDirectory, scorer: Scorer, weights: Mapping[str, Tensor], reached: Collection[int]
+    job: PrivateJob,
+    run: RunDirectory,
+    scorer: Scorer,
+    released: Mapping[str, Tensor],
+    outputs: Tensor,
+    reached: Collection[int],
 ) -> dict[str, Any]:
     """How much accuracy and scores vary over the weights that the run kept, for its page."""
     each = {step: read_safetensors(kept.place(run, step))[0] for step in sorted(reached)}
-    found = over_steps(job, scorer, weights, each)
+    found = over_steps(job, scorer, released, outputs, each)
     return {} if found is None else {"over_steps": asdict(found)}
 
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
 from sfumato.gradients import outputs_alone, same_throughout
-from sfumato.models import Trunk
+from sfumato.models import Trunk, evaluating
 from sfumato.randomness import DiceKey
-from sfumato.training.evaluate import evaluating
 from sfumato.training.progress import Progress, Silence
 
 if TYPE_CHECKING:

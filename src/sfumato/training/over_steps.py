@@ -30,6 +30,7 @@ def over_steps(
     job: PrivateJob,
     scorer: Scorer,
     released: Mapping[str, Tensor],
+    whole: Tensor,
     kept: Mapping[int, Mapping[str, Tensor]],
 ) -> OverSteps | None:
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's first class.
@@ -38,6 +39,7 @@ def over_steps(
         job: the run.
         scorer: of its test part.
         released: all tensors of the model that is released.
+        whole: its logits (N, classes) of all test records.
         kept: the weights that the run kept, by step, ascending.
 
     Returns:
@@ -74,12 +76,12 @@ def over_steps(
         records=len(places),
         steps=len(last),
         width=width,
-        released=right(outputs({})),
+        released=right(whole[places]),
         rows=[
             (method, shares[-1], statistics.stdev(shares) if len(shares) > 1 else 0.0)
             for method, shares in found.items()
         ],
-        **_intervals(job, scorer, released, kept),
+        **_intervals(job, scorer, released, whole, kept),
     )
 
 
@@ -97,6 +99,7 @@ def _intervals(
     job: PrivateJob,
     scorer: Scorer,
     released: Mapping[str, Tensor],
+    whole: Tensor,
     kept: Mapping[int, Mapping[str, Tensor]],
 ) -> dict[str, Any]:
     """Of each sample's first class: the ends of its logit's interval, and the middle; none for correlated noise."""
@@ -105,7 +108,6 @@ def _intervals(
     features = isinstance(job.source.test, CachedRecords)
     if features or not job.plan.mechanism.independent or apart[-1] - apart[0] < spacing_of(taken):
         return {}
-    whole = scorer.outputs(released)
     samples = evaluate.shown(whole, torch.from_numpy(job.source.test.labels))
     first = whole[samples].argmax(1, keepdim=True)
     steps = uncertainty.spaced(tuple(kept), taken, spacing=spacing_of(taken))

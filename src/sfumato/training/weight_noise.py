@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from sfumato import optim
+from sfumato.models import evaluating
 from sfumato.randomness import NoiseState
 from sfumato.training.descent import optimizer_for, set_rate
-from sfumato.training.evaluate import evaluating
 from sfumato.training.job import PublicJob
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.step import descend
