@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional
 
 import sfumato
-from sfumato import PrivacyPlan, aggregate, intervals, load, open_source, train, verify
+from sfumato import PrivacyPlan, aggregate, intervals, load, train, verify
 from sfumato.averaging import mean
 from sfumato.models import Ensemble
-from sfumato.privacy import Gaussian, Poisson, PrivateChoice
+from sfumato.privacy import PrivateChoice
 from sfumato.runs import aggregated, kept
 from sfumato.runs.aggregated import Recipe
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
@@ -24,22 +24,6 @@ from sfumato.training import aggregating
 from sfumato.training.settings import Settings
 
 SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
-
-
-@pytest.fixture(scope="module")
-def source():
-    return open_source("digits", owner_key=bytes(32), public=True)
-
-
-@pytest.fixture(scope="module")
-def plan(source) -> PrivacyPlan:
-    return PrivacyPlan(
-        mechanism=Gaussian(noise_multiplier=4.0),
-        population=source.examples,
-        participation=Poisson(batch_size=64),
-        steps=24,
-        delta=1e-5,
-    )
 
 
 @pytest.fixture(scope="module")

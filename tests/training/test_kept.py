@@ -71,25 +71,11 @@ def test_by_rule_small_models_keep_twenty(source, plan, tmp_path):
     assert len(run.statement.circumstances.kept) == 20
 
 
-def test_after_a_kill_they_are_the_same_bytes(source, plan, tmp_path, monkeypatch):
+def test_after_a_kill_they_are_the_same_bytes(source, plan, tmp_path, killed_at):
     trained(source, plan, tmp_path / "whole", keep=8)
 
-    class StopError(Exception):
-        pass
-
-    taken = []
-    descend = loop.descend
-
-    def stopping(*given):
-        taken.append(1)
-        if len(taken) == 9:
-            raise StopError
-        descend(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stopping)
-        with pytest.raises(StopError):
-            trained(source, plan, tmp_path / "killed", keep=8)
+    with killed_at(9):
+        trained(source, plan, tmp_path / "killed", keep=8)
     assert (tmp_path / "killed" / "kept" / "step-00000008.safetensors").exists()
     trained(source, plan, tmp_path / "killed", keep=8)
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")

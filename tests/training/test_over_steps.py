@@ -12,30 +12,14 @@ import torch
 from scipy import stats
 from torch.nn import functional
 
-from sfumato import PrivacyPlan, load, open_source, train
+from sfumato import load, open_source, train
 from sfumato.averaging import mean
-from sfumato.privacy import BandedToeplitz, FixedOrder, Gaussian, Poisson
+from sfumato.privacy import BandedToeplitz, FixedOrder
 from sfumato.runs import aggregated
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.settings import Settings
 
 SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
-
-
-@pytest.fixture(scope="module")
-def source():
-    return open_source("digits", owner_key=bytes(32), public=True)
-
-
-@pytest.fixture(scope="module")
-def plan(source) -> PrivacyPlan:
-    return PrivacyPlan(
-        mechanism=Gaussian(noise_multiplier=4.0),
-        population=source.examples,
-        participation=Poisson(batch_size=64),
-        steps=24,
-        delta=1e-5,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -115,26 +115,12 @@ def test_statistics_are_taken_where_each_gradient_is(source, plan, choices, tmp_
     assert not torch.equal(means[0], means[-1])
 
 
-def test_killed_and_resumed_it_has_the_same_bytes(source, plan, choices, tmp_path, monkeypatch):
+def test_killed_and_resumed_it_has_the_same_bytes(source, plan, choices, tmp_path, killed_at):
     trained(source, plan, choices, tmp_path / "whole", keep=2)
 
-    class StopError(Exception):
-        pass
-
-    taken = []
-    descend = loop.descend
-
-    def stopping(*given):
-        taken.append(1)
-        if len(taken) == 4:
-            raise StopError
-        descend(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stopping)
+    with killed_at(4) as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
-        with pytest.raises(StopError):
-            trained(source, plan, choices, tmp_path / "killed", keep=2)
+        trained(source, plan, choices, tmp_path / "killed", keep=2)
     trained(source, plan, choices, tmp_path / "killed", keep=2)
     for name in ("model.safetensors", "statement.json"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
