@@ -19,15 +19,15 @@ def no_curves(monkeypatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def source():
+def digits():
     return open_source("digits", owner_key=bytes(32), public=True)
 
 
 @pytest.fixture(scope="module")
-def plan(source) -> PrivacyPlan:
+def planned(digits) -> PrivacyPlan:
     return PrivacyPlan(
         mechanism=Gaussian(noise_multiplier=4.0),
-        population=source.examples,
+        population=digits.examples,
         participation=Poisson(batch_size=64),
         steps=24,
         delta=1e-5,

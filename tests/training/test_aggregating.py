@@ -27,9 +27,9 @@ SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum
 
 
 @pytest.fixture(scope="module")
-def once(source, plan, tmp_path_factory):
+def once(digits, planned, tmp_path_factory):
     place = tmp_path_factory.mktemp("kept") / "run"
-    train(None, source, plan, directory=place, settings=SETTINGS, threads=1, device="cpu", keep=8)
+    train(None, digits, planned, directory=place, settings=SETTINGS, threads=1, device="cpu", keep=8)
     return place
 
 
@@ -49,8 +49,8 @@ def kept_weights(run) -> list[dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("method", ["upa", "opa", "omv"])
-def test_the_best_number_of_the_last_weights_on_public_data_is_taken(run, source, method):
-    made = aggregate(run, method, score_on=source)
+def test_the_best_number_of_the_last_weights_on_public_data_is_taken(run, digits, method):
+    made = aggregate(run, method, score_on=digits)
     assert len(made.candidates) == len(made.accuracies) == 8
     best = max(range(8), key=lambda one: (made.accuracies[one], one))  # of equal ones the longest average
     assert (
@@ -58,16 +58,16 @@ def test_the_best_number_of_the_last_weights_on_public_data_is_taken(run, source
         == made.candidates[best]
         == Recipe(method=method, steps=tuple(aggregated.kept_of(RunDirectory(run)))[-best - 1 :])
     )
-    images = [source.test.images[i] for i in range(len(source.test))]
+    images = [digits.test.images[i] for i in range(len(digits.test))]
     loaded = load(made.path)
-    right = (loaded.predict(images).argmax(1) == torch.from_numpy(source.test.labels)).double().mean().item()
+    right = (loaded.predict(images).argmax(1) == torch.from_numpy(digits.test.labels)).double().mean().item()
     assert right == pytest.approx(made.accuracies[best], abs=1e-12), "what is loaded does what was scored"
     assert isinstance(loaded.module, Ensemble) == (method != "upa")
     assert verify(run).holds
 
 
-def test_an_aggregate_is_what_its_name_says(run, source):
-    images = [source.test.images[i] for i in range(20)]
+def test_an_aggregate_is_what_its_name_says(run, digits):
+    images = [digits.test.images[i] for i in range(20)]
     weights = kept_weights(run)[-3:]
     loaded = load(run)
 
@@ -85,8 +85,8 @@ def test_an_aggregate_is_what_its_name_says(run, source):
     assert torch.equal(made["omv"].predict(images).argmax(1)[clear], votes.argmax(1)[clear])
 
 
-def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, source):
-    made = aggregate(run, "ema", score_on=source)
+def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, digits):
+    made = aggregate(run, "ema", score_on=digits)
     assert [one.decay for one in made.candidates] == list(aggregating.DECAYS)
     assert len(made.recipe.steps) == 8
     weights = kept_weights(run)
@@ -99,8 +99,8 @@ def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, sour
     torch.testing.assert_close(found.double(), expected, atol=1e-7, rtol=1e-6)
 
 
-def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, source, monkeypatch):
-    private = replace(source, public=False)
+def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, monkeypatch):
+    private = replace(digits, public=False)
     with pytest.raises(sfumato.SfumatoError, match="give epsilon, what the choice may cost each of them"):
         aggregate(run, score_on=private)
     given = {}
@@ -121,9 +121,9 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, source, 
     assert "(0.5, 0)-differentially private" in told[-1]
     assert verify(run).holds
     right = load(run)
-    best = aggregate(run, score_on=source, output=run / "other.safetensors")
-    assert [round(one * len(source.test)) for one in best.accuracies] == given["scores"]
-    assert right.classes == source.classes
+    best = aggregate(run, score_on=digits, output=run / "other.safetensors")
+    assert [round(one * len(digits.test)) for one in best.accuracies] == given["scores"]
+    assert right.classes == digits.classes
     first = given["key"]
     aggregate(run, score_on=private, epsilon=0.5)
     assert given["key"].words("x", 0).tolist() != first.words("x", 0).tolist(), "a fresh key each time"
@@ -144,8 +144,8 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, source, 
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(run, source, choices, refusal):
-    given = {**choices, **({"score_on": source} if "score_on" in choices else {})}
+def test_what_cannot_be_is_refused(run, digits, choices, refusal):
+    given = {**choices, **({"score_on": digits} if "score_on" in choices else {})}
     with pytest.raises(sfumato.SfumatoError, match=refusal):
         aggregate(run, **given)
 
@@ -165,9 +165,9 @@ def test_an_ensemble_is_built_of_no_more_models_than_its_file_holds(run):
         load(path)
 
 
-def test_a_run_without_kept_weights_is_refused_with_what_to_do(source, plan, tmp_path):
+def test_a_run_without_kept_weights_is_refused_with_what_to_do(digits, planned, tmp_path):
     place = tmp_path / "none"
-    train(None, source, replace(plan, steps=2), directory=place, settings=SETTINGS, threads=1, device="cpu", keep=0)
+    train(None, digits, replace(planned, steps=2), directory=place, settings=SETTINGS, threads=1, device="cpu", keep=0)
     with pytest.raises(sfumato.SfumatoError, match="kept no weights beside its model; train with keep, such as 20"):
         aggregate(place)
 
@@ -191,10 +191,10 @@ def test_verify_computes_an_aggregate_again(run, damage):
     assert not verify(run).holds
 
 
-def test_intervals_are_students_over_weights_of_the_second_half(run, source):
+def test_intervals_are_students_over_weights_of_the_second_half(run, digits):
     from scipy import stats
 
-    images = [source.test.images[i] for i in range(5)]
+    images = [digits.test.images[i] for i in range(5)]
     found = intervals(run, images, confidence=0.9)
     loaded, values = load(run), []
     steps = [step for step in aggregated.kept_of(RunDirectory(run)) if step > 12]
@@ -215,18 +215,18 @@ def test_intervals_are_students_over_weights_of_the_second_half(run, source):
         intervals(aggregate(run, "opa", last=4).path, images)
 
 
-def test_intervals_name_what_they_get_wrong_and_refuse_what_they_cannot_know(source, plan, tmp_path):
+def test_intervals_name_what_they_get_wrong_and_refuse_what_they_cannot_know(digits, planned, tmp_path):
     falling = replace(SETTINGS, schedule="cosine", ema=0.9)
-    train(None, source, plan, directory=tmp_path / "a", settings=falling, threads=1, device="cpu", keep=8)
-    notes = intervals(tmp_path / "a", [source.test.images[0]]).notes
+    train(None, digits, planned, directory=tmp_path / "a", settings=falling, threads=1, device="cpu", keep=8)
+    notes = intervals(tmp_path / "a", [digits.test.images[0]]).notes
     assert "average of weights" in notes[0]
     assert "learning rate falls (cosine)" in notes[1]
     correlated = PrivacyPlan.calibrate(
-        examples=source.examples, steps=24, epsilon=8.0, delta=1e-5, **_pair(source.examples)
+        examples=digits.examples, steps=24, epsilon=8.0, delta=1e-5, **_pair(digits.examples)
     )
-    train(None, source, correlated, directory=tmp_path / "b", settings=SETTINGS, threads=1, device="cpu", keep=8)
+    train(None, digits, correlated, directory=tmp_path / "b", settings=SETTINGS, threads=1, device="cpu", keep=8)
     with pytest.raises(sfumato.SfumatoError, match="the noise of blt is correlated over steps"):
-        intervals(tmp_path / "b", [source.test.images[0]])
+        intervals(tmp_path / "b", [digits.test.images[0]])
 
 
 def _pair(examples: int):
@@ -236,13 +236,13 @@ def _pair(examples: int):
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "banded", "blt", "tree"])
-def test_the_rule_knows_the_noise_of_every_mechanism(source, mechanism):
+def test_the_rule_knows_the_noise_of_every_mechanism(digits, mechanism):
     """The noise's covariance over steps: of the sum of all steps it gives what `noise_in_weights` says."""
     from sfumato.privacy.requested import requested
     from sfumato.training.denoised import _noise
 
-    pair = requested(examples=source.examples, mechanism=mechanism, participation="full-batch", momentum=0.0)
-    whole = PrivacyPlan.calibrate(examples=source.examples, steps=16, epsilon=8.0, delta=1e-5, **pair._asdict())
+    pair = requested(examples=digits.examples, mechanism=mechanism, participation="full-batch", momentum=0.0)
+    whole = PrivacyPlan.calibrate(examples=digits.examples, steps=16, epsilon=8.0, delta=1e-5, **pair._asdict())
     found = _noise(whole, 16)
     of_sum = found.sum()
     unit = (whole.noise_multiplier / whole.expected_batch_size) ** 2
@@ -320,12 +320,12 @@ def test_a_decay_by_rule_makes_weights_as_old_as_those_of_the_mean(run, monkeypa
     assert age > 1
 
 
-def test_choices_that_are_not_paid_are_refused_before_a_record_is_scored(run, source, monkeypatch):
+def test_choices_that_are_not_paid_are_refused_before_a_record_is_scored(run, digits, monkeypatch):
     def scoring(*given):
         raise AssertionError("private records were scored")
 
     monkeypatch.setattr(aggregating, "_right_answers", scoring)
-    private = replace(source, public=False)
+    private = replace(digits, public=False)
     with pytest.raises(sfumato.SfumatoError, match="give epsilon"):
         aggregate(run, score_on=private)
     with pytest.raises(AssertionError):
@@ -335,8 +335,8 @@ def test_choices_that_are_not_paid_are_refused_before_a_record_is_scored(run, so
         aggregate(run, score_on=private, epsilon=1.0)
 
 
-def test_sources_of_other_classes_are_refused(run, source):
-    other = replace(source, classes=source.classes[::-1])
+def test_sources_of_other_classes_are_refused(run, digits):
+    other = replace(digits, classes=digits.classes[::-1])
     with pytest.raises(sfumato.SfumatoError, match="label 0 of the source means '9', and of the model '0'"):
         aggregate(run, score_on=other)
 
@@ -378,18 +378,18 @@ def test_an_unfinished_run_has_no_aggregate(run):
         aggregate(run, last=2)
 
 
-def test_intervals_take_the_second_half_of_the_steps_that_were_taken(run, source):
+def test_intervals_take_the_second_half_of_the_steps_that_were_taken(run, digits):
     """A run that was ended early has a plan of more steps."""
     plan = json.loads((run / "plan.json").read_text())
     (run / "plan.json").write_text(json.dumps({**plan, "steps": 40}))
-    found = intervals(run, [source.test.images[0]])
+    found = intervals(run, [digits.test.images[0]])
     assert (spacing_of(24), spacing_of(79), spacing_of(400)) == (1, 1, 10)
     assert list(found.steps) == [step for step in aggregated.kept_of(RunDirectory(run)) if step > 12]
 
 
-def test_a_mean_of_the_last_weights_that_is_released_is_noted(run, source):
+def test_a_mean_of_the_last_weights_that_is_released_is_noted(run, digits):
     change_settings(run, aggregate="uta", aggregate_last=3)
-    assert "average of weights" in intervals(run, [source.test.images[0]]).notes[0]
+    assert "average of weights" in intervals(run, [digits.test.images[0]]).notes[0]
 
 
 def change_settings(run, **changed) -> None:

@@ -23,27 +23,27 @@ SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum
 
 
 @pytest.fixture(scope="module")
-def run(source, plan, tmp_path_factory):
+def run(digits, planned, tmp_path_factory):
     place = tmp_path_factory.mktemp("over") / "run"
-    train(None, source, plan, directory=place, settings=SETTINGS, threads=1, device="cpu", keep=8)
+    train(None, digits, planned, directory=place, settings=SETTINGS, threads=1, device="cpu", keep=8)
     return place
 
 
-def logits_of(run, source, weights) -> torch.Tensor:
+def logits_of(run, digits, weights) -> torch.Tensor:
     loaded = load(run)
     loaded.module.load_state_dict({**loaded.module.state_dict(), **weights})
-    return loaded.logits(list(source.test.images))
+    return loaded.logits(list(digits.test.images))
 
 
-def test_accuracies_and_deviations_are_those_of_the_kept_weights(run, source):
+def test_accuracies_and_deviations_are_those_of_the_kept_weights(run, digits):
     found = json.loads((run / "evaluation.json").read_text())["over_steps"]
-    labels = torch.from_numpy(source.test.labels)
+    labels = torch.from_numpy(digits.test.labels)
     kept = list(aggregated.weights_of(RunDirectory(run), (21, 22, 23, 24)).values())
-    outputs = [logits_of(run, source, one) for one in kept]
+    outputs = [logits_of(run, digits, one) for one in kept]
     shares = [(one.argmax(1) == labels).double().mean().item() for one in outputs]
     pairs = [(0, 1), (1, 2), (2, 3)]
     means = [
-        (logits_of(run, source, mean([kept[a], kept[b]])).argmax(1) == labels).double().mean().item() for a, b in pairs
+        (logits_of(run, digits, mean([kept[a], kept[b]])).argmax(1) == labels).double().mean().item() for a, b in pairs
     ]
     said = [((outputs[a].softmax(1) + outputs[b].softmax(1)).argmax(1) == labels).double().mean() for a, b in pairs]
     votes = [
@@ -59,27 +59,27 @@ def test_accuracies_and_deviations_are_those_of_the_kept_weights(run, source):
     assert found["released"] == pytest.approx(shares[-1])
 
 
-def test_the_released_average_is_measured_by_itself_and_noted(source, plan, tmp_path):
+def test_the_released_average_is_measured_by_itself_and_noted(digits, planned, tmp_path):
     settings = replace(SETTINGS, learning_rate=4.0, aggregate="uta", aggregate_last=12)
-    train(None, source, plan, directory=tmp_path / "run", settings=settings, threads=1, device="cpu", keep=8)
+    train(None, digits, planned, directory=tmp_path / "run", settings=settings, threads=1, device="cpu", keep=8)
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["over_steps"]
-    right = logits_of(tmp_path / "run", source, {}).argmax(1) == torch.from_numpy(source.test.labels)
+    right = logits_of(tmp_path / "run", digits, {}).argmax(1) == torch.from_numpy(digits.test.labels)
     last = {name: accuracy for name, accuracy, _ in found["rows"]}["last"]
     assert found["released"] == pytest.approx(right.double().mean().item()) != last
     assert "the model is an average of weights" in " ".join(found["notes"])
     assert "the model is an average of weights" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_each_sample_has_the_interval_of_its_first_class(run, source):
+def test_each_sample_has_the_interval_of_its_first_class(run, digits):
     evaluation = json.loads((run / "evaluation.json").read_text())
     found = evaluation["over_steps"]
     assert len(found["intervals"]) == len(evaluation["samples"])
     assert found["notes"] == []
     steps = tuple(step for step in aggregated.kept_of(RunDirectory(run)) if step > 12)
     each = torch.stack(
-        [logits_of(run, source, one) for one in aggregated.weights_of(RunDirectory(run), steps).values()]
+        [logits_of(run, digits, one) for one in aggregated.weights_of(RunDirectory(run), steps).values()]
     ).double()
-    first = logits_of(run, source, {}).argmax(1, keepdim=True)
+    first = logits_of(run, digits, {}).argmax(1, keepdim=True)
     k = len(steps)
     half = stats.t.ppf(0.975, k - 1) * each.std(0) * np.sqrt(1 + 1 / k)
     low, high = ((each.mean(0) + sign * half).gather(1, first).flatten() for sign in (-1, 1))
@@ -92,28 +92,28 @@ def test_each_sample_has_the_interval_of_its_first_class(run, source):
     assert page.count('class="interval"') == len(found["intervals"])
 
 
-def test_correlated_noise_has_averages_and_no_intervals(source, plan, tmp_path):
+def test_correlated_noise_has_averages_and_no_intervals(digits, planned, tmp_path):
     correlated = replace(
-        plan,
+        planned,
         mechanism=BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5)),
         participation=FixedOrder(batch_size=64),
         steps=20,
     )
-    train(None, source, correlated, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
+    train(None, digits, correlated, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["over_steps"]
     assert found["rows"]
     assert found["intervals"] == []
     assert "prediction interval" not in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_a_run_that_keeps_nothing_says_nothing_of_it(source, plan, tmp_path):
-    train(None, source, plan, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=0)
+def test_a_run_that_keeps_nothing_says_nothing_of_it(digits, planned, tmp_path):
+    train(None, digits, planned, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=0)
     assert "over_steps" not in json.loads((tmp_path / "run" / "evaluation.json").read_text())
 
 
-def test_a_public_page_of_private_data_has_none_of_it(plan, source, tmp_path):
-    private = open_source("npz:" + str(written(source, tmp_path)), owner_key=bytes(32))
-    train(None, private, plan, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
+def test_a_public_page_of_private_data_has_none_of_it(planned, digits, tmp_path):
+    private = open_source("npz:" + str(written(digits, tmp_path)), owner_key=bytes(32))
+    train(None, private, planned, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
     from sfumato.training import finish
 
     run = RunDirectory(tmp_path / "run")
@@ -123,8 +123,8 @@ def test_a_public_page_of_private_data_has_none_of_it(plan, source, tmp_path):
     assert 'class="interval"' not in public
 
 
-def written(source, place):
+def written(digits, place):
     path = place / "digits.npz"
-    images = {f"x_{name}": part.images for name, part in (("train", source.train), ("test", source.test))}
-    np.savez(path, **images, y_train=source.train.labels, y_test=source.test.labels)
+    images = {f"x_{name}": part.images for name, part in (("train", digits.train), ("test", digits.test))}
+    np.savez(path, **images, y_train=digits.train.labels, y_test=digits.test.labels)
     return path
