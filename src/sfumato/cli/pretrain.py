@@ -15,6 +15,7 @@ from sfumato.cli.options import BatchSize, Steps, shown
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.job import PublicJob
+    from sfumato.training.public import PublicRun
 
 
 @partial(shown, weight_decay="by rule: 0.0005", schedule="by rule: step")
@@ -48,27 +49,10 @@ class Pretrain(Observed, TrainingChoices):
             job, run = self.job(progress)
             observers = self.looking_on(run, progress, public=True)
             done = public.execute(job, run.path, progress=progress, observers=observers)
-        if self.json:
-            console.as_json(
-                {
-                    "accuracy": done.accuracy,
-                    "top5": done.top5,
-                    "epsilon": None,
-                    "steps": done.steps,
-                    "seconds": round(done.seconds, 3),
-                    "run": str(done.directory),
-                    "statement": done.statement.sentence,
-                }
-            )
-            return 0
-        console.result()
-        top5 = "" if done.top5 is None else f", top five {done.top5:.2%}"
-        console.result(f"test accuracy  {done.accuracy:.2%}{top5}")
-        console.result()
-        console.result(done.statement.sentence)
-        console.result()
-        console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
-        console.note("   fine-tunes it privately, with a classifier that starts at zero")
+        show_public(done, json=self.json)
+        if not self.json:
+            console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
+            console.note("   fine-tunes it privately, with a classifier that starts at zero")
         return 0
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
@@ -83,3 +67,26 @@ class Pretrain(Observed, TrainingChoices):
         given = {field.name: getattr(asked, field.name) for field in fields(asked)}
         how = {"device": asked.device, "threads": asked.threads, "notes": (*asked.beside(run), *taken)}
         return public.job_of(asked.spec, given, run, **how, progress=progress), run
+
+
+def show_public(run: PublicRun, *, json: bool) -> None:
+    """How well a model without a promise does."""
+    if json:
+        console.as_json(
+            {
+                "accuracy": run.accuracy,
+                "top5": run.top5,
+                "epsilon": None,
+                "steps": run.steps,
+                "seconds": round(run.seconds, 3),
+                "run": str(run.directory),
+                "statement": run.statement.sentence,
+            }
+        )
+        return
+    console.result()
+    top5 = "" if run.top5 is None else f", top five {run.top5:.2%}"
+    console.result(f"test accuracy  {run.accuracy:.2%}{top5}")
+    console.result()
+    console.result(run.statement.sentence)
+    console.result()

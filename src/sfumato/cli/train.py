@@ -46,8 +46,9 @@ class Train(Observed, PrivateChoices):
     def run(self) -> int:
         """Train, or say what training would be."""
         resumed = self.resumes(self.what)
-        if not resumed:
-            self.chosen()
+        asked = self if resumed else self.chosen()
+        if asked.normalisation == "printed-2020" and not (isinstance(self.budget, tuple) or self.seeds or self.dry_run):
+            return asked.printed()
         from sfumato.runs import uses
         from sfumato.training import recorded
         from sfumato.training.progress import Bars
@@ -75,6 +76,21 @@ class Train(Observed, PrivateChoices):
             observers = self.looking_on(run, progress, public=job.source.public)
             finished = execute(job, run, progress=progress, observers=observers)
         show(finished, json=self.json)
+        return 0
+
+    def printed(self) -> int:
+        """Train by an algorithm whose claim does not hold, and say so."""
+        from sfumato.cli.pretrain import show_public
+        from sfumato.training import printed_run
+        from sfumato.training.progress import Bars
+
+        run = self.directory()
+        with Bars() as progress:
+            for line in self.beside(run):
+                progress.report(line)
+            how = {"directory": run.path, "device": self.device, "threads": self.threads, "progress": progress}
+            done = printed_run.train(self.spec, self.experiment, **how)
+        show_public(done, json=self.json)
         return 0
 
     def several(self, budgets: tuple[float, ...] | None) -> int:

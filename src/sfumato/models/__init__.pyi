@@ -23,6 +23,7 @@ from .head import OnBackbone as OnBackbone
 from .head import create_head as create_head
 from .head import on_features as on_features
 from .normalisation import KINDS as KINDS
+from .normalisation import PRINTED as PRINTED
 from .normalisation import PUBLIC as PUBLIC
 from .normalisation import normalised as normalised
 from .pretrained import HEADS as HEADS

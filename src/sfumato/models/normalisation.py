@@ -20,7 +20,9 @@ from sfumato.models.norms import normalisation
 from sfumato.models.public_batch import JointNorm, OwnPublicNorm, PublicNorm, give_examples, take_moments
 from sfumato.models.standardise import WSConv2d
 
-JOINT = ("public-batch-joint", "public-batch-through")
+PRINTED = "printed-2020"
+"""Davody et al. 2020 as printed: the test phase alone is here, where each example stands apart with the public ones."""
+JOINT = ("public-batch-joint", "public-batch-through", PRINTED)
 """Those that run public examples once more for each private one."""
 PUBLIC = ("public-batch", "public-batch-own", *JOINT, "frozen-batch", "lsuv")
 """Those that need public examples."""
@@ -37,9 +39,10 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
     Args:
         module: any model.
         kind: "public-batch", batch norm by the moments of public examples; "public-batch-own" and "public-batch-joint",
-            by those of the example itself with them (`public_batch`); "public-batch-through", the first once more,
-            with the gradient through the moments; "frozen-batch", by the moments that public
-            examples have at the initial weights; "lsuv", no layers, and first weights scaled on public examples
+            by those of the example itself with them (`public_batch`); "public-batch-through", the first once more, with
+            the gradient through the moments; "printed-2020", the joint form, which is the paper's test phase (its
+            training is `training.printed`'s, and promises nothing); "frozen-batch", by the moments that public examples
+            have at the initial weights; "lsuv", no layers, and first weights scaled on public examples
             (`unit_variance`); "group", "layer", "instance" as `norms.normalisation` makes them;
             "weight-standardised", no layers, and standardised weights of convolutions; "none".
         examples: M public examples as the model takes them, where `kind` is among `PUBLIC`.
@@ -76,6 +79,7 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
         "frozen-batch": lambda channels, _, eps: PublicNorm(channels, eps=eps),
         "public-batch-own": lambda channels, _, eps: OwnPublicNorm(channels, public=public, eps=eps),
         "public-batch-joint": lambda channels, _, eps: JointNorm(channels, public=public, eps=eps),
+        PRINTED: lambda channels, _, eps: JointNorm(channels, public=public, eps=eps),
         "public-batch-through": lambda channels, _, eps: JointNorm(channels, public=public, own=False, eps=eps),
         **{
             one: (lambda channels, spatial, _, one=one: normalisation(one, channels, spatial=spatial))

@@ -26,6 +26,7 @@ from .participation import Participation as Participation
 from .participation import Poisson as Poisson
 from .participation import TruncatedPoisson as TruncatedPoisson
 from .plan import PrivacyPlan as PrivacyPlan
+from .public import DisprovedClaim as DisprovedClaim
 from .public import NoPromise as NoPromise
 from .selection import PrivateSelection as PrivateSelection
 from .selection import least_score_noise as least_score_noise

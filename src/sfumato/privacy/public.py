@@ -60,3 +60,38 @@ class NoPromise:
             "origins": list(self.origins),
             "filtered": self.filtered,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisprovedClaim(NoPromise):
+    """The statement of a model that was trained by a published method whose claim of privacy does not hold.
+
+    **Guarantee.** None. What would be claimed is told, as a claim that does not hold, beside an epsilon that is null.
+
+    Args:
+        method: the name of what was published.
+        claimed: (epsilon, delta) that its accounting would state.
+        reason: why that does not hold.
+    """
+
+    method: str
+    claimed: tuple[float, float]
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """That nothing is promised, although something is claimed."""
+        epsilon, delta = self.claimed
+        return (
+            f"This model promises nothing: it was trained by {self.method}, whose claim, here epsilon {epsilon:.3g} at "
+            f"delta {delta:g}, does not hold: {self.reason}. It may reveal any example that it was trained on."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon is null."""
+        epsilon, delta = self.claimed
+        return super().to_dict() | {
+            "claimed": {"epsilon": epsilon, "delta": delta},
+            "status": "claimed, does not hold",
+            "reason": self.reason,
+        }

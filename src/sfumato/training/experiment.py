@@ -156,7 +156,8 @@ class Normalisation:
 
     normalisation: str | None = left_out("NAME", "as the model has it")
     """public-batch, public-batch-own, public-batch-joint, public-batch-through, frozen-batch, lsuv, group, layer,
-    instance, weight-standardised or none, in the place of the model's own."""
+    instance, weight-standardised or none, in the place of the model's own; printed-2020 for the algorithm of Davody et
+    al. 2020 as printed, which promises nothing, on public data."""
     public_data: str | None = left_out("SOURCE", "")
     """A public source, whose examples give batch norm its statistics; a private record among them is left out."""
     public_examples: int | None = left_out("M", "128")

@@ -79,6 +79,11 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     users.check(source, plan)
+    if settings.normalisation == models.PRINTED:
+        raise SfumatoError(
+            f"normalisation {models.PRINTED} promises nothing, and this training is to promise something",
+            "give public-batch; or reproduce it by one run of `sfumato train` on public data, with one epsilon",
+        )
     times, groups = steps_by_time(source, plan, clock), second_group(source, plan)
     refuse_trained_on(source, trained_on(source, settings))
     device, threads = settled_on(device, threads, recorded)

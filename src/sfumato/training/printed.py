@@ -21,9 +21,10 @@ from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, Sampler
 
+METHOD = "algorithm 1 of Davody et al. 2020 as printed"
 WHY = (
-    "algorithm 1 of Davody et al. 2020 normalises by the private batch: one example moves the gradients of all others, "
-    "so the clipped sum moves by more than C, to which the noise is scaled"
+    "it normalises by the private batch, so one example moves the gradients of all others too, and the clipped sum by "
+    "more than C, to which the noise is scaled"
 )
 
 
