@@ -33,7 +33,7 @@ def examples(count: int = 6, size: int = 28) -> torch.Tensor:
     ("spelling", "size"), [("lenet5,norm=batch,norm_last=1", 28), ("timm:resnet10t", 48), ("wrn-10-1", 16)]
 )
 def test_every_kind_is_exact_and_keeps_examples_apart(kind, spelling, size):
-    if kind in JOINT and "timm" in spelling:
+    if kind in (*JOINT, "public-batch-through") and "timm" in spelling:
         pytest.skip("the model is above the size for which it is offered")
     made = normalised(model(spelling, size), kind, examples(size=size) if kind in PUBLIC else None)
     x, labels = torch.randn(3, 1, size, size), torch.tensor([0, 2, 1])
@@ -121,3 +121,10 @@ def test_the_classifier_is_left_as_it_is():
 def test_what_cannot_be_is_refused(spelling, kind, given, words):
     with pytest.raises(SfumatoError, match=words):
         normalised(model(spelling), kind, examples() if given else None)
+
+
+def test_a_jacobian_that_is_too_large_is_refused_before_a_layer_is_swapped():
+    large = create("lenet-300-100,norm=batch", classes=3, channels=1, size=28)
+    with pytest.raises(SfumatoError, match=r"Jacobian of 800 moments by 2\d\d,\d{3} parameters.*; give public-batch"):
+        normalised(large, "public-batch-through", examples())
+    assert isinstance(large.norm1, nn.BatchNorm1d)

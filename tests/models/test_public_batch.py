@@ -170,10 +170,53 @@ def test_other_weights_bring_other_moments_and_the_same_ones_none(form, monkeypa
     torch.testing.assert_close(other(x), expected)
     kept = renewed(made(form, public, Small()), stale)
     assert not torch.equal(kept["norm1.mean"], stale["norm1.mean"])
-    monkeypatch.setattr(public_batch, "refresh", lambda _: pytest.fail("moments of the very weights are taken anew"))
+    monkeypatch.setattr(public_batch, "take_moments", lambda *_: pytest.fail("the very weights' moments, taken anew"))
     other.load_state_dict(kept)
     torch.testing.assert_close(other(x), expected)
     model.load_state_dict(stored)
+
+
+def test_a_gradient_through_moments_of_other_weights_is_refused_until_they_are_taken():
+    """A Jacobian belongs to weights; a copy has its own."""
+    torch.manual_seed(0)
+    plain, public, x = shaken(Small()), torch.randn(5, 2, 5, 5), torch.randn(3, 2, 5, 5)
+    labels = torch.tensor([0, 1, 2])
+    first = made("public-batch-through", public, plain)
+    model, weights = copy.deepcopy(first), shaken(copy.deepcopy(plain)).state_dict()
+    model.load_state_dict({name: weights.get(name, value) for name, value in model.state_dict().items()})
+    assert model.eval()(x).isfinite().all()
+    with pytest.raises(SfumatoError, match=r"no Jacobian at these weights; call sfumato\.models\.refresh"):
+        model.train()(x)
+    refresh(model)
+    other = made("public-batch-through", public, copy.deepcopy(plain))
+    for one in (model, other):
+        one.load_state_dict({name: weights.get(name, value) for name, value in one.state_dict().items()})
+        refresh(one)
+    found, right = (ClippedGradient(one, functional.cross_entropy)(x, labels).gradients for one in (model, other))
+    for name, value in right.items():
+        assert torch.equal(found[name], value)
+    assert all(layer.moments is None for layer in (model.norm1, model.norm2))
+    assert not any("jacobian" in name for name in model.state_dict())
+
+
+def test_a_pass_that_fails_leaves_no_derivative_behind():
+    model = made("public-batch-through", torch.randn(5, 2, 5, 5), Small()).train()
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, 2, 9, 9))
+    assert model.norm1.moments is None
+
+
+def test_parameters_that_are_frozen_later_fit_the_jacobian():
+    torch.manual_seed(0)
+    model = made("public-batch-through", torch.randn(5, 2, 5, 5), Small())
+    model.conv.weight.requires_grad_(False)
+    x, labels = torch.randn(3, 2, 5, 5), torch.tensor([0, 1, 2])
+    before = ClippedGradient(model, functional.cross_entropy, max_norm=1e6)(x, labels).gradients
+    refresh(model)
+    after = ClippedGradient(model, functional.cross_entropy, max_norm=1e6)(x, labels).gradients
+    assert before.keys() == after.keys() == {name for name, _ in model.named_parameters()} - {"conv.weight"}
+    for name, value in after.items():
+        assert torch.equal(before[name], value)
 
 
 def test_other_public_examples_bring_other_moments():

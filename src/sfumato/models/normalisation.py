@@ -17,18 +17,20 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from sfumato._checks import SfumatoError, one_of
 from sfumato.models.evaluating import evaluating
 from sfumato.models.norms import normalisation
-from sfumato.models.public_batch import JointNorm, OwnPublicNorm, PublicNorm, give_examples, take_moments
+from sfumato.models.public_batch import JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm, give_examples, take_moments
 from sfumato.models.standardise import WSConv2d
 
 PRINTED = "printed-2020"
 """Davody et al. 2020 as printed: the test phase alone is here, where each example stands apart with the public ones."""
-JOINT = ("public-batch-joint", "public-batch-through", PRINTED)
+JOINT = ("public-batch-joint", PRINTED)
 """Those that run public examples once more for each private one."""
-PUBLIC = ("public-batch", "public-batch-own", *JOINT, "frozen-batch", "lsuv")
+PUBLIC = ("public-batch", "public-batch-own", "public-batch-through", *JOINT, "frozen-batch", "lsuv")
 """Those that need public examples."""
 KINDS = (*PUBLIC, "group", "layer", "instance", "weight-standardised", "none")
 MOST_JOINT = 1_000_000
 """Parameters that a model may have whose public examples are run for each private one."""
+MOST_JACOBIAN = 1 << 26
+"""Numbers that the Jacobian of public moments by parameters may have: 256 MiB."""
 _STEPS_OF_LSUV = 10
 _CLOSE = 0.01
 
@@ -73,6 +75,13 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
             f"normalisation is {kind}, and the model has no normalisation layer to put it in the place of",
             "choose a model that has some, such as lenet5,norm=batch",
         )
+    moments = 2 * sum(map(_channels, layers.values()))
+    if kind == "public-batch-through" and moments * size > MOST_JACOBIAN:
+        raise SfumatoError(
+            f"normalisation {kind} takes the Jacobian of {moments:,} moments by {size:,} parameters, which has more "
+            f"than {MOST_JACOBIAN:,} numbers",
+            "give public-batch, whose gradient takes moments as constants, or a smaller model",
+        )
     public = 0 if examples is None else len(examples)
     make: Callable[[int, bool, float], nn.Module] = {
         "public-batch": lambda channels, _, eps: PublicNorm(channels, eps=eps),
@@ -80,7 +89,7 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
         "public-batch-own": lambda channels, _, eps: OwnPublicNorm(channels, public=public, eps=eps),
         "public-batch-joint": lambda channels, _, eps: JointNorm(channels, public=public, eps=eps),
         PRINTED: lambda channels, _, eps: JointNorm(channels, public=public, eps=eps),
-        "public-batch-through": lambda channels, _, eps: JointNorm(channels, public=public, own=False, eps=eps),
+        "public-batch-through": lambda channels, _, eps: ThroughNorm(channels, eps=eps),
         **{
             one: (lambda channels, spatial, _, one=one: normalisation(one, channels, spatial=spatial))
             for one in ("group", "layer", "instance")
