@@ -2,6 +2,8 @@ from .candidate_count import CandidateCount as CandidateCount
 from .choice import PrivateChoice as PrivateChoice
 from .clipping import Fixed as Fixed
 from .clipping import Quantile as Quantile
+from .detection import detections as detections
+from .detection import gaussian_detections as gaussian_detections
 from .extrapolation import Extrapolated as Extrapolated
 from .extrapolation import extrapolate as extrapolate
 from .extrapolation import zcdp as zcdp

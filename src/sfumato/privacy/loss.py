@@ -82,10 +82,16 @@ class Loss:
 
     def delta(self, epsilon: float, *, grid: float = FINE_GRID) -> float:
         """The least delta that the bound gives at this epsilon."""
-        not_negative("epsilon", epsilon, remedy="give a privacy budget, a number such as 3")
+        return self.deltas([epsilon], grid=grid)[0]
+
+    def deltas(self, epsilons: Sequence[float], *, grid: float = FINE_GRID) -> list[float]:
+        """The same at each of these epsilons, for the price of one."""
+        for epsilon in epsilons:
+            not_negative("epsilon", epsilon, remedy="give a privacy budget, a number such as 3")
         if len(self.parts) == 1 and isinstance(part := self.parts[0], ExactPart):
-            return part.delta(epsilon)
-        return float(_distribution(self.parts, grid).get_delta_for_epsilon(epsilon))
+            return [part.delta(epsilon) for epsilon in epsilons]
+        distribution = _distribution(self.parts, grid)
+        return [float(delta) for delta in distribution.get_delta_for_epsilon(list(epsilons))]
 
     @property
     def accountants(self) -> tuple[str, ...]:
