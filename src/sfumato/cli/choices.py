@@ -41,7 +41,7 @@ SOURCE_OPTIONS = (
     *("text_column", "length", "vocabulary", "words"),
 )
 NOT_IN_RECIPES = (
-    *("what", "json", "dry_run", "seeds", "trust_code", "tensorboard"),
+    *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
 
@@ -132,7 +132,9 @@ class Begins(RunChoices, SourceChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        given = [name for name in self.given if name not in ("what", "dry_run", "json", "trust_code", "tensorboard")]
+        given = [
+            name for name in self.given if name not in ("what", "dry_run", "json", "title", "trust_code", "tensorboard")
+        ]
         if given:
             raise SfumatoError(
                 f"{what} is a run, which goes on as it began, but options were given: {', '.join(given)}",

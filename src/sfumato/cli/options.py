@@ -97,6 +97,7 @@ Budgets = Annotated[float | tuple[float, ...] | None, _BUDGETS, _shown("EPSILON[
 Populations = Annotated[tuple[int, ...] | None, _POPULATIONS, _shown("N,N,...")]
 Delta = Annotated[float | None, _shown("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _shown("NAME")]
+Said = Annotated[str | None, _shown("TEXT")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
     tyro.conf.UseAppendAction,

@@ -77,18 +77,13 @@ def uses_of(run: Run) -> dict[str, Any]:
 
 def show_uses(run: Run) -> None:
     """The same in words, for each unit by itself."""
-    from sfumato.privacy.statement import rounded_up
-    from sfumato.runs.uses import beside
+    from sfumato.runs.uses import beside, of_all
 
     if run.together is not None:
         epsilon, delta = run.together
         alike = run.uses - sum(other.runs for other in run.beside)
-        one = "a person who" if run.statement.plan.users else "an example that"
-        console.result(
-            f"At least {alike} runs of yours have used these data; planned in advance, they are together "
-            f"({rounded_up(epsilon)}, {delta!r})-differentially private under {run.adjacency} adjacency, which each of "
-            f"them holds for, for {one} is in all of them. A set that was changed and lies elsewhere counts apart."
-        )
+        users = run.statement.plan.users is not None
+        console.result(of_all(alike, epsilon, delta, run.adjacency, users=users))
         console.result()
     for other in run.beside:
         console.result(f"On the same data {beside(other)}.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli.choices import Observed, stem_of
-from sfumato.cli.options import Whole, WholeByRule
+from sfumato.cli.options import Said, Whole, WholeByRule
 from sfumato.cli.outcome import show, show_dry_run
 from sfumato.cli.private import PrivateChoices
 
@@ -38,6 +38,8 @@ class Train(Observed, PrivateChoices):
     aggregate and for intervals. By rule 20, or as many as take 64 MiB, or none where that is below 4."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
+    title: Said = None
+    """What the run's page is called, the public one too."""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
     json: bool = False
@@ -50,12 +52,13 @@ class Train(Observed, PrivateChoices):
         if asked.normalisation == "printed-2020" and not (isinstance(self.budget, tuple) or self.seeds or self.dry_run):
             return asked.printed()
         from sfumato.runs import uses
+        from sfumato.runs.heading import Heading
         from sfumato.training import recorded
         from sfumato.training.progress import Bars
         from sfumato.training.run import earlier_plans, execute, refuse_finished
         from sfumato.training.times import without_a_step
 
-        budget = self.budget
+        budget, heading = self.budget, Heading(title=self.title)
         if isinstance(budget, tuple) or self.seeds is not None:
             return self.several(budget if isinstance(budget, tuple) else None)
         finished = recorded.ended(self.what) if resumed else None
@@ -74,7 +77,7 @@ class Train(Observed, PrivateChoices):
                 show_dry_run(job, run, json=self.json)
                 return 0
             observers = self.looking_on(run, progress, public=job.source.public)
-            finished = execute(job, run, progress=progress, observers=observers)
+            finished = execute(job, run, heading=heading, progress=progress, observers=observers)
         show(finished, json=self.json)
         return 0
 
@@ -100,6 +103,11 @@ class Train(Observed, PrivateChoices):
         from sfumato.cli import recipe, several
         from sfumato.training.progress import Bars
 
+        if self.title is not None:
+            raise SfumatoError(
+                "--title is given for several runs, each of which has a page of its own",
+                "leave it out, and write it over one of them: sfumato report RUN --title",
+            )
         if self.dry_run and budgets is None:
             raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
         if self.dry_run or (budgets is not None and self.seeds is not None):

@@ -177,7 +177,7 @@ class Statement:
     @property
     def sentence(self) -> str:
         """The promise in one sentence that can be checked."""
-        plan, words = self.plan, self._words
+        plan, words = self.plan, self.words
         participation = plan.participation.words(plan.population, plan.unit.drawn_one)
         noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()
         told = (
@@ -193,33 +193,45 @@ class Statement:
             exception = f" {words.published}{exception}"
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
-            f"{self._covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
+            f"{self.covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
             f"with N = {words.count}; {fingerprint}.{exception}"
         )
 
     @property
-    def _words(self) -> Wording:
+    def words(self) -> Wording:
+        """The words that depend on the plan's unit."""
         return wording(self.plan)
 
     @property
-    def _covered(self) -> str:
+    def covered(self) -> str:
+        """What it is promised for, after "each single"."""
         noisy = self.selection is not None and self.selection.score_noise is not None
-        return "example of the training and validation parts" if noisy else self._words.single
+        return "example of the training and validation parts" if noisy else self.words.single
 
     @property
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
-        epsilon, plan, words = self.epsilon, self.plan, self._words
+        epsilon, plan, words = self.epsilon, self.plan, self.words
         neighbours = plan.unit.neighbours(plan.adjacency)
         lines = [
-            f"For every single {self._covered.rstrip(',')}: whoever sees the finished model, and whatever else they "
+            f"For every single {self.covered.rstrip(',')}: whoever sees the finished model, and whatever else they "
             f"know, {words.others} included, learns almost the same as if {words.subject} had {neighbours.without}.",
             f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
             f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether {words.used} that raises a false alarm in 1% of the cases finds it in at most "
             f"{math.ceil(100 * _detection(epsilon, plan.delta))}% of the cases.",
-            *words.plain,
+            *self.remarks,
         ]
+        if self.circumstances.seeded:
+            lines.insert(0, "This run's randomness came from a seed: to whoever knows the seed it promises nothing.")
+        return lines
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must be known besides its figures: of the unit, of the adjacency, of how it came about."""
+        plan = self.plan
+        neighbours = plan.unit.neighbours(plan.adjacency)
+        lines = list(self.words.plain)
         if (whole := group_epsilon(plan)) is not None:
             lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
@@ -238,8 +250,6 @@ class Statement:
             lines.append("The training data are a published collection: there was no secret here to keep.")
         elif self.circumstances.data_public:
             lines.append("The owner declared the training data public: then there was no secret here to keep.")
-        if self.circumstances.seeded:
-            lines.insert(0, "This run's randomness came from a seed: to whoever knows the seed it promises nothing.")
         return lines
 
     @property
@@ -263,7 +273,7 @@ class Statement:
         lines += [
             *_earlier_runs(self.selection),
             "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
-            *self._words.not_covered,
+            *self.words.not_covered,
             f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
             f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
             "Philox; torch's own generator where a model throws other dice than dropout's).",

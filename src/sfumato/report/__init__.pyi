@@ -1,3 +1,5 @@
+from .attack import RATES as RATES
+from .attack import Attack as Attack
 from .budgets import curve_of_budgets as curve_of_budgets
 from .comparison import compared as compared
 from .document import page as page

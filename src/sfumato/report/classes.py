@@ -8,6 +8,24 @@ from dataclasses import dataclass
 
 from sfumato.report.facts import Evaluation
 
+ENOUGH = 10
+"""Fewer test images say hardly anything of a class: Wilson's interval then spans 29 points or more."""
+
+
+def wilson(correct: int, examples: int) -> tuple[float, float]:
+    """Wilson's 95% interval for a share (Wilson 1927); (0, 1) without examples.
+
+    >>> [f"{end:.3f}" for end in wilson(90, 100)]
+    ['0.826', '0.945']
+    """
+    if not examples:
+        return 0.0, 1.0
+    z, share = 1.959964, correct / examples
+    centre = share + z**2 / (2 * examples)
+    spread = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
+    scale = 1 + z**2 / examples
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScore:
@@ -24,14 +42,13 @@ class ClassScore:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95% interval for the class's accuracy (Wilson 1927); (0, 1) without test images."""
-        if not self.examples:
-            return 0.0, 1.0
-        z = 1.959964
-        centre = self.accuracy + z**2 / (2 * self.examples)
-        spread = z * math.sqrt(self.accuracy * (1 - self.accuracy) / self.examples + (z / (2 * self.examples)) ** 2)
-        scale = 1 + z**2 / self.examples
-        return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+        """Wilson's 95% interval for the class's accuracy."""
+        return wilson(self.correct, self.examples)
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many images can say anything of the class by itself."""
+        return self.examples >= ENOUGH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +76,11 @@ def class_scores(evaluation: Evaluation) -> list[ClassScore]:
 
 
 def worst(scores: Sequence[ClassScore]) -> list[ClassScore]:
-    """The classes that share the lowest accuracy; none where all classes have the same."""
-    if not scores or scores[0].accuracy == scores[-1].accuracy:
+    """The classes that share the lowest accuracy, of those with enough test images; none where all have the same."""
+    known = [score for score in scores if score.enough]
+    if not known or known[0].accuracy == known[-1].accuracy:
         return []
-    return [score for score in scores if score.accuracy == scores[0].accuracy]
+    return [score for score in known if score.accuracy == known[0].accuracy]
 
 
 def confused_pairs(evaluation: Evaluation, most: int = 10) -> list[ConfusedPair]:

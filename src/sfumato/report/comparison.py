@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sfumato.report.drawing import INK, MUTED, calm, svg
+from sfumato.report.drawing import calm, svg
+from sfumato.report.style import MUTED, SERIES, figures
 
-_FINAL, _ALL = "#3b6ea5", "#9db8d2"
+_FINAL, _ALL, *_ = SERIES
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -22,25 +23,28 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 0.9 + 0.42 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
-    for place, row in enumerate(rows):
-        axes.barh(place - 0.18, row["noise_in_final_weights"], 0.34, color=_FINAL)
-        axes.barh(place + 0.18, row["noise_in_weights"], 0.34, color=_ALL)
-        longest = max(row["noise_in_final_weights"], row["noise_in_weights"])
-        copies = f"{row['buffers']} copies of the model" if row["buffers"] else "no memory"
-        axes.annotate(
-            f"epsilon {row['epsilon']:.3g} ({row['adjacency']}), {copies}",
-            (longest, place),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-            color=MUTED,
+    with figures("compared"):
+        figure = Figure(figsize=(6.4, 0.9 + 0.42 * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
+        for place, row in enumerate(rows):
+            axes.barh(place - 0.18, row["noise_in_final_weights"], 0.34, color=_FINAL)
+            axes.barh(place + 0.18, row["noise_in_weights"], 0.34, color=_ALL)
+            longest = max(row["noise_in_final_weights"], row["noise_in_weights"])
+            copies = f"{row['buffers']} copies of the model" if row["buffers"] else "no memory"
+            axes.annotate(
+                f"epsilon {row['epsilon']:.3g} ({row['adjacency']}), {copies}",
+                (longest, place),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+                color=MUTED,
+            )
+        axes.set_yticks(range(len(rows)), [f"{row['mechanism']}, {row['participation']}" for row in rows], fontsize=8)
+        axes.invert_yaxis()
+        axes.margins(x=0.45)
+        axes.set_xlabel(
+            "noise in a weight, over learning rate and clipping norm: final (upper bar), over all steps (lower)"
         )
-    axes.set_yticks(range(len(rows)), [f"{row['mechanism']}, {row['participation']}" for row in rows], fontsize=8)
-    axes.invert_yaxis()
-    axes.margins(x=0.45)
-    axes.set_xlabel("noise in a weight, over learning rate and clipping norm: final (dark), over all steps", color=INK)
-    calm(axes, "x")
-    return svg(figure, "compared")
+        calm(axes, "x")
+        return svg(figure)

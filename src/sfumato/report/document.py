@@ -11,16 +11,18 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato.privacy.statement import rounded_up
-from sfumato.report.classes import ClassScore, class_scores, confused_pairs, worst
+from sfumato.report.attack import Attack
+from sfumato.report.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.drawing import rendered
 from sfumato.report.embedding import EmbeddingEvaluation
 from sfumato.report.facts import Evaluation, Facts, OverSteps
+from sfumato.report.not_covered import grouped
 from sfumato.report.numbers import cell, percent, significant
-from sfumato.report.plots import curve, heat_map
+from sfumato.report.plots import curve, heat_map, surer_of_mistakes
 
 _MOST_BARS = 40
 _LOWEST_BARS = 20
-_MOST_NUMBERED = 20
+_MOST_NUMBERED = 40
 _MOST_ROWS = 12
 _SMALL_IMAGE = 64
 _AVERAGES = {
@@ -41,19 +43,23 @@ def page(facts: Facts, *, public: bool = False) -> str:
 
     The same facts give the same bytes.
 
-    **Guarantee.** With `public`, the metrics, the evaluation and the largest number of images of one person of a run
-    whose test split is private are taken out of the facts before anything is drawn, so that no byte of the page depends
-    on them. What remains (title, statement, plan, settings, environment) is printed as given: that it holds nothing
-    measured on private data is for whoever gathers the facts to see to.
+    **Guarantee.** With `public`, owner, date, purpose and what all runs cost together are taken out of the facts before
+    anything is drawn, and of a run whose test split is private also the metrics, the evaluation and the largest number
+    of images of one person, so that no byte of the page depends on them. What remains (title, statement, plan, the
+    attacker's curve, settings, environment) is printed as given: that it holds nothing measured on private data is for
+    whoever gathers the facts to see to.
 
     Args:
         facts: what to tell.
         public: leave out what shows private data or was measured on it, and say that it was left out.
     """
     withheld = public and not facts.public_test
+    if public:
+        facts = replace(facts, owner={}, together=())
     if withheld:
         facts = replace(facts, metrics=(), evaluation=None, most_of_one=None)
     promised = facts.statement["epsilon"] is not None
+    told = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
     return rendered(
         "page.html.jinja",
         title=facts.title,
@@ -61,13 +67,15 @@ def page(facts: Facts, *, public: bool = False) -> str:
         promised=promised,
         withheld=withheld,
         public_test=facts.public_test,
-        promise=_promise(facts.statement),
+        promise=_promise(facts.statement, facts.attack),
+        picture=None if facts.attack is None else Markup(facts.attack.picture),
+        headline=_headline(facts.evaluation),
+        owner=list(facts.owner.items()),
+        together=list(facts.together),
         persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.persons],
         most_of_one=facts.most_of_one and (f"{facts.most_of_one[0]:,}", rounded_up(facts.most_of_one[1])),
-        training=_training(facts.metrics),
-        result=_result(facts.evaluation, promised)
-        if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples
-        else None,
+        training=_training(facts.metrics, told),
+        result=None if told is None else _result(told, promised),
         embedding=facts.evaluation.presented() if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),
@@ -77,7 +85,37 @@ def page(facts: Facts, *, public: bool = False) -> str:
     )
 
 
-def _promise(statement: Mapping[str, Any]) -> dict[str, Any]:
+def _headline(evaluation: Evaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
+    """The figure that a reader looks for first, and what it has to be compared with."""
+    if isinstance(evaluation, EmbeddingEvaluation):
+        figures = evaluation.presented()
+        return {
+            "name": f"recall at a false accept rate of {figures['far']}",
+            "value": figures["recall"],
+            "lines": [f"{figures['same']} pairs of test images that show the same class"],
+            "track": None,
+        }
+    if evaluation is None or not evaluation.examples:
+        return None
+    low, high = wilson(evaluation.correct, evaluation.examples)
+    chance, majority = evaluation.chance, evaluation.majority
+    return {
+        "name": "accuracy",
+        "value": percent(evaluation.accuracy),
+        "lines": [
+            f"95% interval {percent(low)} to {percent(high)}, from {evaluation.examples:,} tests",
+            f"by chance {percent(chance)}; always the most frequent class {percent(majority)}",
+        ],
+        "track": {
+            "width": f"{100 * evaluation.accuracy:.2f}",
+            "low": f"{100 * low:.2f}",
+            "spread": f"{100 * (high - low):.2f}",
+            "marks": [f"{100 * chance:.2f}", f"{100 * majority:.2f}"],
+        },
+    }
+
+
+def _promise(statement: Mapping[str, Any], attack: Attack | None) -> dict[str, Any]:
     figures = [("epsilon", "none")]
     if statement["epsilon"] is not None:
         figures = [
@@ -88,17 +126,37 @@ def _promise(statement: Mapping[str, Any]) -> dict[str, Any]:
     seeded = bool(statement.get("circumstances", {}).get("seeded"))
     plain = [str(line) for line in statement["plain"]]
     # The warning of a seeded run leads its page; nothing that sounds like a promise is set larger than it.
-    lead = "" if seeded or not plain else plain.pop(0)
+    words = "" if attack is None else attack.words
+    lead = words or ("" if seeded or not plain else plain.pop(0))
     return {
         "seeded": seeded,
+        "scope": _scope(statement),
         "lead": lead,
         "plain": plain,
         "figures": figures,
         "ended_early": _ended_early(statement),
-        "not_covered": list(statement["not_covered"]),
+        "strength": "" if seeded or words == "" else _strength(float(statement["epsilon"])),
+        "not_covered": grouped([str(line) for line in statement["not_covered"]]),
         "sentence": statement["sentence"],
         "sources": [(key, str(statement[key])) for key in ("theorem", "accountant", "citation") if statement.get(key)],
     }
+
+
+def _scope(statement: Mapping[str, Any]) -> str:
+    """Of what and at which delta epsilon speaks."""
+    if statement["epsilon"] is None:
+        return ""
+    unit = f"for each single {statement['unit']}, " if statement.get("unit") else ""
+    return f"{unit}at delta {significant(float(statement['delta']))}; smaller is safer"
+
+
+def _strength(epsilon: float) -> str:
+    """How such an epsilon is usually called."""
+    word = "strong" if epsilon <= 1 else "reasonable" if epsilon <= 10 else "weak, if any"
+    return (
+        f"Protection at such an epsilon is called {word} by Ponomareva et al. 2023, who draw the lines at 1 and at 10. "
+        "It is for you to say whether it is enough for these data."
+    )
 
 
 def _ended_early(statement: Mapping[str, Any]) -> str:
@@ -108,12 +166,13 @@ def _ended_early(statement: Mapping[str, Any]) -> str:
     return f"The run ended after {taken:,} of {planned:,} steps. The promise stays the one of the whole plan."
 
 
-def _training(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _training(metrics: Sequence[Mapping[str, Any]], told: Evaluation | None) -> dict[str, Any] | None:
+    levels = {} if told is None else {"chance": told.chance, "most frequent class": told.majority}
     rows = sorted(metrics, key=lambda row: int(row["step"]))
     # Markup is safe here: plots.py draws from numbers and its own words, never from a name in the data.
     plots = [
         (heading, Markup(svg))
-        for heading, svg in ((name.capitalize(), curve(rows, name)) for name in ("accuracy", "recall", "loss"))
+        for heading, svg in ((name.capitalize(), curve(rows, name, levels)) for name in ("accuracy", "recall", "loss"))
         if svg
     ]
     if not plots:
@@ -138,6 +197,8 @@ def _training(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             for row in shown
         ],
         "thinned": len(shown) < len(measured),
+        "epsilon": any(row.get("epsilon") is not None for row in rows),
+        "surer": surer_of_mistakes(rows),
     }
 
 
@@ -150,13 +211,17 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
     bars = scores if len(scores) <= _MOST_BARS else scores[:_LOWEST_BARS]
     return {
         "accuracy": percent(evaluation.accuracy),
+        "interval": "{} to {}".format(*map(percent, wilson(evaluation.correct, evaluation.examples))),
+        "chance": percent(evaluation.chance),
+        "chance_at": f"{100 * evaluation.chance:.2f}",
+        "majority": percent(evaluation.majority),
         "mean": f"{100 * evaluation.accuracy:.2f}",
         "loss": significant(evaluation.loss),
         "examples": f"{evaluation.examples:,}",
         "classes": f"{classes:,}",
         "untested": classes - len(scores),
         "top5": "" if evaluation.top5 is None else percent(evaluation.top5),
-        "fairness": f"{_fairness(lowest, evaluation.accuracy, what)} {_UNFAIR if promised else ''}".rstrip(),
+        "fairness": f"{_fairness(scores, evaluation.accuracy, what)} {_UNFAIR if promised else ''}".rstrip(),
         "bars": [
             {
                 "name": score.name,
@@ -164,9 +229,15 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
                 "share": percent(score.accuracy),
                 "counts": f"{score.correct:,} of {score.examples:,}",
                 "worst": score in lowest,
+                "enough": score.enough,
+                "low": f"{100 * score.interval[0]:.2f}",
+                "spread": f"{100 * (score.interval[1] - score.interval[0]):.2f}",
+                "between": "{} to {}".format(*map(percent, score.interval)),
             }
             for score in bars
         ],
+        "few": sum(not score.enough for score in bars),
+        "enough": ENOUGH,
         "bars_left_out": f"{len(scores) - len(bars):,}" if len(bars) < len(scores) else "",
         "median": percent(scores[len(scores) // 2].accuracy) if scores else "",
         "matrix": None if many else _matrix(evaluation),
@@ -215,16 +286,18 @@ def _intervals(evaluation: Evaluation) -> list[dict[str, Any]]:
     ]
 
 
-def _fairness(lowest: Sequence[ClassScore], accuracy: float, what: str) -> str:
+def _fairness(scores: Sequence[ClassScore], accuracy: float, what: str) -> str:
+    lowest = worst(scores)
+    if not any(score.enough for score in scores):
+        return f"No class has {ENOUGH} test {what}s or more: too few to compare classes."
     if not lowest:
         return "No class stands out in this test."
     first = lowest[0]
     if len(lowest) == 1:
         low, high = first.interval
-        several = f"its {first.examples:,} test {what}s were"
-        images = f"its only test {what} was" if first.examples == 1 else several
         return (
-            f"The worst class is “{first.name}”: {percent(first.accuracy)} of {images} classified correctly, against "
+            f"The worst class is “{first.name}”: {percent(first.accuracy)} of its {first.examples:,} test {what}s were "
+            f"classified correctly, against "
             f"{percent(accuracy)} over all classes. From so many {what}s, its true accuracy lies between "
             f"{percent(low)} and {percent(high)} with 95% confidence."
         )

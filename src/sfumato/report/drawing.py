@@ -8,37 +8,41 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from markupsafe import Markup
+
+from sfumato.report.style import MUTED, RULE, in_the_dark, stylesheet
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED = "#222222", "#767676"
+NOTHING = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+"""What an SVG file would say of its making, and which would change its bytes."""
 
 
-def calm(axes: Axes, lines: Literal["x", "y"] = "y") -> None:
-    """Lines from the ticks of one axis behind the points, small muted labels, no box."""
-    axes.tick_params(colors=MUTED, labelsize=8)
-    axes.grid(axis=lines, color="#e4e4e4", linewidth=0.7)
+def calm(axes: Axes, lines: Literal["x", "y", "both"] | None = "y") -> None:
+    """Lines from the ticks of one axis behind the points, muted labels, no box but the line below."""
+    axes.tick_params(length=0, pad=5, labelcolor=MUTED)
+    if lines is not None:
+        axes.grid(axis=lines, color=RULE, linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.patch.set_visible(False)
+    for side, spine in axes.spines.items():
+        spine.set_color(RULE)
+        spine.set_visible(side == "bottom")
 
 
-def svg(figure: Figure, name: str) -> str:
-    """The figure as an SVG file: the same figure and name, the same bytes."""
-    import matplotlib
-
+def svg(figure: Figure, **layout: Any) -> str:
+    """The figure as an SVG file, which is dark on a dark screen. Within `figures`, the same figure, the same bytes."""
     out = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": f"sfumato {name}"}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return out.getvalue()
+    figure.savefig(out, format="svg", metadata=NOTHING, **layout)
+    return in_the_dark(out.getvalue())
 
 
 def rendered(template: str, **values: Any) -> str:
     """The template of this name, filled in; text is escaped, and a value that is missing is an error."""
-    return _compiled(template).render(**values)
+    return _compiled(template).render(style=Markup(stylesheet()), **values)
 
 
 @cache

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sfumato.report.drawing import INK, calm, svg
-
-_COLOURS = ("#3b6ea5", "#b5473c", "#5b8c4a", "#94530f", "#6b5b95")
+from sfumato.report.drawing import calm, svg
+from sfumato.report.style import SERIES, figures
 
 
 def extrapolated(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -21,31 +20,32 @@ def extrapolated(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    colours = dict(zip(dict.fromkeys(row["epsilon"] for row in rows), _COLOURS * len(rows), strict=False))
-    for (epsilon, accountant), colour in {
-        (row["epsilon"], row["accountant"]): colours[row["epsilon"]] for row in rows
-    }.items():
-        known = [
-            (row["users"], row["batch_size"])
-            for row in rows
-            if (row["epsilon"], row["accountant"]) == (epsilon, accountant) and row["batch_size"]
-        ]
-        if known:
-            axes.plot(
-                *zip(*sorted(known), strict=True),
-                marker="o",
-                markersize=4,
-                color=colour,
-                linestyle="-" if accountant == "pld" else "--",
-                label=f"epsilon {epsilon:g}, {accountant}",
-            )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("users", color=INK)
-    axes.set_ylabel("in a step, in expectation", color=INK)
-    if axes.lines:
-        axes.legend(frameon=False, fontsize=7)
-    calm(axes)
-    return svg(figure, "extrapolated")
+    with figures("extrapolated"):
+        figure = Figure(figsize=(4.6, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        colours = dict(zip(dict.fromkeys(row["epsilon"] for row in rows), SERIES * len(rows), strict=False))
+        for (epsilon, accountant), colour in {
+            (row["epsilon"], row["accountant"]): colours[row["epsilon"]] for row in rows
+        }.items():
+            known = [
+                (row["users"], row["batch_size"])
+                for row in rows
+                if (row["epsilon"], row["accountant"]) == (epsilon, accountant) and row["batch_size"]
+            ]
+            if known:
+                axes.plot(
+                    *zip(*sorted(known), strict=True),
+                    marker="o",
+                    markersize=4,
+                    color=colour,
+                    linestyle="-" if accountant == "pld" else "--",
+                    label=f"epsilon {epsilon:g}, {accountant}",
+                )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("users")
+        axes.set_ylabel("in a step, in expectation")
+        if axes.lines:
+            axes.legend(frameon=False, fontsize=7)
+        calm(axes)
+        return svg(figure)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError
+from sfumato.report.attack import Attack
 from sfumato.report.embedding import EmbeddingEvaluation
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -103,6 +104,21 @@ class Evaluation:
         """The number of test images."""
         return sum(sum(row) for row in self.confusion)
 
+    @property
+    def correct(self) -> int:
+        """How many of them were named rightly."""
+        return sum(row[index] for index, row in enumerate(self.confusion))
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of whoever guesses blindly among the classes."""
+        return 1 / len(self.classes)
+
+    @property
+    def majority(self) -> float:
+        """The accuracy of whoever always says the class that is the most frequent in the test split."""
+        return max(map(sum, self.confusion)) / self.examples if self.examples else 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -125,6 +141,9 @@ class Facts:
         public_test: whether the test split is public data, so that figures measured on it are nobody's secret.
         persons: of numbers of images, the epsilon for a person with so many, where the promise is for single ones.
         most_of_one: the same for the person with the most images in the data: how many these are is private.
+        attack: what an attacker can find out at most, by the plan; None where nothing is promised.
+        owner: of owner, date and purpose those that were given: for the owner's own page.
+        together: what all runs on the same data cost together, in sentences: private, like the number of runs.
     """
 
     title: str
@@ -137,6 +156,9 @@ class Facts:
     public_test: bool = False
     persons: Sequence[tuple[int, float]] = ()
     most_of_one: tuple[int, float] | None = None
+    attack: Attack | None = None
+    owner: Mapping[str, str] = field(default_factory=dict)
+    together: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         missing = [key for key in _STATEMENT_KEYS if key not in self.statement]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from sfumato.report.drawing import rendered
+from sfumato.report.drawing import calm, rendered
 from sfumato.report.numbers import significant
-from sfumato.report.plots import INK, MUTED, RULE, calm, inline
+from sfumato.report.plots import inline
+from sfumato.report.style import INK, MUTED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,8 +97,6 @@ def _curves(place: int, form: str, cells: Sequence[Mapping[str, Any]]) -> str:
         axes.set_xlim(0, None)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}%"))
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
         axes.set_xlabel("epochs", color=MUTED, labelpad=4)
         legend = axes.legend(
             loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, title="deviation", labelcolor=INK

@@ -10,19 +10,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sfumato.privacy.statement import rounded_up
+from sfumato.report.drawing import NOTHING, calm
 from sfumato.report.numbers import percent, significant
+from sfumato.report.style import INK, LIGHT, MUTED, RULE, SERIES, figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Matplotlib draws in these colours; in the finished SVG each is replaced by a CSS variable of the page.
-_COLOURS = {"#010101": "var(--ink)", "#020202": "var(--muted)", "#030303": "var(--rule)"}
-_SERIES = {
-    "accuracy": ("#040404", "var(--first)"),
-    "loss": ("#050505", "var(--second)"),
-    "recall": ("#060606", "var(--first)"),
-}
-INK, MUTED, RULE = _COLOURS
+# In the finished SVG each colour of the palette is replaced by the page's variable of that name.
+_VARIABLES = {value: f"var(--{name})" for name, value in LIGHT.items()}
+_SERIES = {"accuracy": SERIES[0], "loss": SERIES[1], "recall": SERIES[0]}
 
 # Half the page's column: one plot fills a phone, two stand side by side on a desk.
 WIDTH, HEIGHT = 340, 236
@@ -31,12 +28,13 @@ _MOST_CELLS = 250
 _SHADES = 24
 
 
-def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, float] | None = None) -> str:
     """One figure against steps, with the epsilon spent on a second axis along the top.
 
     Args:
         rows: the metrics of a run; rows without `key`, or with NaN or Inf there, are passed over.
         key: "accuracy", "loss", or "recall", whose steps are rounds.
+        levels: of accuracy, what it must be compared with: each is a line, by name.
 
     Returns:
         an `<svg>` element, or an empty string where no row has the figure.
@@ -46,20 +44,34 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
         return ""
     points = _thinned(points)
     steps, values = [point[0] for point in points], [point[1] for point in points]
-    sentinel, variable = _SERIES[key]
+    colour = _SERIES[key]
     unit, share = ("round" if key == "recall" else "step"), key != "loss"
     show = percent if share else significant
     ticks = epsilon_ticks(rows)
+    lines = sorted((levels or {}).items(), key=lambda level: level[1]) if key == "accuracy" else []
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         axes = figure.add_axes((0.135, 0.18, 0.83, 0.64))
-        axes.plot(steps, values, color=sentinel, linewidth=1.8, solid_capstyle="round", solid_joinstyle="round")
-        axes.plot(steps[-1:], values[-1:], "o", color=sentinel, markersize=5, clip_on=False)
+        axes.plot(steps, values, color=colour, linewidth=1.8, solid_capstyle="round", solid_joinstyle="round")
+        axes.plot(steps[-1:], values[-1:], "o", color=colour, markersize=5, clip_on=False)
         last = max(int(row["step"]) for row in rows)
         axes.set_xlim(0, max(last, 1) * 1.03)
-        low, high = min(values), max(values)
+        low, high = min(*values, *(level for _, level in lines), math.inf), max(values)
+        for number, (name, level) in enumerate(lines):
+            axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+            above = number == len(lines) - 1
+            axes.annotate(
+                f"{name} {percent(level)}",
+                (axes.get_xlim()[1], level),
+                (0, 3 if above else -3),
+                textcoords="offset points",
+                ha="right",
+                va="bottom" if above else "top",
+                color=MUTED,
+                fontsize=10,
+            )
         margin = 0.12 * (high - low) or 0.05 * max(abs(high), 0.1)
         ceiling = 1.0 if share else math.inf
         axes.set_ylim(max(0.0, low - margin), min(ceiling, high + margin))
@@ -69,8 +81,6 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
         axes.yaxis.set_major_formatter(
             FuncFormatter(lambda value, _: f"{100 * value:.4g}%" if share else f"{value:.4g}")
         )
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
         axes.set_xlabel(f"{unit}s", color=MUTED, labelpad=4)
         above = 9 if not share or values[-1] < sum(axes.get_ylim()) / 2 else -17
         axes.annotate(
@@ -87,7 +97,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
             top.set_xlim(*axes.get_xlim())
             top.set_xticks([step for step, _ in ticks], [text for _, text in ticks])
             top.set_xlabel("epsilon spent", color=MUTED, labelpad=7)
-            calm(top)
+            calm(top, None)
             top.tick_params(length=4, pad=3, color=RULE)
             top.spines["top"].set_visible(True)
             top.spines["bottom"].set_visible(False)
@@ -97,7 +107,21 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> str:
         f"Line: {key} on the test split, {show(values[0])} at {unit} {steps[0]:,} and {show(values[-1])} at {unit} "
         f"{steps[-1]:,}, against {unit}s{', with the epsilon spent on a second axis' if ticks else ''}."
     )
-    return inline(draw, name=key, height=HEIGHT, alternative=alternative, colours={sentinel: variable})
+    return inline(draw, name=key, height=HEIGHT, alternative=alternative)
+
+
+def surer_of_mistakes(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """The step from which the loss rises although accuracy does not fall, None where it does not.
+
+    A rise counts from a tenth of the least loss on: smaller ones are noise.
+    """
+    known = [row for row in rows if _finite(row.get("loss")) and _finite(row.get("accuracy"))]
+    if not known:
+        return None
+    least, last = min(known, key=lambda row: row["loss"]), known[-1]
+    if last["loss"] < 1.1 * least["loss"] or last["accuracy"] < least["accuracy"]:
+        return None
+    return int(least["step"])
 
 
 def epsilon_ticks(rows: Sequence[Mapping[str, Any]], most: int = 8) -> list[tuple[float, str]]:
@@ -167,7 +191,7 @@ def heat_map(confusion: Sequence[Sequence[int]]) -> str:
             axis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
         axes.set_xlabel("predicted class, by its place in the list", color=MUTED)
         axes.set_ylabel("true class", color=MUTED)
-        calm(axes)
+        calm(axes, None)
         for spine in axes.spines.values():
             spine.set_visible(True)
 
@@ -190,15 +214,6 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return [points[round(index * stride)] for index in range(_MOST_POINTS)]
 
 
-def calm(axes: Any) -> None:
-    """Muted labels, no ticks, no box but the line below."""
-    axes.tick_params(labelcolor=MUTED, length=0, pad=5)
-    for side, spine in axes.spines.items():
-        spine.set_color(RULE)
-        spine.set_visible(side == "bottom")
-    axes.patch.set_visible(False)
-
-
 def inline(
     draw: Callable[[Figure], None],
     *,
@@ -216,28 +231,15 @@ def inline(
         alternative: the plot in words.
         colours: which of the page's variables further colours stand for.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
-    settings: dict[Any, Any] = {
-        "font.family": "DejaVu Sans",
-        "font.size": 11.5,
-        "svg.fonttype": "none",
-        "svg.hashsalt": f"sfumato {name}",
-        "text.parse_math": False,
-        "axes.linewidth": 0.8,
-    }
-    with matplotlib.rc_context():
-        # A matplotlibrc of the reader's own must not change the bytes.
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(settings)
+    with figures(name, size=11.5):
         figure = Figure(figsize=(WIDTH / 72, height / 72))
         figure.patch.set_visible(False)
         draw(figure)
         written = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(written, format="svg", metadata=nothing)
-    return _inline(written.getvalue(), name, height, alternative, {**_COLOURS, **(colours or {})})
+        figure.savefig(written, format="svg", metadata=NOTHING)
+    return _inline(written.getvalue(), name, height, alternative, {**_VARIABLES, **(colours or {})})
 
 
 def _inline(text: str, name: str, height: int, alternative: str, colours: Mapping[str, str]) -> str:

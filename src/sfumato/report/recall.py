@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sfumato.report.drawing import calm
 from sfumato.report.numbers import percent, significant
-from sfumato.report.plots import HEIGHT, INK, MUTED, RULE, calm, inline
+from sfumato.report.plots import HEIGHT, inline
+from sfumato.report.style import INK, MUTED, RULE, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LINE = "#070707"
+_LINE = SERIES[0]
 
 
 def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str:
@@ -42,8 +44,6 @@ def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: significant(rate)))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
         axes.set_xlabel("false accept rate", color=MUTED, labelpad=2)
         if place is not None:
             axes.axvline(rates[place], color=RULE, linewidth=0.8)
@@ -64,4 +64,4 @@ def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str
     places = sorted({0, len(rates) - 1} if place is None else {0, place, len(rates) - 1})
     said = [f"{percent(recalls[index])} at {significant(rates[index])}" for index in places]
     alternative = f"Line: recall against the false accept rate, {', '.join(said)}."
-    return inline(draw, name="roc", height=HEIGHT, alternative=alternative, colours={_LINE: "var(--first)"})
+    return inline(draw, name="roc", height=HEIGHT, alternative=alternative)

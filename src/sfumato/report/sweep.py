@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sfumato.report.drawing import INK, calm, svg
+from sfumato.report.drawing import calm, svg
+from sfumato.report.style import SERIES, figures
 
-_POINT, _BEST = "#3b6ea5", "#b5473c"
+_POINT, _BEST, *_ = SERIES
 _PANEL = (3.4, 2.7)
 _ACROSS = 3
 _LOGARITHMIC_FROM = 20
@@ -30,26 +31,27 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
 
     across = min(_ACROSS, len(varied))
     down = -(-len(varied) // across)
-    figure = Figure(figsize=(_PANEL[0] * across, _PANEL[1] * down), layout="constrained")
-    accuracies = [100 * float(row["accuracy"]) for row in rows]
-    best = accuracies.index(max(accuracies))
-    for place, name in enumerate(varied):
-        axes = figure.add_subplot(down, across, place + 1)
-        values = [row[name] for row in rows]
-        positions, labels = _positions(values)
-        axes.scatter(positions, accuracies, s=18, color=_POINT, alpha=0.75, linewidths=0)
-        axes.scatter(positions[best : best + 1], accuracies[best : best + 1], s=42, color=_BEST, linewidths=0)
-        if labels is not None:
-            axes.set_xticks(range(len(labels)), labels)
-            axes.margins(x=0.15)
-        elif min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions):
-            axes.set_xscale("log")
-        axes.margins(y=0.1)
-        axes.set_xlabel(name.replace("_", " "), color=INK)
-        if place % across == 0:
-            axes.set_ylabel("validation accuracy, %", color=INK)
-        calm(axes)
-    return svg(figure, "sweep")
+    with figures("sweep"):
+        figure = Figure(figsize=(_PANEL[0] * across, _PANEL[1] * down), layout="constrained")
+        accuracies = [100 * float(row["accuracy"]) for row in rows]
+        best = accuracies.index(max(accuracies))
+        for place, name in enumerate(varied):
+            axes = figure.add_subplot(down, across, place + 1)
+            values = [row[name] for row in rows]
+            positions, labels = _positions(values)
+            axes.scatter(positions, accuracies, s=18, color=_POINT, alpha=0.75, linewidths=0)
+            axes.scatter(positions[best : best + 1], accuracies[best : best + 1], s=42, color=_BEST, linewidths=0)
+            if labels is not None:
+                axes.set_xticks(range(len(labels)), labels)
+                axes.margins(x=0.15)
+            elif min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions):
+                axes.set_xscale("log")
+            axes.margins(y=0.1)
+            axes.set_xlabel(name.replace("_", " "))
+            if place % across == 0:
+                axes.set_ylabel("validation accuracy, %")
+            calm(axes)
+        return svg(figure)
 
 
 def _positions(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:

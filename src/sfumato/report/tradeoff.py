@@ -8,32 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.tradeoff import FLAT, Frontier, Point
+from sfumato.report.drawing import calm, svg
+from sfumato.report.style import INK, MUTED, SERIES, figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png", ".pdf")
-_INK, _MUTED, _RULE = "#23211d", "#66615a", "#d9d4c9"
-_COLOURS = ("#2b5f66", "#94530f", "#6b4f8a", "#4f7a3a", "#8c2716", "#3f6ea8")
 _MARKERS = {"steps": "o", "noise": "D", "epochs": "s"}
 _NAMES = {
     "steps": "steps: rule of De et al. 2022, found on CIFAR-10",
     "noise": "noise: rule of the same",
     "epochs": "most steps in the epochs allowed",
 }
-_SMALL: dict[str, Any] = {"color": _MUTED, "fontsize": 8.5}
+_SMALL: dict[str, Any] = {"color": MUTED, "fontsize": 8.5}
 _RING: dict[str, Any] = {
     "marker": "o",
     "linestyle": "none",
     "markersize": 12,
     "markerfacecolor": "none",
-    "color": _INK,
+    "color": INK,
     "markeredgewidth": 1.2,
 }
-# What decides the bytes of a file: no date, no version, ids from a salt.
+# What decides the bytes of a file: no date, no version.
 _METADATA = {
-    ".svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
     ".png": {"Software": None},
     ".pdf": dict.fromkeys(("Creator", "Producer", "CreationDate")),
 }
@@ -63,28 +62,16 @@ def draw(frontiers: Sequence[Frontier], path: str, *, best: Point, epochs: float
         epochs: the computation that is allowed, drawn as a line.
     """
     check(path)
-    import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context():
-        # A matplotlibrc of the reader's own must not change the bytes.
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(
-            {
-                "font.family": "DejaVu Sans",
-                "font.size": 10,
-                "svg.fonttype": "none",
-                "svg.hashsalt": "sfumato tradeoff",
-                "text.parse_math": False,
-                "axes.linewidth": 0.8,
-                "text.color": _INK,
-                "axes.labelcolor": _MUTED,
-            }
-        )
+    suffix = Path(path).suffix.lower()
+    with figures("tradeoff"):
         figure = Figure(figsize=(10.4, 4.8))
         _fill(figure, frontiers, best, epochs)
-        suffix = Path(path).suffix.lower()
-        figure.savefig(path, format=suffix[1:], dpi=150, bbox_inches="tight", metadata=_METADATA[suffix])
+        if suffix == ".svg":
+            Path(path).write_text(svg(figure, bbox_inches="tight"), "utf-8")
+        else:
+            figure.savefig(path, format=suffix[1:], dpi=150, bbox_inches="tight", metadata=_METADATA[suffix])
 
 
 def _fill(figure: Figure, frontiers: Sequence[Frontier], best: Point, epochs: float | None) -> None:
@@ -100,7 +87,7 @@ def _fill(figure: Figure, frontiers: Sequence[Frontier], best: Point, epochs: fl
     left.set_yscale("log")
     for axes in (left, right):
         axes.set_xscale("log")
-    for found, colour in zip(frontiers, _COLOURS * len(frontiers), strict=False):
+    for found, colour in zip(frontiers, SERIES * len(frontiers), strict=False):
         noise = [point.plan.noise_multiplier for point in found.points]
         steps = [point.plan.steps for point in found.points]
         taken = [point.plan.expected_epochs for point in found.points]
@@ -112,14 +99,14 @@ def _fill(figure: Figure, frontiers: Sequence[Frontier], best: Point, epochs: fl
                     axes.plot(x[index], y[index], _MARKERS[point.rule], color=colour, markersize=6)
                 if point is best:
                     axes.plot(x[index], y[index], **_RING)
-    right.axhline(FLAT, color=_MUTED, linewidth=0.8, linestyle=(0, (1, 3)))
+    right.axhline(FLAT, color=MUTED, linewidth=0.8, linestyle=(0, (1, 3)))
     right.text(1, FLAT - 0.07, f"flat: {FLAT:.0%} ", ha="right", transform=right.get_yaxis_transform(), **_SMALL)
     right.set_ylim(0, 1.06)
     if epochs is not None:
-        right.axvline(epochs, color=_MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+        right.axvline(epochs, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
         right.text(epochs, 0.02, f" {epochs:g} allowed", **_SMALL)
-    _calm(left, x="noise multiplier", title="most steps")
-    _calm(right, x="expected epochs", title="signal-to-noise of the run, as a share of the full-batch limit")
+    _scaled(left, x="noise multiplier", title="most steps")
+    _scaled(right, x="expected epochs", title="signal-to-noise of the run, as a share of the full-batch limit")
     _legend(figure, frontiers)
 
 
@@ -128,11 +115,11 @@ def _legend(figure: Figure, frontiers: Sequence[Frontier]) -> None:
 
     lines = [
         Line2D([], [], color=colour, linewidth=1.8, label=f"batch size {found.best.plan.expected_batch_size:,}")
-        for found, colour in zip(frontiers, _COLOURS * len(frontiers), strict=False)
+        for found, colour in zip(frontiers, SERIES * len(frontiers), strict=False)
     ]
     rules = {point.rule for found in frontiers for point in found.points}
     marks = [
-        Line2D([], [], marker=marker, linestyle="none", color=_MUTED, markersize=6, label=_NAMES[rule])
+        Line2D([], [], marker=marker, linestyle="none", color=MUTED, markersize=6, label=_NAMES[rule])
         for rule, marker in _MARKERS.items()
         if rule in rules
     ]
@@ -145,25 +132,20 @@ def _legend(figure: Figure, frontiers: Sequence[Frontier]) -> None:
             ncols=min(len(handles), 6),
             frameon=False,
             fontsize=8.5,
-            labelcolor=_INK,
+            labelcolor=INK,
         )
 
 
-def _calm(axes: Axes, *, x: str, title: str) -> None:
+def _scaled(axes: Axes, *, x: str, title: str) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
     axes.set_xlabel(x)
-    axes.set_title(title, loc="left", fontsize=10, color=_INK, pad=10)
+    axes.set_title(title, loc="left", fontsize=10, color=INK, pad=10)
     narrow = axes.get_xlim()[1] < 200 * axes.get_xlim()[0]
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
     axes.xaxis.set_major_formatter(plain)
     axes.yaxis.set_major_formatter(plain if axes.get_yscale() == "log" else PercentFormatter(1.0))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
-    axes.grid(color=_RULE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=5, labelcolor=_MUTED)
-    for side, spine in axes.spines.items():
-        spine.set_color(_RULE)
-        spine.set_visible(side == "bottom")
+    calm(axes, "both")

@@ -29,6 +29,8 @@ MODEL = "model.safetensors"
 LAST_WEIGHTS = "model-last.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = "evaluation.json"
+PAGE = "page.json"
+"""What the owner has written for the head of the page."""
 DICE_KEY = "dice.key"
 DONE = "done"
 

@@ -251,6 +251,31 @@ def summary(earlier: Sequence[Use], coming: Use) -> str:
     return "; ".join([told, *map(beside, others), "a set that was changed and lies elsewhere counts apart"])
 
 
+def sentences(used: Sequence[Use], plan: PrivacyPlan) -> list[str]:
+    """What all runs on the same data come to, for each unit by itself; nothing of one that stands alone.
+
+    Args:
+        used: all of them, that of `plan` included.
+    """
+    own = [use for use in used if unit_of(use) == plan.unit.name]
+    others = side_by_side([use for use in used if unit_of(use) != plan.unit.name])
+    said = [f"On the same data {beside(other)}." for other in others]
+    if len(own) < 2:
+        return said
+    epsilon, delta = together(own)
+    return [of_all(len(own), epsilon, delta, adjacency_of(own), users=plan.users is not None), *said]
+
+
+def of_all(runs: int, epsilon: float, delta: float, adjacency: str | None, *, users: bool) -> str:
+    """What so many runs with one unit come to, in a sentence."""
+    one = "a person who" if users else "an example that"
+    return (
+        f"At least {runs} runs of yours have used these data; planned in advance, they are together "
+        f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency} adjacency, which each of them "
+        f"holds for, for {one} is in all of them. A set that was changed and lies elsewhere counts apart."
+    )
+
+
 def beside(other: Together) -> str:
     """What to say of runs whose unit is another one: figures of two units don't add up."""
     several = other.runs > 1

@@ -14,14 +14,15 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.data import Preparation, Source
-from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Quantile, Statement, User
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Quantile, Statement, User, detections
 from sfumato.privacy.loss import COARSE_GRID
 from sfumato.privacy.other_units import group_privacy, person_epsilon
-from sfumato.report import EmbeddingEvaluation, Evaluation, Facts, page
+from sfumato.report import RATES, Attack, EmbeddingEvaluation, Evaluation, Facts, page
 from sfumato.runs import directory as names
-from sfumato.runs import kept
+from sfumato.runs import kept, uses
 from sfumato.runs.checkpoint import METADATA, backbone_of, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.heading import Heading
 from sfumato.training import evaluate
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Measure, Outcome
@@ -160,11 +161,16 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
     statement = run.read_json(names.STATEMENT)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts = Circumstances.from_dict(record["circumstances"])
-    choices = dict(record["settings"])
+    choices, heading = dict(record["settings"]), Heading.read(run)
+    promised = _promised(statement, plan)
     return page(
         Facts(
-            title=f"{record['data']['kind']}, {choices['model']}",
-            statement=statement,
+            title=heading.title or f"{record['data']['kind']}, {choices['model']}",
+            # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
+            statement=statement | {"plain": promised.remarks},
+            attack=_attack(promised),
+            owner=heading.private,
+            together=[] if facts.data_public or public else _together(record, plan),
             plan=plan_table(plan, record.get("clock", {})),
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
             settings=settings_shown(record),
@@ -175,6 +181,34 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
         ),
         public=public,
     )
+
+
+def _promised(written: Mapping[str, Any], plan: PrivacyPlan) -> Statement:
+    """The statement as it follows from what the run has written down."""
+    selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
+    return Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]), selection=selection)
+
+
+def _attack(promised: Statement) -> Attack:
+    """What an attacker can find out at most."""
+    return Attack(
+        detections=detections(promised.selection or promised.plan, RATES),
+        delta=promised.plan.delta,
+        subject=promised.covered,
+        others=promised.words.others,
+        question=promised.words.used,
+    )
+
+
+def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
+    """What all runs of the owner's on these data come to by now: private, as their number is."""
+    data, place = record["data"], record["request"].get("source", {}).get("spec")
+    materials = [data[name] for name in ("material", "pixels") if data.get(name)]
+    try:
+        used = uses.plans(materials, place=place, users=record.get("assignment", ""))
+    except SfumatoError as error:
+        return [f"What your runs on these data cost together is not known: {error.problem}."]
+    return uses.sentences(used, plan)
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:

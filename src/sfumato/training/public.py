@@ -26,6 +26,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins, public_records, uses
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.runs.heading import Heading
 from sfumato.runs.run import Measured
 from sfumato.training import defaults, finish
 from sfumato.training.building import build, transform_for
@@ -245,13 +246,15 @@ def is_public(run: RunDirectory) -> bool:
     return run.exists and run.read_json(names.SETTINGS).get("kind") == PUBLIC
 
 
-def report(run: RunDirectory) -> str:
+def report(run: RunDirectory, *, public: bool = False) -> str:
     """The run's page, from its files."""
     record = run.read_json(names.SETTINGS)
-    training = PublicTraining.from_dict(record)
+    training, heading = PublicTraining.from_dict(record), Heading.read(run)
+    named = f"{record['data']['kind']}, {training.settings.model}"
     return page(
         Facts(
-            title=f"{record['data']['kind']}, {training.settings.model}: without privacy",
+            title=f"{heading.title or named}: without privacy",
+            owner=heading.private,
             statement=run.read_json(names.STATEMENT),
             plan={"privacy": "none", "steps": training.steps, "batch size": training.batch_size},
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
@@ -259,7 +262,8 @@ def report(run: RunDirectory) -> str:
             metrics=run.rows(),
             evaluation=finish.evaluation_of(run),
             public_test=True,
-        )
+        ),
+        public=public,
     )
 
 

@@ -17,6 +17,7 @@ from sfumato.randomness import DiceKey, owner_key
 from sfumato.runs import directory as names
 from sfumato.runs import public_records, uses
 from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.runs.heading import Heading
 from sfumato.runs.run import Run, read
 from sfumato.training import finish, resume, users
 from sfumato.training.experiment import experiment_of, refuse_budget, settings_of
@@ -50,6 +51,7 @@ def train(
     threads: int | None = None,
     micro_batch: int | None = None,
     keep: int | None = None,
+    title: str | None = None,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
     **choices: Any,
@@ -71,6 +73,7 @@ def train(
         device, threads, micro_batch: performance; they don't change the promise.
         keep: how many weights are kept beside the model, for `sfumato.aggregate` and intervals; None for a rule's
             number, 0 for none.
+        title: what the run's page is called, the public one too; by default source and model.
         progress: where to report to.
         observers: further ones who look on.
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`.
@@ -80,6 +83,7 @@ def train(
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
+    heading = Heading(title=title)
     name, request = "module" if isinstance(model, nn.Module) else model, {}
     if isinstance(source, str):
         zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
@@ -111,7 +115,7 @@ def train(
         request=request,
         clock=Clock.declared(start, period),
     )
-    return execute(job, run, progress=progress, observers=observers)
+    return execute(job, run, heading=heading, progress=progress, observers=observers)
 
 
 def recorded_performance(run: RunDirectory) -> Performance | None:
@@ -132,10 +136,15 @@ def execute(
     run: RunDirectory,
     *,
     kind: Kind = CLASSIFIER,
+    heading: Heading = Heading(),  # noqa: B008 - frozen
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
-    """Begin or resume a run, take its steps, and conclude it; further observers may look on."""
+    """Begin or resume a run, take its steps, and conclude it; further observers may look on.
+
+    Args:
+        heading: what is written over its page.
+    """
     progress = progress or Silence()
     if run.complete():  # it was cut at its very end: only its outcome is missing
         resume.compare(job, run, going_on=False)
@@ -167,6 +176,7 @@ def execute(
         for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
             progress.report(note)
         resume.begin(job, run)
+    heading.add_to(run)
     with Ledger(run / names.LEDGER) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
