@@ -56,7 +56,8 @@ def test_no_threshold_on_what_a_sampled_run_releases_does_better():
 
 def test_a_selection_is_worth_less_than_its_plan_and_hardly_any_noise_is_worth_nothing():
     selection = PrivateSelection(plan=SAMPLED, draws=CandidateCount(mean=10), score_noise=None)
-    assert all(of_all > of_one for of_all, of_one in zip(detections(selection, RATES), detections(SAMPLED, RATES)))
+    of_all, of_one = detections(selection, RATES), detections(SAMPLED, RATES)
+    assert all(whole > single for whole, single in zip(of_all, of_one, strict=True))
     assert detections(full_batches(1e-3), RATES) == [1.0] * 4
     assert detections(full_batches(1e4), RATES) == pytest.approx(RATES, rel=0.01)
 

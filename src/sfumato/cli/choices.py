@@ -132,9 +132,8 @@ class Begins(RunChoices, SourceChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        given = [
-            name for name in self.given if name not in ("what", "dry_run", "json", "title", "trust_code", "tensorboard")
-        ]
+        harmless = ("what", "dry_run", "json", "title", "trust_code", "tensorboard")
+        given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(
                 f"{what} is a run, which goes on as it began, but options were given: {', '.join(given)}",

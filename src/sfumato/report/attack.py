@@ -110,7 +110,7 @@ class Attack:
             draw,
             name="attack",
             height=_HEIGHT,
-            alternative=f"Line: detections against false alarms at this plan, at most {shown}, beside epsilon {listed}.",
+            alternative=f"Line: detections against false alarms of this plan, {shown}, and epsilon {listed}.",
         )
 
 

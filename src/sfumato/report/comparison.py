@@ -43,8 +43,6 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> str:
         axes.set_yticks(range(len(rows)), [f"{row['mechanism']}, {row['participation']}" for row in rows], fontsize=8)
         axes.invert_yaxis()
         axes.margins(x=0.45)
-        axes.set_xlabel(
-            "noise in a weight, over learning rate and clipping norm: final (upper bar), over all steps (lower)"
-        )
+        axes.set_xlabel("noise in a weight, over learning rate and clipping norm: final (above), over all steps")
         calm(axes, "x")
         return svg(figure)

@@ -1,4 +1,4 @@
-"""What a promise does not cover, sorted for a reader: what can be mended, what lies in the matter, what is technical."""
+"""What a promise does not cover, sorted for a reader: what can be mended, what cannot, what is technical."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     (
         "Two records of one person",
         MENDABLE,
-        "--unit user promises for whole persons, where --user-from tells them apart",
+        "--unit user promises for persons, where --user-from tells them apart",
     ),
     ("One person under two names", MENDABLE, "give each person one name in the data"),
     ("The data that the candidates were scored on", INHERENT, ""),

@@ -1,4 +1,4 @@
-"""What the owner of a run writes over its page: a title, and for the own page who is responsible, when, and for what."""
+"""What the owner of a run writes over its page: a title, and for its own page who answers, when, for what."""
 
 from __future__ import annotations
 
