@@ -11,10 +11,11 @@ from sfumato._checks import SfumatoError
 from sfumato.privacy.detection import gaussian_detections
 from sfumato.report.drawing import calm
 from sfumato.report.numbers import percent, percent_up
-from sfumato.report.plots import inline
+from sfumato.report.plots import WIDTH, inline
 from sfumato.report.style import INK, MUTED, RULE, SERIES
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 RATES = tuple(10 ** (-4 + tenth / 20) for tenth in range(80))
@@ -74,12 +75,11 @@ class Attack:
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.plot((_LEAST, 1), (_LEAST, 1), color=RULE, linewidth=1, linestyle=(0, (4, 3)))
-            axes.annotate("guessing", (0.014, 0.014), (5, -4), textcoords="offset points", va="top", **_SMALL)
+            axes.annotate("guessing", (0.025, 0.025), (6, -3), textcoords="offset points", va="top", **_SMALL)
             for epsilon, shares in scale.items():
                 axes.plot(RATES, shares, color=MUTED, linewidth=0.9)
                 if not _close(shares[0], self.detections[0]):
-                    at = (RATES[0], shares[0])
-                    axes.annotate(f"epsilon {epsilon:g}", at, (5, 3), textcoords="offset points", **_SMALL)
+                    _along(axes, f"epsilon {epsilon:g}", shares)
             axes.plot(RATES, self.detections, color=SERIES[0], linewidth=2.4, solid_capstyle="round")
             for place in (_THOUSANDTH, _HUNDREDTH):
                 axes.plot(RATES[place], self.detections[place], "o", color=SERIES[0], markersize=5)
@@ -100,6 +100,7 @@ class Attack:
             axes.set_xlabel("false alarms", color=MUTED, labelpad=4)
             axes.set_ylabel("detections, at most", color=MUTED, labelpad=2)
             calm(axes)
+            axes.tick_params(axis="x", pad=9)
 
         shown = ", ".join(
             f"{percent_up(self.detections[place])} at {percent(RATES[place])} false alarms"
@@ -112,6 +113,24 @@ class Attack:
             height=_HEIGHT,
             alternative=f"Line: detections against false alarms of this plan, {shown}, and epsilon {listed}.",
         )
+
+
+def _along(axes: Axes, text: str, shares: Sequence[float]) -> None:
+    """Words upon a line, near its left end, as steep as the line is there."""
+    at, further = 2, 22
+    rise = math.log10(shares[further] / shares[at]) / math.log10(RATES[further] / RATES[at])
+    frame = axes.get_position()
+    steep = math.degrees(math.atan(rise * frame.height * _HEIGHT / (frame.width * WIDTH)))
+    axes.annotate(
+        text,
+        (RATES[at], shares[at]),
+        (-1, 2),
+        textcoords="offset points",
+        rotation=steep,
+        rotation_mode="anchor",
+        va="bottom",
+        **_SMALL,
+    )
 
 
 def _close(one: float, other: float) -> bool:
