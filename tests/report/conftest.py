@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sfumato.report import Evaluation, Facts, Sample
+from sfumato.privacy import gaussian_detections
+from sfumato.report import RATES, Attack, Evaluation, Facts, Sample
 
 
 def png(value: int) -> bytes:
@@ -38,7 +39,7 @@ def facts(evaluation: Evaluation) -> Callable[..., Facts]:
             "title": "folder, cnn",
             "statement": {
                 "sentence": "This model is (3.000, 1e-05)-differentially private for each single training example.",
-                "plain": ["Whoever sees the model learns almost the same.", "It holds for each example."],
+                "plain": ["It is a promise.", "It holds for each example."],
                 "not_covered": ["Figures measured on the test split.", "Earlier runs on the same data."],
                 "epsilon": 2.99961,
                 "delta": 1e-5,
@@ -62,6 +63,13 @@ def facts(evaluation: Evaluation) -> Callable[..., Facts]:
                 for step in range(10, 301, 10)
             ],
             "evaluation": evaluation,
+            "attack": Attack(
+                detections=gaussian_detections(3.0, 1e-5, RATES),
+                delta=1e-5,
+                subject="training example",
+                others="all the other examples",
+                question="an example was used",
+            ),
         }
         return Facts(**{**described, **changes})
 

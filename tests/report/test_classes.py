@@ -37,10 +37,15 @@ def test_confused_pairs_together_are_all_the_mistakes(confusion):
 
 
 def test_all_classes_that_share_the_lowest_accuracy_are_the_worst():
-    scores = class_scores(evaluation([[5, 5, 0], [0, 9, 1], [2, 0, 2]]))
+    scores = class_scores(evaluation([[5, 5, 0], [0, 9, 1], [6, 0, 6]]))
     assert [score.name for score in worst(scores)] == ["c0", "c2"]
-    assert worst(class_scores(evaluation([[3, 0], [0, 3]]))) == []
+    assert worst(class_scores(evaluation([[30, 0], [0, 30]]))) == []
     assert worst([]) == []
+
+
+def test_a_class_with_fewer_than_ten_images_is_never_called_the_worst():
+    assert [score.name for score in worst(class_scores(evaluation([[0, 9, 0], [0, 9, 1], [0, 0, 10]])))] == ["c1"]
+    assert worst(class_scores(evaluation([[1, 8], [0, 9]]))) == []
 
 
 def test_the_interval_is_wilsons():

@@ -60,8 +60,8 @@ def test_the_same_study_gives_the_same_bytes():
 
 
 def test_private_data_are_marked():
-    assert "<p class=private>" in page_of_noise(study(public=False))
-    assert "<p class=private>" not in page_of_noise(study())
+    assert "<p class=statement>" in page_of_noise(study(public=False))
+    assert "<p class=statement>" not in page_of_noise(study())
 
 
 def test_every_colour_of_the_plots_is_one_of_the_page():

@@ -11,6 +11,12 @@ from sfumato.report import Evaluation, page
 PRIVATE = "Private: not covered by the promise"
 
 
+def section(text: str, part: str) -> str:
+    """The section of this id; empty where the page has none."""
+    found = re.search(f'<section[^>]*id="{part}".*?</section>', text, flags=re.DOTALL)
+    return found[0] if found else ""
+
+
 class Resources(HTMLParser):
     """Collects whatever a browser would fetch or run."""
 
@@ -27,11 +33,18 @@ class Resources(HTMLParser):
                 self.found.append((tag, name, value or ""))
 
 
-def test_the_promise_comes_first_and_the_parts_follow_in_their_order(facts):
-    text = page(facts())
+def test_the_summary_comes_first_and_the_parts_follow_in_their_order(facts):
+    text = page(facts(owner={"owner": "Ward 3"}, together=["Both come to 4.464."]))
     order = [
         "<h1>folder, cnn</h1>",
-        "Whoever sees the model learns almost the same.",
+        "81.2%",
+        "95% interval",
+        "<dt>epsilon</dt>",
+        "What an attacker can find out at most",
+        "at most 0.89% of the cases at one false alarm in a thousand",
+        "Ward 3",
+        "Both come to 4.464.",
+        "It is a promise.",
         "It holds for each example.",
         "What is not covered",
         "Earlier runs on the same data.",
@@ -76,18 +89,94 @@ def test_epsilon_is_never_printed_below_what_was_spent(facts):
 
 def test_every_private_part_is_marked(facts):
     text = page(facts())
-    for part in ("training", "classes", "confusion", "images"):
-        section = text[text.index(f'<section id="{part}"') :]
-        assert PRIVATE in section[: section.index("</section>")], part
+    for part in ("summary", "training", "classes", "confusion", "images"):
+        assert PRIVATE in section(text, part), part
     for part in ("promise", "record", "check"):
-        section = text[re.search(f'<section[^>]*id="{part}"', text).start() :]
-        assert PRIVATE not in section[: section.index("</section>")], part
+        assert PRIVATE not in section(text, part), part
+
+
+def test_the_owner_s_part_is_private_and_never_on_a_public_page(facts):
+    written = {"owner": "Ward 3", "date": "2026-03-01", "purpose": "a trial"}
+    told = facts(owner=written, together=["Both come to 4.464."], public_test=True)
+    own = section(page(told), "owner")
+    for words in (*written.values(), "Both come to 4.464.", "left out of the public version"):
+        assert words in own
+    assert page(told, public=True) == page(facts(public_test=True), public=True)
+    assert page(facts(owner=written, together=["Both"]), public=True) == page(facts(), public=True)
+    assert 'id="owner"' not in page(facts())
+
+
+def test_accuracy_stands_beside_its_interval_chance_and_the_most_frequent_class(facts):
+    text = page(facts())
+    for part in ("summary", "training"):
+        assert all(figure in section(text, part) for figure in ("71.1% to 88.5%", "33.3%", "41.2%")), part
+    for part in ("owner", "promise", "record", "check"):
+        assert not any(figure in section(text, part) for figure in ("71.1%", "33.3%", "41.2%")), part
+    public = page(facts(), public=True)
+    assert not any(
+        figure in public for figure in ("81.2%", "71.1%", "88.5%", "33.3%", "41.2%", "by chance", "majority")
+    )
+
+
+def test_the_attacker_s_curve_is_on_every_page_since_it_follows_from_the_plan(facts):
+    for text in (page(facts()), page(facts(), public=True)):
+        assert facts().attack.words in text
+        assert 'aria-label="Line: detections against false alarms' in section(text, "summary")
+    assert "What an attacker" not in page(facts(attack=None))
+
+
+@pytest.mark.parametrize(("epsilon", "word"), [(1.0, "strong"), (1.01, "reasonable"), (10, "reasonable"), (11, "weak")])
+def test_epsilon_is_put_in_a_word_but_never_for_a_seeded_run(facts, epsilon, word):
+    statement = {**facts().statement, "epsilon": epsilon}
+    assert f"is called {word}" in page(facts(statement=statement))
+    seeded = {**statement, "circumstances": {"seeded": True}}
+    assert "is called" not in page(facts(statement=seeded))
+
+
+def test_stopping_early_saves_nothing_and_the_page_says_so_where_epsilon_has_an_axis(facts):
+    words = "all steps of the plan: stopping early saves nothing"
+    assert words in " ".join(section(page(facts()), "training").split())
+    assert words not in " ".join(page(facts(metrics=[{"step": 5, "accuracy": 0.5}])).split())
+
+
+def test_a_loss_that_rises_while_accuracy_does_not_fall_is_explained(facts):
+    def rows(last: float, accuracy: float):
+        return [
+            {"step": 10, "loss": 2.0, "accuracy": 0.5},
+            {"step": 20, "loss": 1.0, "accuracy": 0.8},
+            {"step": 30, "loss": last, "accuracy": accuracy},
+        ]
+
+    words = "After step 20 the loss rises although accuracy does not fall"
+    assert words in page(facts(metrics=rows(1.2, 0.81)))
+    for last, accuracy in ((1.05, 0.81), (1.2, 0.79), (0.9, 0.9), (float("nan"), 0.9)):
+        assert "the loss rises" not in page(facts(metrics=rows(last, accuracy)))
+
+
+def test_twenty_six_letters_have_a_matrix_with_their_names(facts):
+    letters = [chr(65 + place) for place in range(26)]
+    confusion = [[12 if row == column else int(row == column + 1) for column in range(26)] for row in range(26)]
+    text = section(
+        page(facts(evaluation=Evaluation(accuracy=0.9, loss=1, classes=letters, confusion=confusion))), "confusion"
+    )
+    for letter in letters:
+        assert f'<th scope="col"><span>{letter}</span></th>' in text
+        assert f'<th scope="row">{letter}</th>' in text
+    assert len(set(re.findall(r'class="[cd] (s\d+)"', text))) > 1, "shades are graded"
+    assert ">0</td>" not in text
+
+
+def test_a_class_with_fewer_than_ten_test_images_has_no_bar(facts):
+    few = Evaluation(accuracy=0.5, loss=1, classes=["a", "b"], confusion=[[9, 1], [9, 0]])
+    text = section(page(facts(evaluation=few)), "classes")
+    assert text.count('class="fill"') == 1
+    assert "fewer than 10 test images says hardly anything: b (0 of 9)." in text
 
 
 def test_the_public_page_depends_on_nothing_that_was_measured_on_private_data(facts, evaluation):
     text = page(facts(), public=True)
     assert "Left out of this version" in text
-    for trace in ("heron", "otter", "newt", "81.2%", "0.617", "data:image", "<svg", "<img", PRIVATE):
+    for trace in ("heron", "otter", "newt", "81.2%", "0.617", "data:image", "<img", PRIVATE, "on the test split"):
         assert trace not in text, trace
     for png, *_ in evaluation.samples:
         assert base64.b64encode(png).decode()[40:60] not in text
@@ -143,7 +232,7 @@ def test_hostile_names_stay_text(facts):
 def test_a_seeded_run_is_warned_of_before_anything_is_promised(facts):
     statement = {**facts().statement, "circumstances": {"seeded": True}}
     text = page(facts(statement=statement))
-    assert text.index("Warning: made from a seed") < text.index("What is promised")
+    assert text.index("Warning: made from a seed") < text.index("81.2%") < text.index("What is promised")
     assert "promises nothing" in text
     assert '<p class="lead">' not in text
     assert "Warning" not in page(facts())
@@ -182,7 +271,7 @@ def test_a_thousand_classes_stay_readable_and_small(facts):
 
 
 def test_classes_without_test_images_are_counted_and_not_called_the_worst(facts):
-    sparse = Evaluation(accuracy=0.75, loss=1, classes=["a", "b", "c"], confusion=[[3, 1, 0], [0, 4, 0], [0, 0, 0]])
+    sparse = Evaluation(accuracy=0.9, loss=1, classes=["a", "b", "c"], confusion=[[9, 3, 0], [0, 14, 0], [0, 0, 0]])
     text = page(facts(evaluation=sparse))
     assert "The worst class is “a”" in text
     assert "1 of 3 classes had no test image" in text

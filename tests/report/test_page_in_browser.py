@@ -22,12 +22,13 @@ HARNESS = """<!DOCTYPE html><body>
 onload = () => {{
   const inside = document.querySelector("iframe").contentDocument;
   const plots = [...inside.querySelectorAll("svg.plot")].map(svg => svg.getBoundingClientRect());
-  const first = inside.querySelector("#promise").getBoundingClientRect();
+  const first = inside.querySelector(".headline").getBoundingClientRect();
   const found = document.createElement("pre");
   found.id = "found";
   found.textContent = JSON.stringify({{
+    summary: inside.querySelector("#summary").innerText,
     promise: inside.querySelector("#promise").innerText,
-    promise_top: first.top,
+    headline_bottom: first.bottom,
     plots: plots.map(box => [box.width, box.height]),
     bars: [...inside.querySelectorAll(".bars .fill")].map(bar => bar.getBoundingClientRect().width),
     images: [...inside.images].map(image => image.naturalWidth),
@@ -40,15 +41,19 @@ onload = () => {{
 
 
 def dump(path: Path, profile: Path) -> str:
-    command = [
+    command = [*browser(profile), "--dump-dom", path.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def browser(profile: Path) -> list[str]:
+    """The command that all of its uses here share."""
+    assert BROWSER
+    return [
         BROWSER,
         *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
         *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
         f"--user-data-dir={profile}",
-        "--dump-dom",
-        path.as_uri(),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
@@ -65,9 +70,11 @@ def test_a_browser_shows_the_statement_and_the_plots_and_nothing_overflows(facts
     assert match, dumped[-2000:]
     found = json.loads(html.unescape(match[1]))
     assert given.statement["sentence"] in found["promise"]
-    assert given.statement["plain"][0] in found["promise"]
-    assert found["promise_top"] < 300
-    assert len(found["plots"]) == 2
+    assert given.statement["plain"][1] in found["promise"]
+    assert given.attack.words in found["summary"]
+    assert "95% interval" in found["summary"]
+    assert found["headline_bottom"] < 700, "accuracy and epsilon stand on the first screen, of a phone too"
+    assert len(found["plots"]) == 3
     assert all(plot_width > 0.4 * min(width, 672) and height > 100 for plot_width, height in found["plots"])
     assert len(found["bars"]) == 12
     assert min(found["bars"]) > 20
@@ -77,9 +84,22 @@ def test_a_browser_shows_the_statement_and_the_plots_and_nothing_overflows(facts
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
+def test_it_prints_on_two_pages(facts, tmp_path):
+    lines = [f"Something that is not covered, number {number}, told in about so many words." for number in range(10)]
+    statement = {**facts().statement, "not_covered": lines}
+    path, out = tmp_path / "report.html", tmp_path / "report.pdf"
+    path.write_text(page(facts(statement=statement, owner={"owner": "Ward 3"})), encoding="utf-8")
+    asked = ["--no-pdf-header-footer", f"--print-to-pdf={out}"]
+    subprocess.run(
+        [*browser(tmp_path / "profile"), *asked, path.as_uri()], capture_output=True, timeout=120, check=True
+    )
+    assert len(re.findall(rb"/Type\s*/Page\b", out.read_bytes())) == 2
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
 def test_the_file_itself_opens_in_a_browser(facts, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(page(facts()), encoding="utf-8")
     dumped = dump(path, tmp_path / "profile")
     assert facts().statement["sentence"] in dumped
-    assert dumped.count('<svg class="plot"') == 2
+    assert dumped.count('<svg class="plot"') == 3

@@ -83,12 +83,14 @@ class Attack:
             axes.plot(RATES, self.detections, color=SERIES[0], linewidth=2.4, solid_capstyle="round")
             for place in (_THOUSANDTH, _HUNDREDTH):
                 axes.plot(RATES[place], self.detections[place], "o", color=SERIES[0], markersize=5)
+                right = self.detections[place] > 3 * RATES[place]
                 axes.annotate(
                     percent_up(self.detections[place]),
                     (RATES[place], self.detections[place]),
-                    (-6, 5),
+                    (7, -3) if right else (-6, 5),
                     textcoords="offset points",
-                    ha="right",
+                    ha="left" if right else "right",
+                    va="top" if right else "bottom",
                     color=INK,
                     fontweight="bold",
                 )

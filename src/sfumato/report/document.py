@@ -103,7 +103,7 @@ def _headline(evaluation: Evaluation | EmbeddingEvaluation | None) -> dict[str, 
         "name": "accuracy",
         "value": percent(evaluation.accuracy),
         "lines": [
-            f"95% interval {percent(low)} to {percent(high)}, from {evaluation.examples:,} tests",
+            f"95% interval {percent(low)} to {percent(high)}, from {evaluation.examples:,} test {_what(evaluation)}s",
             f"by chance {percent(chance)}; always the most frequent class {percent(majority)}",
         ],
         "track": {
@@ -206,9 +206,10 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
     scores = class_scores(evaluation)
     lowest = worst(scores)
     classes = len(evaluation.classes)
-    what = "text" if any(isinstance(shown, str) for shown, *_ in evaluation.samples) else "image"
+    what = _what(evaluation)
     many = classes > _MOST_NUMBERED
-    bars = scores if len(scores) <= _MOST_BARS else scores[:_LOWEST_BARS]
+    known, few = [score for score in scores if score.enough], [score for score in scores if not score.enough]
+    bars = known if len(known) <= _MOST_BARS else known[:_LOWEST_BARS]
     return {
         "accuracy": percent(evaluation.accuracy),
         "interval": "{} to {}".format(*map(percent, wilson(evaluation.correct, evaluation.examples))),
@@ -229,17 +230,17 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
                 "share": percent(score.accuracy),
                 "counts": f"{score.correct:,} of {score.examples:,}",
                 "worst": score in lowest,
-                "enough": score.enough,
                 "low": f"{100 * score.interval[0]:.2f}",
                 "spread": f"{100 * (score.interval[1] - score.interval[0]):.2f}",
                 "between": "{} to {}".format(*map(percent, score.interval)),
             }
             for score in bars
         ],
-        "few": sum(not score.enough for score in bars),
+        "few": ", ".join(f"{score.name} ({score.correct} of {score.examples})" for score in few[:_LOWEST_BARS]),
+        "few_left_out": f"{len(few) - _LOWEST_BARS:,}" if len(few) > _LOWEST_BARS else "",
         "enough": ENOUGH,
-        "bars_left_out": f"{len(scores) - len(bars):,}" if len(bars) < len(scores) else "",
-        "median": percent(scores[len(scores) // 2].accuracy) if scores else "",
+        "bars_left_out": f"{len(known) - len(bars):,}" if len(bars) < len(known) else "",
+        "median": percent(known[len(known) // 2].accuracy) if known else "",
         "matrix": None if many else _matrix(evaluation),
         "heat_map": Markup(heat_map(evaluation.confusion)) if many else None,
         "pairs": confused_pairs(evaluation) if many else [],
@@ -249,6 +250,11 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
         "over_steps": _over_steps(evaluation.over_steps),
         "what": what,
     }
+
+
+def _what(evaluation: Evaluation) -> str:
+    """What was tested."""
+    return "text" if any(isinstance(shown, str) for shown, *_ in evaluation.samples) else "image"
 
 
 def _over_steps(found: OverSteps | None) -> dict[str, Any] | None:

@@ -59,16 +59,16 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
         last = max(int(row["step"]) for row in rows)
         axes.set_xlim(0, max(last, 1) * 1.03)
         low, high = min(*values, *(level for _, level in lines), math.inf), max(values)
-        for number, (name, level) in enumerate(lines):
+        for _, level in lines:
             axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-            above = number == len(lines) - 1
+        if lines:
             axes.annotate(
-                f"{name} {percent(level)}",
-                (axes.get_xlim()[1], level),
-                (0, 3 if above else -3),
+                ", ".join(f"{name} {percent(level)}" for name, level in lines),
+                (axes.get_xlim()[1], lines[-1][1]),
+                (0, 3),
                 textcoords="offset points",
                 ha="right",
-                va="bottom" if above else "top",
+                va="bottom",
                 color=MUTED,
                 fontsize=10,
             )

@@ -1,0 +1,93 @@
+"""The page from the command line: what is written over it, what all runs cost together, and what nobody else may see."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def table(workplace) -> str:
+    """A private table of two classes of 8 x 8 images."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(240) % 2
+    images = (generator.integers(0, 60, (240, 8, 8)) + 150 * labels[:, None, None]).astype(np.uint8)
+    np.savez("spots.npz", x_train=images[:180], y_train=labels[:180], x_test=images[180:], y_test=labels[180:])
+    return "npz:spots.npz"
+
+
+def text(path: str) -> str:
+    return html.unescape(Path(path).read_text("utf-8"))
+
+
+def test_a_title_is_on_every_page_and_the_owner_on_the_own_one_alone(call, table, quick):
+    call(f"train {table} {quick} --output run --title 'Spots & blots'")
+    assert "<h1>Spots & blots</h1>" in text("run/report.html")
+    call("report run --owner 'Ward 3' --date 2026-03-01 --purpose 'a trial'")
+    own = text("run/report.html")
+    call("report run --public")
+    public = text("run/report-public.html")
+    for words in ("Ward 3", "2026-03-01", "a trial"):
+        assert words in own
+        assert words not in public
+    assert "<h1>Spots & blots</h1>" in own
+    assert "<h1>Spots & blots</h1>" in public
+    call("report run --title Dots")
+    assert "<h1>Dots</h1>" in text("run/report.html")
+    assert "Ward 3" in text("run/report.html"), "what was not given stays"
+    call("verify run")
+
+
+def test_the_owner_s_page_of_a_second_run_says_what_the_terminal_said(call, table, quick):
+    call(f"train {table} {quick} --output one")
+    printed = call(f"train {table} {quick} --output two")
+    (told,) = (line for line in printed.splitlines() if line.startswith("At least 2 runs"))
+    assert told in text("two/report.html")
+    assert "At least" not in text("one/report.html")
+    call("report one")
+    assert told in text("one/report.html"), "written again, the first run's page counts the second"
+    call("report two --public")
+    assert "At least" not in text("two/report-public.html")
+    assert "runs of yours" not in text("two/report-public.html")
+
+
+def test_the_page_says_so_where_the_list_of_runs_cannot_be_read(call, table, quick, workplace, monkeypatch):
+    import os
+
+    call(f"train {table} {quick} --output one")
+    Path(os.environ["SFUMATO_HOME"], "uses.jsonl").write_text("{}\n{}\n")
+    call("report one")
+    assert "What your runs on these data cost together is not known: line 1" in text("one/report.html")
+
+
+def test_what_no_public_page_shows_is_refused_beside_public(call, table, quick):
+    call(f"train {table} {quick} --output run")
+    told = call("report run --public --owner 'Ward 3'", status=1)
+    assert "--public and --owner are both given" in told
+    assert not Path("run/page.json").exists()
+    assert "title must be one line" in call("report run --title ' '", status=1)
+
+
+def test_one_title_for_several_runs_is_refused(call, table, quick):
+    told = call(f"train {table} {quick} --seeds 2 --output runs --title Spots", status=1)
+    assert "--title is given for several runs" in told
+    assert not Path("runs").exists()
+
+
+def test_a_title_may_be_given_when_a_run_is_taken_up_again(call, table, quick):
+    call(f"train {table} {quick} --output run")
+    assert "Spots" not in text("run/report.html")
+
+
+def test_from_python_a_run_has_a_title_too(table):
+    import sfumato
+
+    run = sfumato.train("linear", table, steps=2, noise_multiplier=9.0, directory="run", title="Spots", keep=0)
+    assert "<h1>Spots</h1>" in text("run/report.html")
+    assert run.steps == 2
+    with pytest.raises(sfumato.SfumatoError, match="title must be one line"):
+        sfumato.train("linear", table, steps=2, noise_multiplier=9.0, directory="other", title="")
+    assert not Path("other").exists()
