@@ -1,12 +1,15 @@
-"""The page from the command line: what is written over it, what all runs cost together, and what nobody else may see."""
+"""The page from the command line: what is written over it, what all runs cost, and what nobody else may see."""
 
 from __future__ import annotations
 
 import html
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+import sfumato
 
 
 @pytest.fixture
@@ -54,9 +57,7 @@ def test_the_owner_s_page_of_a_second_run_says_what_the_terminal_said(call, tabl
     assert "runs of yours" not in text("two/report-public.html")
 
 
-def test_the_page_says_so_where_the_list_of_runs_cannot_be_read(call, table, quick, workplace, monkeypatch):
-    import os
-
+def test_the_page_says_so_where_the_list_of_runs_cannot_be_read(call, table, quick):
     call(f"train {table} {quick} --output one")
     Path(os.environ["SFUMATO_HOME"], "uses.jsonl").write_text("{}\n{}\n")
     call("report one")
@@ -77,14 +78,7 @@ def test_one_title_for_several_runs_is_refused(call, table, quick):
     assert not Path("runs").exists()
 
 
-def test_a_title_may_be_given_when_a_run_is_taken_up_again(call, table, quick):
-    call(f"train {table} {quick} --output run")
-    assert "Spots" not in text("run/report.html")
-
-
 def test_from_python_a_run_has_a_title_too(table):
-    import sfumato
-
     run = sfumato.train("linear", table, steps=2, noise_multiplier=9.0, directory="run", title="Spots", keep=0)
     assert "<h1>Spots</h1>" in text("run/report.html")
     assert run.steps == 2

@@ -54,7 +54,7 @@ def test_words_and_picture_hold_the_bounds_of_this_plan(epsilon):
 
 def test_the_words_speak_of_the_unit():
     words = attack().words
-    assert words.startswith("For every person, with all of their images: an attacker")
+    assert words.startswith("For every single person, with all of their images: an attacker")
     assert "all images of the other persons included, and who asks whether a person's images were used" in words
 
 

@@ -56,7 +56,7 @@ def attempt(
     from sfumato.report import document
     from sfumato.training import loop
 
-    document.curve = lambda rows, key: ""  # takes longer than all else of the run
+    document.curve = lambda rows, key, levels: ""  # takes longer than all else of the run
     loop.CHECKPOINT_SECONDS = checkpoint_seconds
 
     def before(number: int, name: str, call: Callable, given: tuple) -> None:

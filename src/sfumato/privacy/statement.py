@@ -13,6 +13,7 @@ from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
+from sfumato.privacy.unit import Neighbours
 from sfumato.privacy.wording import Wording, wording
 
 FACT_NAMES = {
@@ -203,6 +204,11 @@ class Statement:
         return wording(self.plan)
 
     @property
+    def _neighbours(self) -> Neighbours:
+        plan = self.plan
+        return plan.unit.neighbours(plan.adjacency)
+
+    @property
     def covered(self) -> str:
         """What it is promised for, after "each single"."""
         noisy = self.selection is not None and self.selection.score_noise is not None
@@ -211,8 +217,7 @@ class Statement:
     @property
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
-        epsilon, plan, words = self.epsilon, self.plan, self.words
-        neighbours = plan.unit.neighbours(plan.adjacency)
+        epsilon, plan, words, neighbours = self.epsilon, self.plan, self.words, self._neighbours
         lines = [
             f"For every single {self.covered.rstrip(',')}: whoever sees the finished model, and whatever else they "
             f"know, {words.others} included, learns almost the same as if {words.subject} had {neighbours.without}.",
@@ -229,13 +234,11 @@ class Statement:
     @property
     def remarks(self) -> list[str]:
         """What must be known besides its figures: of the unit, of the adjacency, of how it came about."""
-        plan = self.plan
-        neighbours = plan.unit.neighbours(plan.adjacency)
-        lines = list(self.words.plain)
+        plan, lines = self.plan, list(self.words.plain)
         if (whole := group_epsilon(plan)) is not None:
             lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
-        lines += filter(None, (neighbours.remark, who, plan.mechanism.remark))
+        lines += filter(None, (self._neighbours.remark, who, plan.mechanism.remark))
         if self.selection is not None:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "

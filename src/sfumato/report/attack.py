@@ -57,7 +57,7 @@ class Attack:
     def words(self) -> str:
         """What the promise is worth, in words."""
         return (
-            f"For every {self.subject.rstrip(',')}: an attacker who has the model and knows everything else, "
+            f"For every single {self.subject.rstrip(',')}: an attacker who has the model and knows everything else, "
             f"{self.others} included, and who asks whether {self.question}, detects it in at most "
             f"{percent_up(self.detections[_THOUSANDTH])} of the cases at one false alarm in a thousand, and in at most "
             f"{percent_up(self.detections[_HUNDREDTH])} at one in a hundred. Guessing comes to 0.1% and 1%."

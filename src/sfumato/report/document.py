@@ -58,7 +58,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         facts = replace(facts, owner={}, together=())
     if withheld:
         facts = replace(facts, metrics=(), evaluation=None, most_of_one=None)
-    promised = facts.statement["epsilon"] is not None
+    promised, promise = facts.statement["epsilon"] is not None, _promise(facts.statement, facts.attack)
     told = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
     return rendered(
         "page.html.jinja",
@@ -67,8 +67,8 @@ def page(facts: Facts, *, public: bool = False) -> str:
         promised=promised,
         withheld=withheld,
         public_test=facts.public_test,
-        promise=_promise(facts.statement, facts.attack),
-        picture=None if facts.attack is None else Markup(facts.attack.picture),
+        promise=promise,
+        picture=None if facts.attack is None or promise["seeded"] else Markup(facts.attack.picture),
         headline=_headline(facts.evaluation),
         owner=list(facts.owner.items()),
         together=list(facts.together),
@@ -126,8 +126,9 @@ def _promise(statement: Mapping[str, Any], attack: Attack | None) -> dict[str, A
     seeded = bool(statement.get("circumstances", {}).get("seeded"))
     plain = [str(line) for line in statement["plain"]]
     # The warning of a seeded run leads its page; nothing that sounds like a promise is set larger than it.
-    words = "" if attack is None else attack.words
-    lead = words or ("" if seeded or not plain else plain.pop(0))
+    if attack is not None:
+        plain.insert(0, attack.words)
+    lead = "" if seeded or not plain else plain.pop(0)
     return {
         "seeded": seeded,
         "scope": _scope(statement),
@@ -135,7 +136,7 @@ def _promise(statement: Mapping[str, Any], attack: Attack | None) -> dict[str, A
         "plain": plain,
         "figures": figures,
         "ended_early": _ended_early(statement),
-        "strength": "" if seeded or words == "" else _strength(float(statement["epsilon"])),
+        "strength": "" if seeded or attack is None else _strength(float(statement["epsilon"])),
         "not_covered": grouped([str(line) for line in statement["not_covered"]]),
         "sentence": statement["sentence"],
         "sources": [(key, str(statement[key])) for key in ("theorem", "accountant", "citation") if statement.get(key)],
