@@ -26,7 +26,7 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
-    with figures("budgets"):
+    with figures("budgets", size=8.5):
         figure = Figure(figsize=(4.6, 3.2), layout="constrained")
         axes = figure.add_subplot()
         epsilons = [float(row["epsilon"]) for row in rows]

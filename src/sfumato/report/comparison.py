@@ -23,7 +23,7 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     from matplotlib.figure import Figure
 
-    with figures("compared"):
+    with figures("compared", size=8.5):
         figure = Figure(figsize=(6.4, 0.9 + 0.42 * len(rows)), layout="constrained")
         axes = figure.add_subplot()
         for place, row in enumerate(rows):

@@ -136,7 +136,7 @@ def _promise(statement: Mapping[str, Any], attack: Attack | None) -> dict[str, A
         "plain": plain,
         "figures": figures,
         "ended_early": _ended_early(statement),
-        "strength": "" if seeded or attack is None else _strength(float(statement["epsilon"])),
+        "strength": "" if seeded or attack is None else _strength(statement),
         "not_covered": grouped([str(line) for line in statement["not_covered"]]),
         "sentence": statement["sentence"],
         "sources": [(key, str(statement[key])) for key in ("theorem", "accountant", "citation") if statement.get(key)],
@@ -151,8 +151,9 @@ def _scope(statement: Mapping[str, Any]) -> str:
     return f"{unit}at delta {significant(float(statement['delta']))}; smaller is safer"
 
 
-def _strength(epsilon: float) -> str:
-    """How such an epsilon is usually called."""
+def _strength(statement: Mapping[str, Any]) -> str:
+    """How an epsilon like this one is usually called."""
+    epsilon = float(statement["epsilon"])
     word = "strong" if epsilon <= 1 else "reasonable" if epsilon <= 10 else "weak, if any"
     return (
         f"Protection at such an epsilon is called {word} by Ponomareva et al. 2023, who draw the lines at 1 and at 10. "

@@ -15,6 +15,7 @@ from sfumato.report.style import MUTED, RULE, in_the_dark, stylesheet
 if TYPE_CHECKING:
     from jinja2 import Template
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 NOTHING = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -31,6 +32,16 @@ def calm(axes: Axes, lines: Literal["x", "y", "both"] | None = "y") -> None:
     for side, spine in axes.spines.items():
         spine.set_color(RULE)
         spine.set_visible(side == "bottom")
+
+
+def logarithmic(axis: Axis) -> None:
+    """Ticks of a logarithmic axis as plain numbers: at powers of ten, and between them where these are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 60 * low else (1.0,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def svg(figure: Figure, **layout: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sfumato.report.drawing import calm, svg
+from sfumato.report.drawing import calm, logarithmic, svg
 from sfumato.report.style import SERIES, figures
 
 
@@ -20,7 +20,7 @@ def extrapolated(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     from matplotlib.figure import Figure
 
-    with figures("extrapolated"):
+    with figures("extrapolated", size=8.5):
         figure = Figure(figsize=(4.6, 3.2), layout="constrained")
         axes = figure.add_subplot()
         colours = dict(zip(dict.fromkeys(row["epsilon"] for row in rows), SERIES * len(rows), strict=False))
@@ -43,6 +43,8 @@ def extrapolated(rows: Sequence[Mapping[str, Any]]) -> str:
                 )
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            logarithmic(axis)
         axes.set_xlabel("users")
         axes.set_ylabel("in a step, in expectation")
         if axes.lines:

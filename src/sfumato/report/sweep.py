@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sfumato.report.drawing import calm, svg
+from sfumato.report.drawing import calm, logarithmic, svg
 from sfumato.report.style import SERIES, figures
 
 _POINT, _BEST, *_ = SERIES
@@ -31,7 +31,7 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
 
     across = min(_ACROSS, len(varied))
     down = -(-len(varied) // across)
-    with figures("sweep"):
+    with figures("sweep", size=8.5):
         figure = Figure(figsize=(_PANEL[0] * across, _PANEL[1] * down), layout="constrained")
         accuracies = [100 * float(row["accuracy"]) for row in rows]
         best = accuracies.index(max(accuracies))
@@ -46,6 +46,7 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
                 axes.margins(x=0.15)
             elif min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions):
                 axes.set_xscale("log")
+                logarithmic(axes.xaxis)
             axes.margins(y=0.1)
             axes.set_xlabel(name.replace("_", " "))
             if place % across == 0:

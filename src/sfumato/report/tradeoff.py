@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.tradeoff import FLAT, Frontier, Point
-from sfumato.report.drawing import calm, svg
+from sfumato.report.drawing import calm, logarithmic, svg
 from sfumato.report.style import INK, MUTED, SERIES, figures
 
 if TYPE_CHECKING:
@@ -137,15 +137,13 @@ def _legend(figure: Figure, frontiers: Sequence[Frontier]) -> None:
 
 
 def _scaled(axes: Axes, *, x: str, title: str) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+    from matplotlib.ticker import PercentFormatter
 
-    plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
     axes.set_xlabel(x)
     axes.set_title(title, loc="left", fontsize=10, color=INK, pad=10)
-    narrow = axes.get_xlim()[1] < 200 * axes.get_xlim()[0]
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
-    axes.xaxis.set_major_formatter(plain)
-    axes.yaxis.set_major_formatter(plain if axes.get_yscale() == "log" else PercentFormatter(1.0))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
+    logarithmic(axes.xaxis)
+    if axes.get_yscale() == "log":
+        logarithmic(axes.yaxis)
+    else:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     calm(axes, "both")
