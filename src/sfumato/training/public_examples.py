@@ -43,19 +43,21 @@ class PublicExamples:
         """As the model takes them, (M, C, H, W)."""
         return transform(torch.from_numpy(self.images))
 
-    def kept_from(self, source: Source) -> tuple[Source, int]:
-        """The source without training records that are among these examples, and how many these were.
+    def kept_from(self, source: Source) -> tuple[Source, np.ndarray | None]:
+        """The source without training records that are among these examples, and which these were, bool (N,); None
+        for none.
 
         **Guarantee.** Each record is looked at by itself, so one that is added or removed changes nothing for the
-        others. The declared number of examples, and so the promise, stays; the count is the owner's to see alone.
+        others, as long as those left out keep their places where places decide (`PrivateSteps`). The declared number of
+        examples, and so the promise, stays; which they are, and how many, is the owner's to see alone.
         """
         if source.public or source.cache is not None:
-            return source, 0
+            return source, None
         among = known_again(own_codes(source.train, owner_key()), self.codes)
         if not among.any():
-            return source, 0
+            return source, None
         larger = None if source.larger is None else source.larger.chosen(~among)
-        return replace(source, train=source.train.chosen(~among), larger=larger), int(among.sum())
+        return replace(source, train=source.train.chosen(~among), larger=larger), among
 
 
 def public_examples(settings: Settings, source: Source) -> PublicExamples | None:
