@@ -2334,8 +2334,7 @@ BUGS = (
         "a statement counts what is left of the private records",
         "training/public_examples.py",
         "return replace(source, train=source.train.chosen(~among), larger=larger), among",
-        "return replace(source, train=source.train.chosen(~among), larger=larger, "
-        "read=(*source.read, 'users')), among",
+        "return replace(source, train=source.train.chosen(~among), larger=larger, read=(*source.read, 'users')), among",
         ("training/test_public_examples.py",),
     ),
     Bug(

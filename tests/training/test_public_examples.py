@@ -272,13 +272,16 @@ def test_a_run_does_not_go_on_with_other_public_examples(source, plan, choices, 
         ({"public_examples": 1000}, "has 93 training examples, and 1000 images are wanted"),
         ({"normalisation": "group"}, "normalisation group takes none; give normalisation public-batch"),
         ({"normalisation": "batch"}, "normalisation must be one of"),
+        ({"public_data": "csv:texts.csv"}, "texts.csv holds texts, and 93 images are wanted; give a source of images"),
         ({"public_examples": 0}, "public_examples must be at least 1"),
         ({"model": "linear"}, "has no normalisation layer"),
         ({"public_data": "npz:none.npz"}, "none.npz"),
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(source, plan, choices, given, words):
+def test_what_cannot_be_is_refused(source, plan, choices, given, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.csv").write_text("text,label\na goal,0\na bank,1\na match,0\na share,1\n")
     with pytest.raises(SfumatoError, match=words):
         prepare.prepare(None, source, plan, replace(choices, **given), threads=1)
 

@@ -15,7 +15,7 @@ from sfumato.randomness import owner_key
 from sfumato.training.settings import Settings
 
 DRAWN_BY = 0
-"""The public seed of the draw: which examples are taken depends on how many there are, and on nothing else."""
+"""The public seed of the draw among a source's training examples: it knows how many there are, and nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +72,16 @@ def public_examples(settings: Settings, source: Source) -> PublicExamples | None
             f"normalisation {settings.normalisation} is for networks on images, and the source holds features",
             "leave it out",
         )
-    like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are of no use here
-    opened = open_source(settings.public_data, owner_key=owner_key(), public=True, **like)
     count = settings.public_examples
+    like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are of no use here
+    try:
+        opened = open_source(settings.public_data, owner_key=owner_key(), public=True, **like)
+    except SfumatoError as error:
+        if "holds texts" not in error.problem:
+            raise
+        raise SfumatoError(
+            f"public_data {settings.public_data} holds texts, and {count} images are wanted", "give a source of images"
+        ) from None
     if opened.cache is not None or len(opened.train) < count:
         held = "holds features" if opened.cache is not None else f"has {len(opened.train)} training examples"
         raise SfumatoError(
