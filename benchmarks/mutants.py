@@ -2318,16 +2318,44 @@ BUGS = (
     Bug(
         "private records among the public examples are trained on",
         "training/prepare.py",
-        "source, overlap = (source, 0) if beside is None else beside.kept_from(source)",
-        "overlap = 0 if beside is None else beside.kept_from(source)[1]",
+        "source, left_out = (source, None) if beside is None else beside.kept_from(source)",
+        "left_out = None",
         ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "a record that is left out lets those after it move up",
+        "training/steps.py",
+        "len(self._left_out)\n",
+        "self._inputs.units\n",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "the model normalises by private examples",
+        "training/building.py",
+        "None if examples is None else examples.inputs(transform_for(module, source, settings))",
+        "None if examples is None else transform_for(module, source, settings)(torch.from_numpy("
+        "source.train.take(slice(None))).repeat(9, 1, 1, 1)[: len(examples.images)])",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "how many private records there are decides which public examples are taken",
+        "training/public_examples.py",
+        "np.random.default_rng(DRAWN_BY)",
+        "np.random.default_rng(len(source.train))",
+        ("training/test_public_examples.py",),
+    ),
+    Bug(
+        "a gradient flows by the Jacobian of earlier weights",
+        "models/public_batch.py",
+        "        layer.jacobian = jacobian\n",
+        "        layer.first = getattr(layer, 'first', jacobian)\n        layer.jacobian = layer.first\n",
+        ("models/test_public_batch.py",),
     ),
     Bug(
         "a statement counts what is left of the private records",
         "training/public_examples.py",
-        "return replace(source, train=source.train.chosen(~among), larger=larger), int(among.sum())",
-        "return replace(source, train=source.train.chosen(~among), larger=larger, "
-        "read=(*source.read, 'users')), int(among.sum())",
+        "return replace(source, train=source.train.chosen(~among), larger=larger), among",
+        "return replace(source, train=source.train.chosen(~among), larger=larger, read=(*source.read, 'users')), among",
         ("training/test_public_examples.py",),
     ),
     Bug(

@@ -179,7 +179,7 @@ def class_declared_twice(path):
     return "digits", {"classes": ["cat", "dog", "cat"]}
 
 
-@refused("classes must name at least two classes, got ['cat']; name every class")
+@refused("classes must name at least two classes, got ['cat']; name every class, each by itself")
 def one_class_declared(path):
     return "digits", {"classes": ["cat"]}
 

@@ -99,3 +99,10 @@ def test_texts_stay_as_long_as_they_are_declared():
 def test_other_shapes_are_refused():
     with pytest.raises(SfumatoError, match="whole numbers"):
         Tokens(length=3)(np.zeros((2, 4), np.int32))
+
+
+def test_the_first_words_are_read_and_no_number_below_zero():
+    tokens = Tokens(length=2, vocabulary=10, tokenizer="numbers")
+    assert tokens.read(np.array([3, 4, 5])).tolist() == [3, 4]
+    with pytest.raises(SfumatoError, match="holds the number -1, and the vocabulary has 10"):
+        tokens.read(np.array([3, -1]))

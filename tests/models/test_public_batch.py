@@ -199,6 +199,37 @@ def test_a_gradient_through_moments_of_other_weights_is_refused_until_they_are_t
     assert not any("jacobian" in name for name in model.state_dict())
 
 
+def test_after_a_step_moments_and_jacobian_are_those_of_the_present_weights():
+    """Weights that an optimizer moves in place are not loaded, so that nothing but `refresh` can tell."""
+    torch.manual_seed(0)
+    public, x, labels = torch.randn(5, 2, 5, 5), torch.randn(3, 2, 5, 5), torch.tensor([0, 1, 2])
+    model = made("public-batch-through", public, Small())
+    shaken(model)
+    refresh(model)
+    plain = Small()
+    plain.load_state_dict(dict(model.named_parameters()), strict=False)
+    other = made("public-batch-through", public, plain)
+    found, right = (ClippedGradient(one, functional.cross_entropy)(x, labels).gradients for one in (model, other))
+    for name, value in right.items():
+        assert torch.equal(found[name], value)
+
+
+@pytest.mark.parametrize("form", ["public-batch", "public-batch-through"])
+def test_moments_are_of_the_model_without_dropout(form):
+    torch.manual_seed(0)
+    public = torch.randn(5, 2, 5, 5)
+    body = lambda: nn.Sequential(nn.Dropout(0.9), nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(27, 4))  # noqa: E731
+    model = made(form, public, body()).train()
+    refresh(model)
+    assert model.training
+    features = model[1](public)
+    torch.testing.assert_close(model[2].mean, features.mean((0, 2, 3)))
+    if form == "public-batch-through":
+        first = model[2].jacobian
+        refresh(model)
+        assert torch.equal(model[2].jacobian, first)
+
+
 def test_a_pass_that_fails_leaves_no_derivative_behind():
     model = made("public-batch-through", torch.randn(5, 2, 5, 5), Small()).train()
     with pytest.raises(RuntimeError):

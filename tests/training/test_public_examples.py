@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import sfumato
-from sfumato import PrivacyPlan, SfumatoError, load, open_source, train, verify
+from sfumato import DiceKey, PrivacyPlan, SfumatoError, load, open_source, train, verify
+from sfumato.data import Clock
 from sfumato.data.filtered import MARK
 from sfumato.models import refresh
-from sfumato.privacy import Gaussian, Poisson
+from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, TruncatedPoisson
 from sfumato.randomness import owner_key
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, prepare, steps
@@ -145,6 +146,75 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
     assert "The 93 examples whose statistics the model normalises by" in statement
 
 
+@pytest.mark.parametrize("fewer", [False, True])
+@pytest.mark.parametrize("seed", [5, 6])
+def test_which_public_examples_are_taken_hangs_on_nothing_private(source, plan, choices, archives, fewer, seed):
+    """Neither on private records nor on a seed: a public draw among the public ones, prepared as a model takes them."""
+    kept = np.arange(60) >= 20 * fewer
+    some = replace(source, train=source.train.chosen(kept))
+    settings = replace(choices, public_examples=20, seed=seed)
+    module = prepare.prepare(None, some, plan, settings, threads=1).module
+    drawn = np.sort(np.random.default_rng(0).permutation(93)[:20])
+    public = np.load(archives / "public.npz")["x_train"][drawn]
+    images = torch.from_numpy(public.reshape(20, 1, *public.shape[1:3]))
+    torch.testing.assert_close(module.public_examples, images.float() / 127.5 - 1)
+
+
+def test_the_same_pixels_are_known_again_however_they_are_stored(source, plan, choices, archives, tmp_path):
+    arrays = dict(np.load(archives / "public.npz"))
+    np.savez(tmp_path / "floats.npz", **{**arrays, "x_train": arrays["x_train"] / np.float32(255)})
+    floats = replace(choices, public_data=f"npz:{tmp_path / 'floats.npz'}")
+    assert prepare.prepare(None, source, plan, floats, threads=1).overlap == 3
+
+
+@pytest.mark.parametrize("rule", ["poisson", "position", "time", "truncated", "drifting"])
+def test_records_that_are_left_out_move_no_others(source, choices, archives, tmp_path, rule):
+    """Others are drawn into the same steps as if none were left out: those after them in a file don't move up."""
+    arrays = dict(np.load(archives / "filtered.npz"))
+    arrays.pop(MARK)
+    arrays["x_train"][:3] = source.train.images[[0, 10, 25]].reshape(3, *arrays["x_train"].shape[1:])
+    np.savez(tmp_path / "others.npz", **arrays)
+    days = np.arange(60) % 4
+    times = np.datetime64("2026-01-01", "us") + days * np.timedelta64(1, "D")
+    source = replace(source, train=replace(source.train, times=times))
+    second = int((source.train.labels >= 5).sum())
+    participation = {
+        "poisson": Poisson(batch_size=16),
+        "position": FixedOrder(batch_size=15, assignment="position"),
+        "time": FixedOrder(batch_size=15, assignment="time"),
+        "truncated": TruncatedPoisson(batch_size=16, largest=16),
+        "drifting": DriftingPoisson(batch_size=16, period=4, sizes=(60 - second, second), named=tuple("56789")),
+    }[rule]
+    plan = PrivacyPlan(
+        mechanism=Gaussian(noise_multiplier=4.0),
+        population=60,
+        participation=participation,
+        steps=4,
+        delta=1e-3,
+        adjacency="zero-out" if rule in ("position", "truncated") else "add-or-remove",
+    )
+    clock = Clock(start="2026-01-01", period="1d") if rule == "time" else None
+
+    def seen(name, count):
+        public = replace(choices, public_data=f"npz:{name}", public_examples=count)
+        job = prepare.prepare(None, source, plan, public, threads=1, key=DiceKey.from_seed(1, "test"), clock=clock)
+        private, found = steps.PrivateSteps(job, job.key), []
+
+        def looking(key, step, participants):
+            found.append({job.source.train.images[row].tobytes() for row in participants})
+            return []
+
+        private._inputs.micro_batches, private._step = looking, lambda step, batches, state: (batches, state)
+        for step in range(plan.steps):
+            private(step, None)
+        return found
+
+    whole, rest = seen(archives / "filtered.npz", 90), seen(tmp_path / "others.npz", 90)
+    left_out = {source.train.images[row].tobytes() for row in (0, 10, 25)}
+    assert any(step & left_out for step in whole)
+    assert rest == [step - left_out for step in whole]
+
+
 def test_which_records_are_left_out_depends_on_each_alone(source, plan, choices):
     whole = prepare.prepare(None, source, plan, choices, threads=1).source.train.images
     for removed in (0, 58):
@@ -202,13 +272,16 @@ def test_a_run_does_not_go_on_with_other_public_examples(source, plan, choices, 
         ({"public_examples": 1000}, "has 93 training examples, and 1000 images are wanted"),
         ({"normalisation": "group"}, "normalisation group takes none; give normalisation public-batch"),
         ({"normalisation": "batch"}, "normalisation must be one of"),
+        ({"public_data": "csv:texts.csv"}, "texts.csv holds texts, and 93 images are wanted; give a source of images"),
         ({"public_examples": 0}, "public_examples must be at least 1"),
         ({"model": "linear"}, "has no normalisation layer"),
         ({"public_data": "npz:none.npz"}, "none.npz"),
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(source, plan, choices, given, words):
+def test_what_cannot_be_is_refused(source, plan, choices, given, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.csv").write_text("text,label\na goal,0\na bank,1\na match,0\na share,1\n")
     with pytest.raises(SfumatoError, match=words):
         prepare.prepare(None, source, plan, replace(choices, **given), threads=1)
 

@@ -105,6 +105,18 @@ def test_a_bilstm_is_trained_and_loaded(model, source, tmp_path):
     assert (logits.argmax(1).numpy() == source.test.labels).mean() == pytest.approx(run.accuracy)
 
 
+def test_texts_that_are_numbers_have_nothing_to_show_beside_kept_weights(tmp_path):
+    """Neither samples nor intervals of their scores: the page is written all the same."""
+    numbers = np.random.default_rng(0).integers(1, 50, (120, 6))
+    np.savez(tmp_path / "n.npz", x=numbers, y=(numbers == 3).any(1).astype(int))
+    own = open_source(f"npz:{tmp_path}/n.npz", owner_key=bytes(32), vocabulary=50, length=6)
+    run = sfumato.train(None, own, directory=tmp_path / "run", epsilon=3.0, steps=20, **QUICK | {"keep": 8})
+    evaluation = json.loads((run.directory / names.EVALUATION).read_text())
+    assert evaluation["over_steps"]
+    assert evaluation["samples"] == []
+    assert sfumato.load(run.directory).predict(np.array([3, 7, 9])).shape == (1, 2)
+
+
 def test_padded_steps_and_users(source, tmp_path):
     for number, further in enumerate(
         (

@@ -67,7 +67,9 @@ def declared_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
         if names.count(name) > 1:
             raise SfumatoError(f"classes names {name!r} twice", "name each class once")
     if len(names) < 2:
-        raise SfumatoError(f"classes must name at least two classes, got {list(names)!r}", "name every class")
+        raise SfumatoError(
+            f"classes must name at least two classes, got {list(names)!r}", "name every class, each by itself"
+        )
     return names
 
 

@@ -71,14 +71,13 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
     """Accuracy, loss, confusion matrix and some samples of logits (N, classes), half of them errors where there are
     that many.
 
-    Features have no samples to show, nor have texts that are numbers.
     """
     labels = torch.from_numpy(records.labels)
-    samples, texts = [], records.texts if isinstance(records, TextRecords) else None
-    if texts is not None or not isinstance(records, (CachedRecords, TextRecords)):
-        chosen, places = outputs.argmax(1), shown(outputs, labels)
-        scores = probabilities(outputs[places].double(), loss).amax(1).tolist() if places else []
-        rows = np.array(places, np.int64)
+    samples, places = [], shown(outputs, records)
+    if places:
+        chosen, rows = outputs.argmax(1), np.array(places, np.int64)
+        scores = probabilities(outputs[places].double(), loss).amax(1).tolist()
+        texts = records.texts if isinstance(records, TextRecords) else None
         held = [png(image) for image in records.take(rows)] if texts is None else texts[rows].tolist()
         samples = [
             (one, classes[int(labels[i])], classes[int(chosen[i])], score)
@@ -87,9 +86,14 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
     return replace(summary(outputs, labels, classes, loss=loss), samples=samples)
 
 
-def shown(outputs: Tensor, labels: Tensor) -> list[int]:
-    """Where the samples of an evaluation stand: half of them errors, where there are that many, across the classes."""
-    chosen = outputs.argmax(1)
+def shown(outputs: Tensor, records: Part) -> list[int]:
+    """Where the samples of an evaluation stand: half of them errors, where there are that many, across the classes.
+
+    Features have none to show, nor have texts that are numbers.
+    """
+    if isinstance(records, CachedRecords) or (isinstance(records, TextRecords) and records.texts is None):
+        return []
+    chosen, labels = outputs.argmax(1), torch.from_numpy(records.labels)
     wrong = _across_classes(torch.nonzero(chosen != labels).flatten().tolist(), labels)[: SAMPLES // 2]
     right = _across_classes(torch.nonzero(chosen == labels).flatten().tolist(), labels)[: SAMPLES - len(wrong)]
     return sorted(wrong + right)

@@ -109,10 +109,10 @@ class PrivateJob(Job):
         candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
             owner's list of uses counts the search instead of it.
         clock: the declaration by which each record's own time stamp decides its step, where the plan goes by time.
-        times: the step int64 (N,) of each training record by it (`steps_by_time`).
-        groups: whether each training record is in a drift's second group, bool (N,), where the plan has one.
         beside: the public examples that the module normalises by, where it takes some.
-        overlap: how many private records were among these and are left out: for the owner's eyes.
+        left_out: which training records, bool (N,), were among these and are not in `source` any more; None for none.
+        times: the step int64 (N,) of each training record by the clock (`steps_by_time`), of those left out too.
+        groups: whether each is in a drift's second group, bool (N,), where the plan has one, likewise.
     """
 
     gradient: ClippedGradient | UserGradient
@@ -121,10 +121,15 @@ class PrivateJob(Job):
     input_shape: Shape
     candidate: bool = False
     clock: Clock | None = None
+    beside: PublicExamples | None = None
+    left_out: np.ndarray | None = None
     times: np.ndarray | None = None
     groups: np.ndarray | None = None
-    beside: PublicExamples | None = None
-    overlap: int = 0
+
+    @property
+    def overlap(self) -> int:
+        """How many private records were among the public examples and are left out: for the owner's eyes."""
+        return 0 if self.left_out is None else int(self.left_out.sum())
 
     @property
     def further(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from sfumato.averaging import aggregates, uncertainty
-from sfumato.data import CachedRecords
 from sfumato.models import ensemble
 from sfumato.models.losses import probabilities
 from sfumato.report import OverSteps
@@ -105,10 +104,11 @@ def _intervals(
     """Of each sample's first class: the ends of its logit's interval, and the middle; none for correlated noise."""
     taken = max(kept)
     apart = [step for step in kept if step > taken // 2]
-    features = isinstance(job.source.test, CachedRecords)
-    if features or not job.plan.mechanism.independent or apart[-1] - apart[0] < spacing_of(taken):
+    if not job.plan.mechanism.independent or apart[-1] - apart[0] < spacing_of(taken):
         return {}
-    samples = evaluate.shown(whole, torch.from_numpy(job.source.test.labels))
+    samples = evaluate.shown(whole, job.source.test)
+    if not samples:
+        return {}
     first = whole[samples].argmax(1, keepdim=True)
     steps = uncertainty.spaced(tuple(kept), taken, spacing=spacing_of(taken))
     logits = torch.stack([scorer.outputs({**released, **kept[step]}, samples) for step in steps])

@@ -93,7 +93,7 @@ def prepare(
     if key is None:
         key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
     beside = public_examples(settings, source)
-    source, overlap = (source, 0) if beside is None else beside.kept_from(source)
+    source, left_out = (source, None) if beside is None else beside.kept_from(source)
     module = build(model, source, settings, key, examples=beside)
     functions = functions_of(module, source.form.made_up(2))
     if seeded:
@@ -153,7 +153,7 @@ def prepare(
         times=times,
         groups=groups,
         beside=beside,
-        overlap=overlap,
+        left_out=left_out,
     )
     check(job)
     return job

@@ -142,6 +142,11 @@ def train(
     spec = source if isinstance(source, SourceSpec) else None
     source = source if isinstance(source, Source) else read_source(source, progress)
     plain = {"views": 1, "shift": 0, "flip": False}
+    if not source.public:
+        raise SfumatoError(
+            f"normalisation {models.PRINTED} promises nothing, and this {source.kind} source is private",
+            "declare it public (`public=True`) if it is, or give another normalisation, such as public-batch",
+        )
     left_out = {name: value for name, value in plain.items() if getattr(experiment, name) is None}
     plan, settings, reasons = replace(experiment, **left_out).decide(source)
     _check(plan, settings)

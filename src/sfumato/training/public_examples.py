@@ -15,7 +15,7 @@ from sfumato.randomness import owner_key
 from sfumato.training.settings import Settings
 
 DRAWN_BY = 0
-"""The public seed of the draw: which examples are taken depends on how many there are, and on nothing else."""
+"""The public seed of the draw among a source's training examples: it knows how many there are, and nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +43,21 @@ class PublicExamples:
         """As the model takes them, (M, C, H, W)."""
         return transform(torch.from_numpy(self.images))
 
-    def kept_from(self, source: Source) -> tuple[Source, int]:
-        """The source without training records that are among these examples, and how many these were.
+    def kept_from(self, source: Source) -> tuple[Source, np.ndarray | None]:
+        """The source without training records that are among these examples, and which these were, bool (N,); None
+        for none.
 
         **Guarantee.** Each record is looked at by itself, so one that is added or removed changes nothing for the
-        others. The declared number of examples, and so the promise, stays; the count is the owner's to see alone.
+        others, as long as those left out keep their places where places decide (`PrivateSteps`). The declared number of
+        examples, and so the promise, stays; which they are, and how many, is the owner's to see alone.
         """
         if source.public or source.cache is not None:
-            return source, 0
+            return source, None
         among = known_again(own_codes(source.train, owner_key()), self.codes)
         if not among.any():
-            return source, 0
+            return source, None
         larger = None if source.larger is None else source.larger.chosen(~among)
-        return replace(source, train=source.train.chosen(~among), larger=larger), int(among.sum())
+        return replace(source, train=source.train.chosen(~among), larger=larger), among
 
 
 def public_examples(settings: Settings, source: Source) -> PublicExamples | None:
@@ -70,9 +72,16 @@ def public_examples(settings: Settings, source: Source) -> PublicExamples | None
             f"normalisation {settings.normalisation} is for networks on images, and the source holds features",
             "leave it out",
         )
-    like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are of no use here
-    opened = open_source(settings.public_data, owner_key=owner_key(), public=True, **like)
     count = settings.public_examples
+    like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are of no use here
+    try:
+        opened = open_source(settings.public_data, owner_key=owner_key(), public=True, **like)
+    except SfumatoError as error:
+        if "holds texts" not in error.problem:
+            raise
+        raise SfumatoError(
+            f"public_data {settings.public_data} holds texts, and {count} images are wanted", "give a source of images"
+        ) from None
     if opened.cache is not None or len(opened.train) < count:
         held = "holds features" if opened.cache is not None else f"has {len(opened.train)} training examples"
         raise SfumatoError(

@@ -20,7 +20,12 @@ from sfumato.training.step import PrivateStep
 
 
 class PrivateSteps:
-    """Participants by the plan, their inputs, and the private step."""
+    """Participants by the plan, their inputs, and the private step.
+
+    **Guarantee.** A record that is left out, since a public example is the same, is drawn as if it were there, and then
+    contributes nothing: places in a fixed order, and cuts of truncated sampling, are those of all records, so that it
+    moves no other one (unit: one record).
+    """
 
     def __init__(self, job: PrivateJob, key: DiceKey, progress: Progress | None = None):
         plan = job.plan
@@ -28,11 +33,15 @@ class PrivateSteps:
         self._plan, self._key = plan, key
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
         self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
-        self._sampler = Sampler(plan, key, records=self._inputs.units, times=job.times, groups=job.groups)
+        self._left_out = None if plan.unit.drawn == "users" else job.left_out
+        records = self._inputs.units if self._left_out is None else len(self._left_out)
+        self._sampler = Sampler(plan, key, records=records, times=job.times, groups=job.groups)
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """The private gradient of a step, and the noise's next state."""
         participants = self._sampler.draw(step)
+        if self._left_out is not None:
+            participants = (np.cumsum(~self._left_out) - 1)[participants[~self._left_out[participants]]]
         return self._step(step, self._inputs.micro_batches(self._key, step, participants), state)
 
     def figures(self, step: int) -> dict[str, Any]:

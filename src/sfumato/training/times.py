@@ -57,7 +57,7 @@ def without_a_step(source: Source, plan: PrivacyPlan, times: np.ndarray | None) 
 
     **Guarantee.** The number is a private figure: it belongs to the terminal, and into no file.
     """
-    records, rule = len(source.train), plan.participation
+    records, rule = len(source.train) if times is None else len(times), plan.participation
     if not isinstance(rule, FixedOrder) or rule.assignment == "random":
         return None
     if times is None:
