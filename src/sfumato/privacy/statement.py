@@ -198,6 +198,16 @@ class Statement:
         )
 
     @property
+    def short(self) -> str:
+        """What is promised to whom, without the steps that it follows from."""
+        seeded = ", to whoever does not know its seed" if self.circumstances.seeded else ""
+        whom = f"each {self._covered.rstrip(',')}{seeded}"
+        return f"({rounded_up(self.epsilon)}, {self.plan.delta!r})-differentially private for {whom}"
+
+    def __repr__(self) -> str:
+        return f"Statement({self.short}, {self.plan.adjacency}; plan {self.plan.fingerprint[:16]})"
+
+    @property
     def _words(self) -> Wording:
         return wording(self.plan)
 

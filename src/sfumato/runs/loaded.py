@@ -17,6 +17,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, each, open_source, preparation
 from sfumato.models.losses import probabilities
+from sfumato.privacy.statement import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY
@@ -49,6 +50,15 @@ class Loaded:
     embedding: int | None = None
     test_fraction: float = TEST_FRACTION
     user_from: str | None = None
+
+    def __repr__(self) -> str:
+        gives = f"{len(self.classes)} classes" if self.embedding is None else f"embeddings of {self.embedding} numbers"
+        count = sum(parameter.numel() for parameter in self.module.parameters())
+        epsilon, delta = self.statement["epsilon"], self.statement["delta"]
+        promise = (
+            "without a promise" if epsilon is None else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
+        )
+        return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {promise})"
 
     def on(self, source: Source) -> tuple[nn.Module, Preparation]:
         """The module and the preparation for the records of this source, images or features.
