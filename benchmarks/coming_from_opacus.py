@@ -3,7 +3,7 @@
 Each section's block runs RUNS times (five), each time in a process of its own with fresh randomness, after the block
 of the task. Time is that of the section's block, its imports included: on the clock, and of the
 processor, which other work on the machine lengthens less. Needs Opacus (pip install 'sfumato[bench]').
-Writes benchmarks/results/coming-from-opacus.json.
+Writes benchmarks/results/coming-from-opacus.json, and prints the page's table.
 """
 
 from __future__ import annotations
@@ -49,6 +49,27 @@ def once(section: str) -> dict[str, float]:
         }
 
 
+def table(record: dict[str, Any]) -> str:
+    """The table of the page."""
+    lines = [
+        "| | test accuracy | epsilon | time | processor time | lines of code |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for section, row in record["rows"].items():
+        range_of = f"({row['lowest']:.1%} to {row['highest']:.1%})"
+        times = f"{row['seconds']:.0f} s | {row['processor_seconds']:.1f} s"
+        lines.append(
+            f"| {section} | {row['accuracy']:.1%} {range_of} | {row['epsilon']:.3f} | {times} | {row['lines']} |"
+        )
+    made = record["machine"]
+    versions = f"Opacus {made['opacus']} and torch {made['torch'].partition('+')[0]}"
+    note = (
+        f"Medians of {record['runs']} runs, with the lowest and the highest accuracy; {versions}, on\n"
+        f"{made['threads']} thread. The machine, with {made['cores']} cores, had other work, so the clock shows more than the processor."
+    )
+    return "\n".join([*lines, "", note])
+
+
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     found = {section: [] for section in WAYS}
@@ -70,6 +91,7 @@ def main() -> None:
     }
     record = {"machine": machine("cpu") | {"opacus": version("opacus")}, "runs": count, "rows": rows}
     (RESULTS / "coming-from-opacus.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(table(record))
 
 
 if __name__ == "__main__":
