@@ -63,11 +63,9 @@ def table(record: dict[str, Any]) -> str:
         )
     made = record["machine"]
     versions = f"Opacus {made['opacus']} and torch {made['torch'].partition('+')[0]}"
-    note = (
-        f"Medians of {record['runs']} runs, with the lowest and the highest accuracy; {versions}, on\n"
-        f"{made['threads']} thread. The machine, with {made['cores']} cores, had other work, so the clock shows more than the processor."
-    )
-    return "\n".join([*lines, "", note])
+    busy = f"The machine, with {made['cores']} cores, had other work, so the clock shows more than the processor."
+    note = f"Medians of {record['runs']} runs with lowest and highest accuracy; {versions}, {made['threads']} thread."
+    return "\n".join([*lines, "", note, busy])
 
 
 def main() -> None:

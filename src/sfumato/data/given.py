@@ -41,11 +41,11 @@ def is_one(images: Picture | Sequence[Picture]) -> bool:
 class Reader(Protocol):
     """From what somebody gives to a model's inputs: `Transform`, `AsStored` and `Tokens`."""
 
-    def is_one(self, given: Any) -> bool:
+    def is_one(self, given: Any, /) -> bool:
         """Whether this is a single record, and no list of them."""
         ...
 
-    def read(self, given: Any) -> torch.Tensor:
+    def read(self, given: Any, /) -> torch.Tensor:
         """The input that one record makes."""
         ...
 
@@ -76,7 +76,7 @@ def pixels_of(image: Picture, *, size: int, channels: int, levels: Levels | None
     form: dict[str, Any] = {"size": size, "channels": channels, "levels": levels}
     with quiet_decoder():
         if isinstance(image, np.ndarray):
-            return prepare(_shown(image, levels), **(form | {"levels": None}))
+            return prepare(_shown(image, levels), size=size, channels=channels)
         if isinstance(image, (str, os.PathLike)):
             path = expanded(image)
             return decode(read_bytes(path), path, **form)
