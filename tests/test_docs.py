@@ -150,9 +150,18 @@ def test_the_reference_lists_verbs_sources_models_files_and_names():
     assert set(sfumato.__all__) <= listed
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/reference.md"])
+def test_every_verb_is_in_the_table_of_verbs(page: str):
+    overview = (ROOT / page).read_text("utf-8").split("\n## sfumato ")[0]
+    first = re.findall(r"^\| ([^|]*) \|", overview, re.MULTILINE)
+    assert set(VERBS) <= {verb for cell in first for verb in re.findall(r"`(?:sfumato )?([a-z-]+)`", cell)}
+
+
 def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text("utf-8")
-    assert {path.name for path in (ROOT / "docs").glob("*.md")} == set(re.findall(r"([\w-]+\.md)", menu))
+    notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "docs").glob("notebooks/*.ipynb")}
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert pages | notebooks == set(re.findall(r"([\w/-]+\.md)", menu))
 
 
 def test_every_public_object_has_its_docstring_in_the_api():

@@ -77,6 +77,7 @@ def test_bad_constants_are_refused(change, message):
 
 def test_other_images_are_refused():
     transform = Transform(size=9, channels=1)
-    for images in (PIXELS, PIXELS[..., :1] / 255):
-        with pytest.raises(SfumatoError, match=r"images must be uint8 \(n, 9, 9, 1\), got torch"):
-            transform(images)
+    with pytest.raises(SfumatoError, match=r"images must be uint8 \(n, 9, 9, 1\), got torch.uint8 \(4, 9, 9, 3\)"):
+        transform(torch.from_numpy(PIXELS))
+    with pytest.raises(SfumatoError, match="number 0 of those given: image is an array of float64; give uint8"):
+        transform(PIXELS[..., :1] / 255)

@@ -14,11 +14,12 @@ from .file_records import FileRecords as FileRecords
 from .filtered import write_without as write_without
 from .form import Form as Form
 from .form import Images as Images
+from .given import Picture as Picture
+from .given import each as each
 from .kinds import KINDS as KINDS
 from .kinds import is_public as is_public
 from .kinds import refuse_absent as refuse_absent
 from .normalise import AsStored as AsStored
-from .normalise import Picture as Picture
 from .normalise import Preparation as Preparation
 from .normalise import Transform as Transform
 from .normalise import preparation as preparation

@@ -155,6 +155,9 @@ class Cache:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = expanded(path)
 
+    def __repr__(self) -> str:
+        return f"Cache({str(self.path)!r})"
+
     @property
     def exists(self) -> bool:
         """Whether a cache stands here, complete or not."""

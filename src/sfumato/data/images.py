@@ -79,14 +79,14 @@ def read_bytes(path: Path) -> bytes:
 
 def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Header:
     """The image's shorter side and whether it is grey, without decoding it."""
-    with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+    with refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
         _check(image, levels, f"image {str(path)!r}")
         return Header(shorter_side=min(image.size), grey=image.mode in _GREY)
 
 
 def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
     """The image in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
-    with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+    with refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
         name = f"image {str(path)!r}"
         _check(image, levels, name)
         # A JPEG can be unpacked at a fraction of its size; twice the target leaves the final filter its work.
@@ -108,7 +108,7 @@ def decode_whole(
     for size in (*sizes, None):
         if size is None and whole is not None:
             break
-        with _refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        with refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             name = f"image {str(path)!r}"
             _check(image, levels, name)
             full = image.size
@@ -225,7 +225,8 @@ def _too_large(name: str) -> SfumatoError:
 
 
 @contextlib.contextmanager
-def _refusals(path: Path) -> Iterator[None]:
+def refusals(path: Path) -> Iterator[None]:
+    """Whatever Pillow says of a broken file, as a refusal that names it."""
     try:
         yield
     except (SfumatoError, MemoryError):

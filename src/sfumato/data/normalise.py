@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch.nn import functional
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
-from sfumato.data import images as image_files
 from sfumato.data.form import waves
+from sfumato.data.given import Picture, each, is_one, pixels_of
+from sfumato.data.images import check_size
 from sfumato.data.levels import Levels, UndeclaredError
-from sfumato.data.paths import expanded
 from sfumato.data.tokens import Tokens
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 _CUTTING, _LEVELS = ("resolution", "enlarged", "interpolation"), ("bit_depth", "window")
-
-
-Picture = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | np.ndarray
-"""What one image may be given as."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +61,7 @@ class Transform:
     def __post_init__(self):
         if self.levels is not None:
             object.__setattr__(self, "window", self.levels.window)
-        image_files.check_size(_checks.positive_integer("size", self.size))
+        check_size(_checks.positive_integer("size", self.size))
         if self.channels not in (1, 3):
             raise SfumatoError(f"channels must be 1 or 3, got {self.channels!r}", "give 1 for grey and 3 for colour")
         for name, check in (("mean", _checks.number), ("std", _checks.positive)):
@@ -92,18 +85,28 @@ class Transform:
         """What is known of pixels of 16 bits."""
         return Levels.declared(self.bit_depth, self.window)
 
-    def __call__(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Images uint8 (n, size, size, channels) to float32 (n, channels, R, R), on the tensor's device.
+    def __call__(self, images: torch.Tensor | Picture | Sequence[Picture]) -> torch.Tensor:
+        """One image or several to float32 (n, channels, R, R).
 
         R is the resolution, or the size where there is none.
+
+        Args:
+            images: as the sources store them, uint8 (n, size, size, channels), an array or a tensor, whose device is
+                the result's; or whatever `read` takes, one of it (n is 1) or several.
         """
-        # torch warns of arrays that may not be written to, though nothing is written here.
-        tensor = torch.from_numpy(np.require(images, requirements="W")) if isinstance(images, np.ndarray) else images
         shape = (self.size, self.size, self.channels)
+        if isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.shape[1:] == shape:
+            # torch warns of arrays that may not be written to, though nothing is written here.
+            tensor = torch.from_numpy(np.require(images, requirements="W"))
+        elif isinstance(images, torch.Tensor):
+            tensor = images
+        else:
+            side = self.resolution or self.enlarged or self.size
+            return torch.stack([torch.zeros(self.channels, side, side), *each(self, images)])[1:]
         if tensor.dtype != torch.uint8 or tuple(tensor.shape[1:]) != shape:
             raise SfumatoError(
                 f"images must be uint8 (n, {', '.join(map(str, shape))}), got {tensor.dtype} {tuple(tensor.shape)}",
-                "bring files to this form with the transform's read method",
+                "give images of any size as paths, images of Pillow, or arrays (n, H, W, C) in place of a tensor",
             )
         result = tensor.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         return self.normalised(self.cut_out(result))
@@ -123,53 +126,31 @@ class Transform:
         """Pixels 0 to 255 (n, channels, H, W), changed in place, by the constants."""
         return pixels.div_(255).sub_(self._constants("mean", pixels)).div_(self._constants("std", pixels))
 
+    def is_one(self, images: Picture | Sequence[Picture]) -> bool:
+        """Whether this is a single image, and no list of them."""
+        return is_one(images)
+
     def read(self, image: Picture) -> torch.Tensor:
-        """One image as float32 (channels, size, size), by the rule of the sources.
+        """One image as float32 (channels, R, R), by the rule of the sources.
 
         Args:
-            image: a path, a file's bytes, an open binary file, an image of Pillow, or an array (H, W) or (H, W, 1 or 3)
-                of uint8 (or of 16 bits, where the model was trained on such).
+            image: a path, a file's bytes, an open binary file, an image of Pillow, or an array (H, W) or (H, W, C) of
+                uint8 (or of 16 bits, where the model was trained on such); with 2 or 4 channels the last one is the
+                transparency, and is put on white as in a file.
 
-        >>> Transform(size=8, channels=3).read(Image.new("L", (20, 10))).shape
+        The same image gives the same result in each of these forms (`given.pixels_of`).
+
+        >>> Transform(size=8, channels=3).read(np.zeros((20, 10), np.uint8)).shape
         torch.Size([3, 8, 8])
         """
         try:
-            pixels = self._pixels(image)
+            pixels = pixels_of(image, size=self.size, channels=self.channels, levels=self.levels)
         except UndeclaredError as error:
             raise SfumatoError(
                 error.problem,
                 "save it with 8 bits, or train a model with `bit_depth` (12 if 4095 is white) or `window`",
             ) from None
         return self(pixels[np.newaxis].copy())[0]
-
-    def _pixels(self, image: Picture) -> np.ndarray:
-        """One image as uint8 (size, size, channels)."""
-        form: dict[str, Any] = {"size": self.size, "channels": self.channels, "levels": self.levels}
-        with image_files.quiet_decoder():
-            if isinstance(image, Image.Image):
-                return image_files.prepare(image, **form)
-            if isinstance(image, np.ndarray):
-                return image_files.prepare_array(self._in_eight_bits(image), size=self.size, channels=self.channels)[0]
-            if isinstance(image, (str, os.PathLike)):
-                path = expanded(image)
-                return image_files.decode(image_files.read_bytes(path), path, **form)
-            content, name = _content(image)
-            return image_files.decode(content, Path(name), **form)
-
-    def _in_eight_bits(self, image: np.ndarray) -> np.ndarray:
-        """One image (H, W) or (H, W, C) as uint8 (1, H, W, C)."""
-        shaped = image[..., np.newaxis] if image.ndim == 2 else image
-        if shaped.ndim != 3 or shaped.shape[2] not in (1, 3) or not shaped.size:
-            raise SfumatoError(
-                f"image is an array of shape {image.shape}; it must be (H, W), (H, W, 1) or (H, W, 3)",
-                "move the channels to the end with numpy.moveaxis(image, 0, -1), leave out a fourth one, or give "
-                "several images as (N, H, W, 1 or 3)",
-            )
-        if self.levels is not None and shaped.dtype in (np.uint16, np.int16):
-            shaped = self.levels.applied(shaped, "image")
-        if shaped.dtype != np.uint8:
-            raise SfumatoError(f"image is an array of {image.dtype}", "give uint8 from 0 (black) to 255 (white)")
-        return shaped[np.newaxis]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
@@ -195,30 +176,6 @@ class Transform:
         return torch.tensor(getattr(self, name), dtype=torch.float32, device=like.device).reshape(1, -1, 1, 1)
 
 
-def _content(image: bytes | IO[bytes]) -> tuple[bytes, str]:
-    """The bytes of an image, and what to call it."""
-    if isinstance(image, bytes):
-        return image, f"of {len(image)} bytes"
-    if isinstance(image, torch.Tensor):
-        raise SfumatoError(
-            f"image is a tensor of shape {tuple(image.shape)}",
-            "give it as an array with the channels at the end, such as image.permute(1, 2, 0).numpy()",
-        )
-    name = str(getattr(image, "name", "of an open file"))
-    try:
-        content = image.read() if hasattr(image, "read") else None
-    except (OSError, ValueError) as error:  # the latter of a file that is closed
-        raise SfumatoError(f"image {name!r} cannot be read ({error})", "open it again, or give its path") from None
-    if content == b"":
-        raise SfumatoError(f"image {name!r} has been read to its end, or is empty", "rewind it with seek(0)")
-    if not isinstance(content, bytes):
-        kind = "a file that was opened as text" if isinstance(content, str) else f"a {type(image).__name__}"
-        raise SfumatoError(
-            f"image is {kind}", "give a path, bytes, an open binary file, an image of Pillow, or an array of uint8"
-        )
-    return content, name
-
-
 @dataclass(frozen=True, kw_only=True)
 class AsStored:
     """In place of a `Transform` where the records are features: they are a model's input already.
@@ -237,6 +194,8 @@ class AsStored:
 
     def __call__(self, features: np.ndarray | torch.Tensor) -> torch.Tensor:
         """Features float32 (n, S, D) to the first version of each, (n, D), which is the middle of its image."""
+        if not isinstance(features, (np.ndarray, torch.Tensor)):
+            return self.read(features)
         tensor = torch.from_numpy(features) if isinstance(features, np.ndarray) else features
         if tensor.dim() != 3 or tensor.shape[2] != self.width:
             raise SfumatoError(
@@ -244,7 +203,11 @@ class AsStored:
             )
         return tensor[:, 0].float()
 
-    def read(self, image: Picture) -> torch.Tensor:
+    def is_one(self, given: Any) -> bool:
+        """All that may be given is refused at once."""
+        return True
+
+    def read(self, image: Any) -> torch.Tensor:
         """Refused: without its backbone a head knows nothing of images."""
         raise SfumatoError(
             "this model takes features, and does not know the backbone that made them",

@@ -109,6 +109,17 @@ class Source:
         if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
             raise TypeError("larger must hold the records of train, in the same order")
 
+    def __repr__(self) -> str:
+        if self.tokens is not None:
+            form = f"texts of up to {self.size} words"
+        elif self.cache is not None:
+            form = f"features of {self.cache.contents.width} numbers"
+        else:
+            form = f"images of {self.size} x {self.size} pixels {'in grey' if self.channels == 1 else 'in colour'}"
+        users = "" if self.users is None else f", of {self.users:,} users"
+        told = f"{self.kind}, {'public' if self.public else 'private'}"
+        return f"Source({told}: {self.examples:,} {form} to train on{users}, {len(self.classes)} classes)"
+
     @property
     def materials(self) -> tuple[str, ...]:
         """By what the owner's list of runs knows the data again, in any of their forms."""

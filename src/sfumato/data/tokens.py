@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import ordinary
+from sfumato.data.given import each
 from sfumato.data.paths import expanded
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
@@ -157,8 +158,15 @@ class Tokens:
         row[: len(numbers)] = numbers[: self.length]
         return row
 
-    def __call__(self, tokens: np.ndarray | Tensor) -> Tensor:
-        """Numbers (n, T) as they are stored, as a model takes them: int64."""
+    def __call__(self, tokens: Any) -> Tensor:
+        """Texts as a model takes them: int64 (n, T).
+
+        Args:
+            tokens: numbers (n, T) as they are stored, an array or a tensor; or whatever `read` takes, one of it (n is
+                1) or several.
+        """
+        if not isinstance(tokens, Tensor) and not (isinstance(tokens, np.ndarray) and tokens.ndim == 2):
+            return torch.stack([torch.zeros(self.length, dtype=torch.long), *each(self, tokens)])[1:]
         tensor = torch.from_numpy(np.require(tokens, requirements="W")) if isinstance(tokens, np.ndarray) else tokens
         if tensor.is_floating_point() or tuple(tensor.shape[1:]) != self.shape:
             raise SfumatoError(

@@ -24,9 +24,10 @@ from sfumato.runs.run import Run
 from sfumato.training import public, users
 from sfumato.training.experiment import of_fields
 from sfumato.training.kind import Kind
+from sfumato.training.notebook import shown
 from sfumato.training.observers import Observer
 from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.progress import Progress
 from sfumato.training.public import PublicRun
 from sfumato.training.run import execute, recorded_key, recorded_performance, refuse_finished
 from sfumato.training.settings import Settings
@@ -63,7 +64,7 @@ def embed(
     """
     named = model if isinstance(model, str) or model is None else "module"
     experiment = of_fields(EmbeddingExperiment, {"model": named, **choices})
-    run, progress, request = RunDirectory(directory), progress or Silence(), {}
+    run, progress, request = RunDirectory(directory), shown(progress), {}
     if isinstance(source, str):
         spec = SourceSpec(spec=source, open_set=True)
         source, request = spec.open(owner_key()), {"source": spec.record()}

@@ -287,6 +287,15 @@ class PrivacyPlan:
         work = Workload(steps=self.steps, separation=min(gap, self.steps), momentum=momentum, rates=rates)
         return self.mechanism.noise_in_weights(work)
 
+    def __repr__(self) -> str:
+        who = self.participation.words(self.population, self.unit.drawn_one)
+        own = self.mechanism.name if self.mechanism.independent else f"{self.mechanism.name}, correlated"
+        return (
+            f"PrivacyPlan({self.steps} step{'s' if self.steps > 1 else ''}, {who} of N = {self.population}, "
+            f"{self.clipping.words}, noise multiplier {self.noise_multiplier:g} ({own}), delta {self.delta!r}, "
+            f"{self.adjacency} one {self.unit.name})"
+        )
+
     # -- its identity ----------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:

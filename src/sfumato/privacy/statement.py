@@ -199,6 +199,16 @@ class Statement:
         )
 
     @property
+    def short(self) -> str:
+        """What is promised to whom, without the steps that it follows from."""
+        seeded = ", to whoever does not know its seed" if self.circumstances.seeded else ""
+        whom = f"each {self.covered.rstrip(',')}{seeded}"
+        return f"({rounded_up(self.epsilon)}, {self.plan.delta!r})-differentially private for {whom}"
+
+    def __repr__(self) -> str:
+        return f"Statement({self.short}, {self.plan.adjacency}; plan {self.plan.fingerprint[:16]})"
+
+    @property
     def words(self) -> Wording:
         """The words that depend on the plan's unit."""
         return wording(self.plan)

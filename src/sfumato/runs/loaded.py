@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from sfumato import models
-from sfumato._checks import SfumatoError
-from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, open_source, preparation
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, each, open_source, preparation
 from sfumato.models.losses import probabilities
+from sfumato.privacy.statement import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY
@@ -31,8 +31,7 @@ class Loaded:
 
     Args:
         module: in evaluation mode, on the CPU.
-        transform: from images to its inputs: `transform.read(path)` or `transform(uint8 array (N, H, W, C))`; of
-            texts `transform.read(text)`.
+        transform: from images to its inputs (N, ...), in all forms that `predict` takes; of texts likewise.
         classes: the names of its outputs.
         statement: what its training promised, as in statement.json.
         loss: the name of the loss that it was trained by, which says what its logits mean.
@@ -51,6 +50,15 @@ class Loaded:
     embedding: int | None = None
     test_fraction: float = TEST_FRACTION
     user_from: str | None = None
+
+    def __repr__(self) -> str:
+        gives = f"{len(self.classes)} classes" if self.embedding is None else f"embeddings of {self.embedding} numbers"
+        count = sum(parameter.numel() for parameter in self.module.parameters())
+        epsilon, delta = self.statement["epsilon"], self.statement["delta"]
+        promise = (
+            "without a promise" if epsilon is None else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
+        )
+        return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {promise})"
 
     def on(self, source: Source) -> tuple[nn.Module, Preparation]:
         """The module and the preparation for the records of this source, images or features.
@@ -107,13 +115,15 @@ class Loaded:
         """Probabilities (N, classes), on the CPU, of one image or of several.
 
         Args:
-            images: paths, bytes, open binary files, images of Pillow, or arrays: whatever `transform.read` takes; or
-                one array (N, H, W, C) of several images. An array of two or three dimensions is always one image. Of a
-                model of texts: one text or several, or rows of whole numbers where it was trained on such.
+            images: paths, bytes, open binary files, images of Pillow, or arrays (H, W) or (H, W, C) of uint8, with 1 or
+                3 channels, and one more where the last is transparency: one of them, several, or one array
+                (N, H, W, C). The same image gives the same inputs in each of these forms, by the rule of the sources;
+                an array is taken as it lies, where a file may say that it is to be turned. Of a model of texts: one
+                text or several, or rows of whole numbers where it was trained on such.
             batch: so many at a time.
 
-        Errors: `SfumatoError` for whatever is no image, such as an array that has its channels first, a fourth one, or
-        another number of dimensions.
+        Errors: `SfumatoError` for whatever is no image, such as an array that has its channels first, or another number
+        of dimensions; it says which of several it is about.
         """
         if self.embedding is not None:
             raise SfumatoError(
@@ -128,21 +138,12 @@ class Loaded:
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
         """What the module gives, (n, ...), on the CPU, so many at a time."""
-        one = self.transform.is_one(images) if isinstance(self.transform, Tokens) else _is_one(images)
-        listed: list[Any] = [images] if one else list(images)  # type: ignore[arg-type]
+        positive_integer("batch", batch)
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
-        for start in range(0, len(listed), batch):
-            inputs = torch.stack([self.transform.read(image) for image in listed[start : start + batch]])
+        inputs = each(self.transform, images)
+        while some := list(islice(inputs, batch)):
             with torch.inference_mode():
-                yield self.module(inputs.to(device)).cpu()
-
-
-def _is_one(images: Picture | Sequence[Picture]) -> bool:
-    """Whether this is a single image, and no list of them."""
-    if isinstance(images, np.ndarray):  # of any shape but one, lest (3, 32, 32) be three grey ones; or it lists paths
-        return images.ndim != 4 and images.dtype.kind not in "UO"
-    one = isinstance(images, (str, os.PathLike, bytes, torch.Tensor)) or hasattr(images, "read")
-    return one or not isinstance(images, Iterable)
+                yield self.module(torch.stack(some).to(device)).cpu()
 
 
 def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = None) -> Loaded:

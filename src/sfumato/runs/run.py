@@ -10,10 +10,12 @@ from typing import Any
 from torch import nn
 
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
+from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
+from sfumato.runs.shown import PRIVATE, card
 from sfumato.runs.uses import Together
 
 
@@ -36,6 +38,13 @@ class Measured:
     def top5(self) -> float | None:
         """How often the right class is among the five likeliest; None with five classes or fewer."""
         return self.figures["top5"]
+
+    @property
+    def measured(self) -> list[tuple[str, str]]:
+        """What was measured and its value, in words: of a classifier or of an embedding."""
+        if "recall" in self.figures:
+            return [(f"recall at a false accept rate of {self.figures['far']:g}", f"{self.figures['recall']:.1%}")]
+        return [("test accuracy", f"{self.accuracy:.1%}")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +73,20 @@ class Run(Measured):
     together: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
     beside: tuple[Together, ...] = ()
+
+    def __repr__(self) -> str:
+        measured = "".join(f"{name} {value}, " for name, value in self.measured if self._open)
+        return f"Run({str(self.directory)!r}: {measured}{self.statement.short})"
+
+    def _repr_html_(self) -> str:
+        figures = [*self.measured, ("epsilon", rounded_up(self.statement.epsilon))]
+        figures += [("delta", repr(self.statement.plan.delta)), ("steps", f"{self.steps:,}")]
+        return card(str(self.directory), figures, self.statement.sentence, "" if self._open else PRIVATE)
+
+    @property
+    def _open(self) -> bool:
+        """Whether what was measured may be shown to others."""
+        return self.statement.circumstances.test_public
 
     def load(self, model: nn.Module | str | None = None) -> Loaded:
         """The trained model; give the module itself where the run trained an object of your own, or the name of the

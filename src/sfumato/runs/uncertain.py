@@ -51,6 +51,13 @@ class Intervals:
     confidence: float
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        images, classes = self.mean.shape
+        return (
+            f"Intervals({images} x {classes} logits, confidence {self.confidence:g}, from {len(self.steps)} weights, "
+            f"mean half width {float((self.high - self.low).mean()) / 2:.3g})"
+        )
+
 
 def spacing_of(steps: int) -> int:
     """How many steps at least lie between two weights that an interval is made of."""

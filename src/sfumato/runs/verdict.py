@@ -42,6 +42,9 @@ class Verdict:
         """Whether the statement follows from the record."""
         return all(check.holds for check in self.checks)
 
+    def __repr__(self) -> str:
+        return f"Verdict(holds, {len(self.checks)} checks)" if self.holds else f"Verdict({self.line})"
+
     @property
     def line(self) -> str:
         """The verdict in one line."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive
 from sfumato._files import write
+from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import curve_of_budgets
 from sfumato.runs import uses
@@ -19,8 +20,9 @@ from sfumato.search.repeated import with_other_runs
 from sfumato.search.trial import Behind, LookingOn, Trial
 from sfumato.training import public
 from sfumato.training.defaults import HEAD_RATE
+from sfumato.training.notebook import shown
 from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.progress import Progress
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
@@ -57,6 +59,11 @@ class Curve:
     public: bool
     seeded: bool
 
+    def __repr__(self) -> str:
+        reached = [f": {row['accuracy']:.1%}" if self.public else "" for row in self.rows]
+        each = ", ".join(f"epsilon {budget:g}{figure}" for budget, figure in zip(self.budgets, reached, strict=True))
+        return f"Curve({each}; together epsilon {rounded_up(self.epsilon_of_all)} at delta {self.delta!r})"
+
     def to_dict(self) -> dict[str, Any]:
         """What its file holds."""
         return {name: value for name, value in asdict(self).items() if name != "seeded"}
@@ -88,7 +95,7 @@ def budgets(
     the budget was chosen beforehand. All of them together have `epsilon_of_all`, by composition, if they were planned
     in advance: `uses.together`. A run without privacy is trained only where the data are public.
     """
-    progress = progress or Silence()
+    progress = shown(progress)
     if trial.experiment.noise_multiplier is not None:
         raise SfumatoError(
             "several budgets and `noise_multiplier` are both given",

@@ -14,13 +14,14 @@ from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import Space
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
-from sfumato.search.kept import MODES, adjacency_of_all, begin, check_kind, together
+from sfumato.search.kept import MODES, adjacency_of_all, begin, check_kind, together, together_in_words
 from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read
-from sfumato.search.space import plain
+from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import Worker, rows_of
+from sfumato.training.notebook import shown
 from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.progress import Progress
 
 FILE = "factors.json"
 
@@ -41,6 +42,13 @@ class Comparison:
     uncovered: Search | None
     scored_on: int
     rows: tuple[dict[str, Any], ...] = ()
+
+    def __repr__(self) -> str:
+        found = f"{len(self.changes) - 1} single changes"
+        if self.rows and self.uncovered is None:
+            best = max(self.rows[1:], key=lambda row: row["difference"], default=self.rows[0])
+            found += f", best {line_of(best['change'])} by {best['difference']:+.1%} on {self.scored_on:,}"
+        return f"Comparison({found}{together_in_words(self.uncovered)})"
 
     @property
     def adjacency(self) -> Adjacency | None:
@@ -82,7 +90,7 @@ def one_at_a_time(
     **Guarantee.** As for `search.open`: none for the comparison, and each run has its own.
     """
     one_of("search", search, MODES)
-    progress, place = progress or Silence(), Path(directory)
+    progress, place = shown(progress), Path(directory)
     spaces.check(space, (*spaces.VARIED, "source"))
     shared = Shared.of(trial, scoring, processes)
     changes = spaces.single_changes(space)

@@ -13,6 +13,7 @@ from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write, writing
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan, Search
+from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import DiceKey, Space
 from sfumato.report import swept
@@ -20,11 +21,12 @@ from sfumato.runs import pins, uses
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, try_each
-from sfumato.search.space import plain
+from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import rows_of
+from sfumato.training.notebook import shown
 from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.progress import Progress
 
 MODES = ("public", "uncovered")
 FILE, PLOT, KEY = "sweep.json", "sweep.svg", "search.key"
@@ -53,6 +55,12 @@ class Ranking:
     scored_on: int
     rows: tuple[dict[str, Any], ...] = ()
     best: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        found = f"best {line_of(self.best)}" if self.rows else "nothing was run"
+        if self.rows and self.uncovered is None:
+            found += f" with accuracy {self.rows[0]['accuracy']:.1%} of {self.scored_on:,}"
+        return f"Ranking({len(self.changes)} runs, {found}{together_in_words(self.uncovered)})"
 
     @property
     def adjacency(self) -> Adjacency | None:
@@ -104,7 +112,7 @@ def open(
     composition, had they been planned in advance (`uses.together`).
     """
     one_of("search", search, MODES)
-    progress, place = progress or Silence(), Path(directory)
+    progress, place = shown(progress), Path(directory)
     spaces.check(space, spaces.VARIED)
     shared = Shared.of(trial, scoring, processes)
     changes = _changes(space, place, candidates, trial.experiment.seed, keep=not dry_run)
@@ -157,6 +165,13 @@ def together(plans: Sequence[PrivacyPlan], source: Source, behind: Behind | None
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
     earlier = behind(source) if behind else None
     return runs if earlier is None else earlier + runs
+
+
+def together_in_words(uncovered: Search | None) -> str:
+    """What all runs of a search come to, where no promise covers it, after what else is said of it."""
+    if uncovered is None:
+        return ""
+    return f"; not covered: together epsilon {rounded_up(uncovered.epsilon)} at delta {uncovered.delta!r}"
 
 
 def adjacency_of_all(told: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:

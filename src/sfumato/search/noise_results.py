@@ -92,6 +92,10 @@ class NoiseStudy:
     cells: tuple[Cell, ...]
     pilots: tuple[Mapping[str, Any], ...] = ()
 
+    def __repr__(self) -> str:
+        converged = sum(cell.converges for cell in self.cells)
+        return f"NoiseStudy({self.kind}: {len(self.cells)} cells, of which {converged} converge; nothing is private)"
+
     def cell(self, model: str, deviation: float) -> Cell:
         """That of one form and deviation."""
         return next(one for one in self.cells if (one.model, one.deviation) == (model, deviation))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sfumato._checks import positive_integer
 from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import Evaluation
 from sfumato.runs import directory as names
@@ -18,8 +19,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.search.trial import Behind, LookingOn, Trial
 from sfumato.training.finish import evaluation_of
+from sfumato.training.notebook import shown
 from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,12 @@ class Repeated:
     epsilon_of_all_uses: float
     adjacency: Adjacency
     adjacency_of_all_uses: Adjacency
+
+    def __repr__(self) -> str:
+        found = f"{len(self.runs)} runs"
+        if all(run.statement.circumstances.test_public for run in self.runs):
+            found += f", median accuracy {self.median:.1%}, standard deviation {self.spread:.1%}"
+        return f"Repeated({found}; together epsilon {rounded_up(self.epsilon)} at delta {self.delta!r})"
 
     @property
     def accuracies(self) -> list[float]:
@@ -111,7 +119,7 @@ def seeds(
     """
     count, progress = (
         positive_integer("seeds", seeds, remedy="give the number of runs, such as 5"),
-        progress or Silence(),
+        shown(progress),
     )
     base, first, found = Path(directory), trial.experiment.seed, []
     for number in range(1, count + 1):

@@ -14,6 +14,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import writing
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection, Search, least_score_noise
 from sfumato.privacy.plan import default_delta
+from sfumato.privacy.statement import rounded_up
 from sfumato.randomness import DiceKey, Space
 from sfumato.runs import pins, uses
 from sfumato.runs.directory import RunDirectory
@@ -22,12 +23,14 @@ from sfumato.search import candidates
 from sfumato.search import shared as data
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
+from sfumato.search.space import line_of
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import carried_out, without_warnings
 from sfumato.training import defaults
 from sfumato.training.experiment import Budget, Experiment, PairOfRecords
+from sfumato.training.notebook import shown
 from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.progress import Progress
 
 DRAWS = CandidateCount(mean=10, shape=1.0)
 MUCH_NOISE = 0.05
@@ -53,6 +56,11 @@ class Selected:
     run: Run | None = None
     settings: Mapping[str, Any] | None = None
     score: int | None = None
+
+    def __repr__(self) -> str:
+        epsilon, delta = rounded_up(self.selection.epsilon()), self.selection.plan.delta
+        found = "no winner" if self.run is None else f"{line_of(self.settings or {})}, {self.run!r}"
+        return f"Selected({found}; epsilon {epsilon} at delta {delta!r} for the whole search)"
 
 
 @own_threads()
@@ -89,7 +97,7 @@ def private(
     on public data, or counts with noise from the key; (4) the validation part is held out by `data.hold_out`; (5) all
     candidates but the winner, the key and the scores are deleted, and nothing of them is told.
     """
-    progress, run, experiment = progress or Silence(), RunDirectory(directory), trial.experiment
+    progress, run, experiment = shown(progress), RunDirectory(directory), trial.experiment
     place = _beside(run)
     _check(experiment, space, scoring, score_noise)
     if run.finished:

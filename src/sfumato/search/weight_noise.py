@@ -23,8 +23,9 @@ from sfumato.search.noise_results import PILOT, NoiseStudy, row_of, summarised
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PublicJob
+from sfumato.training.notebook import shown
 from sfumato.training.prepare import own_threads, settled_on
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.progress import Progress
 from sfumato.training.settings import Performance
 from sfumato.training.weight_noise import course
 
@@ -63,7 +64,7 @@ def noise_study(
 
     **Guarantee.** None: runs are trained and measured without privacy.
     """
-    progress, place = progress or Silence(), Path(directory)
+    progress, place = shown(progress), Path(directory)
     design = Design(models=(models,) if isinstance(models, str) else models, **choices)
     if isinstance(source, str):
         source = open_source(source, owner_key=owner_key(), public=True if public else None)

@@ -56,6 +56,11 @@ class Aggregate:
     epsilon: float | None = None
     beside_the_run: bool = True
 
+    def __repr__(self) -> str:
+        made = f"{self.recipe.method} of the weights after {len(self.recipe.steps)} steps"
+        paid = "" if self.epsilon is None else f", chosen at epsilon {self.epsilon:g}"
+        return f"Aggregate({str(self.path)!r}: {made}, of {len(self.candidates)} candidates{paid})"
+
 
 def aggregate(
     directory: str | os.PathLike[str],

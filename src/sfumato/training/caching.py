@@ -39,6 +39,7 @@ from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials, to_bytes
 from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training.inputs import ahead
+from sfumato.training.notebook import shown
 from sfumato.training.origins import origins_of_backbone
 from sfumato.training.prepare import choose_device
 from sfumato.training.progress import Progress, Silence
@@ -106,6 +107,7 @@ def features(
         trained_on=stored_materials(weights or backbone),
     )
     cache = Cache(directory)
+    progress = shown(progress)
     begin(cache, contents, progress)
     compute(
         cache,

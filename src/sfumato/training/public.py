@@ -28,6 +28,7 @@ from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.run import Measured
+from sfumato.runs.shown import card
 from sfumato.training import defaults, finish
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
@@ -35,6 +36,7 @@ from sfumato.training.experiment import settings_of
 from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
 from sfumato.training.kind import Kind
 from sfumato.training.loop import Measure, Outcome, take_steps, weights_of
+from sfumato.training.notebook import shown
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import origins
 from sfumato.training.prepare import own_threads, settled_on
@@ -58,6 +60,13 @@ class PublicRun(Measured):
     statement: NoPromise
     seconds: float
     steps: int
+
+    def __repr__(self) -> str:
+        measured = ", ".join(f"{name} {value}" for name, value in self.measured)
+        return f"PublicRun({str(self.directory)!r}: {measured}, without privacy)"
+
+    def _repr_html_(self) -> str:
+        return card(str(self.directory), [*self.measured, ("steps", f"{self.steps:,}")], self.statement.sentence)
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
@@ -317,4 +326,4 @@ def pretrain(
         recorded=recorded_performance(run),
         key=recorded_key(run),
     )
-    return execute(job, run.path, progress=progress, observers=observers)
+    return execute(job, run.path, progress=shown(progress), observers=observers)

@@ -24,6 +24,7 @@ from sfumato.training.experiment import experiment_of, refuse_budget, settings_o
 from sfumato.training.job import PrivateJob
 from sfumato.training.kind import Kind
 from sfumato.training.loop import Measure, Outcome, take_none, take_steps
+from sfumato.training.notebook import shown
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import trained_on
 from sfumato.training.prepare import own_threads, prepare
@@ -74,7 +75,7 @@ def train(
         keep: how many weights are kept beside the model, for `sfumato.aggregate` and intervals; None for a rule's
             number, 0 for none.
         title: what the run's page is called, the public one too; by default source and model.
-        progress: where to report to.
+        progress: where to report to; None for a bar in a notebook, and for nothing elsewhere.
         observers: further ones who look on.
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`.
 
@@ -85,6 +86,7 @@ def train(
     """
     heading = Heading(title=title)
     name, request = "module" if isinstance(model, nn.Module) else model, {}
+    progress = shown(progress)
     if isinstance(source, str):
         zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
         examples, people = (None, None) if plan is None else users.declared_by(plan)
@@ -95,7 +97,7 @@ def train(
         source = asked.kept(source)
         plan, settings, reasons = asked.decide(source)
         for line in reasons:
-            (progress or Silence()).report(line)
+            progress.report(line)
     else:
         refuse_budget(choices)
         source = users.kept_for(source, plan)
