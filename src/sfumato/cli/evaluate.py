@@ -118,6 +118,7 @@ class Evaluate:
         if self.label_sets is not None:
             sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.parted)
         outputs = torch.cat([evaluate.logits(module.to(device), part, transform, device) for part in parts])
+        outputs /= loaded.temperature
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
         result = evaluate.summary(outputs, labels, loaded.classes, loss=loaded.loss)
         several = None if sets is None else label_sets.accuracy(outputs, sets)

@@ -32,6 +32,7 @@ def show(run: Run, *, json: bool) -> None:
                 "seconds": round(run.seconds, 3),
                 "run": str(path),
                 "statement": statement.sentence,
+                **_figures(run),
                 **uses_of(run),
             }
         )
@@ -45,6 +46,8 @@ def show(run: Run, *, json: bool) -> None:
         + ("" if run.top5 is None else f", top five {run.top5:.2%}")
         + ("" if public else "  (measured on private data: keep it to yourself)")
     )
+    for line in published_of(run):
+        console.result(line)
     console.result()
     console.result(statement.sentence)
     console.result()
@@ -63,6 +66,31 @@ def show(run: Run, *, json: bool) -> None:
         form = "texts" if statement.circumstances.tokens else "images"
         console.note(f"sfumato predict {path} {'TEXT' if form == 'texts' else 'IMAGE'}   labels {form}")
     console.note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def published_of(run: Run) -> list[str]:
+    """What a run's published figures say, in lines."""
+    figures = run.published
+    if figures is None:
+        return []
+    value, low, high = figures.accuracy
+    if value is None:
+        return ["published      the noise leaves nothing of the accuracy; a larger --report-epsilon, or more images, would"]
+    lines = [f"published      accuracy {value:.2%}, from {low:.2%} to {high:.2%} with the noise (may be given away)"]
+    value, low, high = figures.calibration_error
+    if value is not None:
+        tempered = "" if figures.temperature == 1 else f", at temperature {figures.temperature:.2f}"
+        lines.append(f"               calibration error {value:.2%}, from {low:.2%} to {high:.2%}{tempered}")
+    return lines
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    """The same as data."""
+    figures = run.published
+    if figures is None:
+        return {}
+    names = ("accuracy", "per_class", "precision", "auc", "calibration_error")
+    return {"published": {name: getattr(figures, name) for name in names} | {"temperature": figures.temperature}}
 
 
 def uses_of(run: Run) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from torch import nn
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
+from sfumato.runs import published
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
+from sfumato.runs.noisy_figures import NoisyFigures
 from sfumato.runs.uses import Together
 
 
@@ -64,6 +66,11 @@ class Run(Measured):
     together: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
     beside: tuple[Together, ...] = ()
+
+    @property
+    def published(self) -> NoisyFigures | None:
+        """The figures that may be published, from noisy counts; None where none were asked for."""
+        return published.read(RunDirectory(self.directory))
 
     def load(self, model: nn.Module | str | None = None) -> Loaded:
         """The trained model; give the module itself where the run trained an object of your own, or the name of the

@@ -37,6 +37,8 @@ class Trial:
         source: by its spelling, or with declarations.
         device, threads, micro_batch: performance; they don't change the promise.
         keep: how many weights are kept beside the model; None for a rule's number.
+        report_epsilon: of figures that its run publishes; None for none. No search passes it on to its trials.
+        calibrate_on: the public source that a temperature is fitted on.
         notes: what else is said when its run begins.
     """
 
@@ -46,6 +48,8 @@ class Trial:
     threads: int | None = None
     micro_batch: int | None = None
     keep: int | None = None
+    report_epsilon: float | None = None
+    calibrate_on: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -71,6 +75,8 @@ class Trial:
             threads=self.threads,
             micro_batch=self.micro_batch,
             keep=self.keep,
+            report_epsilon=self.report_epsilon,
+            calibrate_on=self.calibrate_on,
             recorded=recorded_performance(run),
             key=recorded_key(run),
             request={"source": self.spec.record()},
