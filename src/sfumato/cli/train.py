@@ -114,11 +114,6 @@ class Train(Observed, PrivateChoices):
                 "--title is given for several runs, each of which has a page of its own",
                 "leave it out, and write it over one of them: sfumato report RUN --title",
             )
-        if self.report_epsilon is not None:
-            raise SfumatoError(
-                f"--report-epsilon {self.report_epsilon:g} is given, and several runs: the figures of each would cost it",
-                "train once with it",
-            )
         if self.dry_run and budgets is None:
             raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
         if self.dry_run or (budgets is not None and self.seeds is not None):

@@ -83,8 +83,8 @@ class NoisyTable:
         positive("epsilon", epsilon, remedy="give what the figures may cost a test record, such as 1")
         chosen = epsilon * records >= FEWEST
         found = [
-            cls(epsilon=epsilon, classes=classes, predictions=predictions, edges=edges, temperature=chosen)
-            for predictions, edges in LAYOUTS
+            cls(epsilon=epsilon, classes=classes, predictions=each or classes < 3, edges=edges, temperature=chosen)
+            for each, edges in LAYOUTS
         ]
         for one in found:
             noise = math.sqrt(one.cells * one.variance)
@@ -148,7 +148,8 @@ class NoisyTable:
         names = {one.name for one in fields(cls)}
         if not isinstance(data, dict) or set(data) != names:
             raise SfumatoError("the noisy table has missing or unknown fields", "restore the run's own record")
-        return cls(**data | {"edges": tuple(data["edges"])})
+        known: dict[str, Any] = {**data, "edges": tuple(data["edges"])}
+        return cls(**known)
 
 
 GRAIN = 1 << 20

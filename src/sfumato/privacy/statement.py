@@ -308,8 +308,8 @@ class Statement:
         if facts.figures is not None:
             lines += [
                 "Figures of the same test images that other runs publish: their epsilons add up.",
-                "A record that was put into both parts, such as an image of which there are two files in data that were "
-                "divided beforehand: its epsilons add up.",
+                "A record that was put into both parts, such as an image of which there are two files, in data that "
+                "were divided beforehand: its epsilons add up.",
             ]
         if facts.calibrated_on_public:
             lines.append("The data that the temperature of the model was fitted on: their owner declared them public.")

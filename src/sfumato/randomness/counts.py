@@ -37,7 +37,8 @@ def two_sided_geometric(bits: Bits, epsilon: Fraction) -> int:
     arXiv 2004.00010, algorithm 2).
 
     With epsilon = s/t: U + t V is geometric with e^(-1/t), where U below t is kept with probability e^(-U/t) and V is
-    how many coins of e^-1 show heads in a row; in units of s it is geometric with e^(-s/t). A minus zero is drawn again.
+    how many coins of e^-1 show heads in a row; in units of s it is geometric with e^(-s/t). A minus
+    zero is drawn again.
     """
     s, t = epsilon.numerator, epsilon.denominator
     while True:

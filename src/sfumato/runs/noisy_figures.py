@@ -1,4 +1,4 @@
-"""Figures of a model from noisy counts, each with an interval that includes the noise. Post-processing: it costs nothing.
+"""Figures of a model from noisy counts, each with an interval that includes the noise. Post-processing: they are free.
 
 Intervals are found by inverting tests: a value of the figure belongs to the interval if a statistic that is zero in the
 mean where the value is right lies within 1.96 standard deviations of zero, those of the draw of the records and of the
@@ -187,10 +187,10 @@ class NoisyFigures:
         return one, other, of_one, of_other
 
     def _auc(self, own: np.ndarray, others: np.ndarray, own_cells: np.ndarray, other_cells: np.ndarray) -> Estimate:
-        """The area under the curve. With h = 1, 1/2 or 0 where the first of a pair is above, beside or below the second,
-        the sum over pairs of h - theta is zero in the mean where theta is right. Its variance is that of a product of
-        independent counts, each with the variance of a Poisson count and that of its noise (DeLong et al. 1988 without
-        the noise)."""
+        """The area under the curve. With h = 1, 1/2 or 0 where the first of a pair is above, beside or below the
+        second, the sum over pairs of h - theta is zero in the mean where theta is right. Its variance is that of a
+        product of independent counts, each with the variance of a Poisson count and that of its noise (DeLong et al.
+        1988 without the noise)."""
         first, second = own.sum(), others.sum()
         if not (self._told(first, own_cells.sum()) and self._told(second, other_cells.sum())):
             return Estimate(None, 0.0, 1.0)
@@ -222,5 +222,3 @@ def _inverted(value: float, statistic: np.ndarray, variance: np.ndarray) -> Esti
 
 def _quantile(values: Sequence[float] | np.ndarray) -> float:
     return float(np.quantile(values, CONFIDENCE))
-
-

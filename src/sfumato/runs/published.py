@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ def body(table: NoisyTable, step: int) -> dict[str, Any]:
     return {"step": step, "table": table.to_dict()}
 
 
-def recorded(entries: tuple[Entry, ...] | list[Entry]) -> Mapping[str, Any] | None:
+def recorded(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
     """What a ledger says of the release; None where it records none."""
     return next((entry.body for entry in entries if entry.kind == ENTRY), None)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec
 from sfumato.privacy import Search
 from sfumato.runs.directory import RunDirectory
@@ -37,7 +38,7 @@ class Trial:
         source: by its spelling, or with declarations.
         device, threads, micro_batch: performance; they don't change the promise.
         keep: how many weights are kept beside the model; None for a rule's number.
-        report_epsilon: of figures that its run publishes; None for none. No search passes it on to its trials.
+        report_epsilon: of figures that its run publishes; None for none. Several runs are refused it.
         calibrate_on: the public source that a temperature is fitted on.
         notes: what else is said when its run begins.
     """
@@ -51,6 +52,15 @@ class Trial:
     report_epsilon: float | None = None
     calibrate_on: str | None = None
     notes: tuple[str, ...] = ()
+
+    def refuse_figures(self) -> None:
+        """Refuse to publish figures of each of several trainings, which would cost their epsilon each time, or of
+        candidates that nobody may see."""
+        if self.report_epsilon is not None:
+            raise SfumatoError(
+                f"`report_epsilon` is {self.report_epsilon:g}, and several runs: the figures of each would cost it",
+                "train once with it",
+            )
 
     @property
     def spec(self) -> SourceSpec:

@@ -138,9 +138,7 @@ def prepare(
             micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device)
     transform = transform_for(module, source, settings)
     calibration = public_calibration(calibrate_on, source, transform)
-    figures = planned(
-        report_epsilon, source, plan, candidate=candidate is not None, calibrated=calibration is not None
-    )
+    figures = planned(report_epsilon, source, plan, candidate=candidate is not None, calibrated=calibration is not None)
     job = PrivateJob(
         module=module,
         gradient=gradient,

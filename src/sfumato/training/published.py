@@ -17,7 +17,7 @@ from sfumato.privacy import Ledger, NoisyTable, PrivacyPlan
 from sfumato.privacy.noisy_table import GRAIN, TEMPERATURES, scores_of
 from sfumato.randomness import DiceKey, choose, noisy_counts
 from sfumato.runs import published
-from sfumato.runs.directory import FIGURES, RunDirectory
+from sfumato.runs.directory import RunDirectory
 from sfumato.runs.noisy_figures import NoisyFigures
 
 
@@ -50,7 +50,7 @@ def planned(
             "leave it out, or promise for single examples (`unit=example`)",
         )
     if source.public:
-        raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published as they are")
+        raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published")
     share = source.test_fraction
     table = NoisyTable.by_rule(
         epsilon, classes=len(source.classes), records=max(1, round(source.examples * share / (1 - share)))
@@ -95,7 +95,7 @@ def released(
 
     Errors: `SfumatoError` where the ledger records another table, or one that was never written and whose key is lost.
     """
-    said, told = published.recorded(list(ledger.entries)), published.body(table, step)
+    said, told = published.recorded(ledger.entries), published.body(table, step)
     if said is not None and dict(said) != told:
         raise SfumatoError(
             f"the ledger of {run.path} records figures of the model after step {said.get('step')}, not of this one",
