@@ -52,3 +52,22 @@ def test_what_it_is_refused_for(quick, call):
     several = call(f"train digits --private --report-epsilon 1 --seeds 2 {quick}", status=1)
     assert "--report-epsilon is 1, and several runs" in several
     assert "--report-epsilon" in call(f"sweep digits --report-epsilon 1 {quick}", status=2)
+
+
+def test_a_test_for_one_class_is_measured(digits_run, call):
+    command = f"evaluate {digits_run} digits"
+    found = json.loads(call(f"{command} --positive 3 --threshold 0.4 --prevalence 0.02 --json"))["test"]
+    assert (found["positive"], found["threshold"], found["prevalence"]) == ("3", 0.4, 0.02)
+    assert found["positives"] + found["negatives"] == 359
+    assert found["auc"][1] < found["auc"][0] <= found["auc"][2] <= 1
+    printed = call(f"{command} --positive 3 --prevalence 0.02")
+    for words in ("area under ROC", "sensitivity", "specificity", "if positive, right", "where 0.02 of all are 3"):
+        assert words in printed
+    assert "if positive" not in call(f"{command} --positive 3")
+
+
+def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
+    command = f"evaluate {digits_run} digits"
+    assert "--positive must be one of 0, 1" in call(f"{command} --positive cat", status=1)
+    assert "no class to test for" in call(f"{command} --prevalence 0.1", status=1)
+    assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
