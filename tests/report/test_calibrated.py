@@ -46,6 +46,10 @@ def test_bad_calibration_is_said_in_a_sentence():
     assert "says less than it could" in unsure["words"]
     assert calibrated(Calibration(error=0.01, bands=[(0.8, 0.9, 50, 0.85, 0.86)]))["words"] == ""
     assert calibrated(None) is None
+    few = calibrated(Calibration(error=0.1, bands=[(0.5, 0.6, 9, 0.55, 0.0), (0.8, 0.9, 50, 0.85, 0.86)]))
+    assert few["left_out"] == 9
+    assert "0% at 55" not in few["plot"], "nine images make no point"
+    assert "86.0% at 85.0%" in few["plot"]
     assert published(None) == ""
 
 

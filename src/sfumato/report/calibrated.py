@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from sfumato.report.classes import ClassScore
 from sfumato.report.drawing import rendered
 from sfumato.report.facts import Calibration, Interval, Published
 from sfumato.report.numbers import percent
@@ -19,6 +20,8 @@ BAD = 0.05
 """Expected calibration error from which on a page warns."""
 _POINTS = ("#070707", "var(--first)")
 _MOST_CLASSES = 40
+_FEWEST = 10
+"""A point of a plot stands for at least so many images."""
 
 Point = tuple[float, float, float, float]
 """Confidence, accuracy, and the ends of its interval."""
@@ -28,14 +31,19 @@ def calibrated(found: Calibration | None) -> dict[str, Any] | None:
     """What the owner's page says of exact figures."""
     if found is None or not found.bands:
         return None
-    points = [(sure, right, right, right) for *_, sure, right in found.bands]
+    points = [
+        (sure, right, *ClassScore(name="", correct=round(right * count), examples=count).interval)
+        for _, _, count, sure, right in found.bands
+        if count >= _FEWEST
+    ]
     images = sum(count for _, _, count, _, _ in found.bands)
     mean = sum(count * sure for _, _, count, sure, _ in found.bands) / images
     accuracy = sum(count * right for _, _, count, _, right in found.bands) / images
     return {
         "error": percent(found.error),
         "words": _warning(found.error, mean - accuracy),
-        "plot": Markup(reliability(points, name="reliability")),
+        "plot": Markup(reliability(points, name="reliability")) if points else "",
+        "left_out": images - sum(count for _, _, count, _, _ in found.bands if count >= _FEWEST),
     }
 
 
