@@ -53,9 +53,6 @@ def trained(source, plan, place, **others):
 
 @pytest.fixture(scope="module")
 def finished(private, tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
-    patch.setattr("sfumato.report.document.curve", lambda rows, key: "")
     plan = PrivacyPlan(
         mechanism=Gaussian(noise_multiplier=4.0),
         population=private.examples,
@@ -63,9 +60,10 @@ def finished(private, tmp_path_factory):
         steps=6,
         delta=1e-5,
     )
-    run = trained(private, plan, tmp_path_factory.mktemp("runs") / "run")
-    patch.undo()
-    return run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setattr("sfumato.report.document.curve", lambda *_: "")
+        return trained(private, plan, tmp_path_factory.mktemp("runs") / "run")
 
 
 def made_up(records=400, seed=0):
