@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sfumato.privacy import (
     CandidateCount,
     Circumstances,
+    NoisyTable,
     NoPromise,
     PrivacyPlan,
     PrivateSelection,
@@ -33,12 +34,14 @@ EVERYTHING = Circumstances(
     public_examples=64,
     public_filtered=True,
     tokens="words by a hash",
+    figures=NoisyTable.by_rule(1.0, classes=3, records=500),
+    calibrated_on_public=True,
 )
 SELECTED = [PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=noise) for noise in (None, 4.0)]
 STATEMENTS = [
     Statement(plan=PLAN, circumstances=EVERYTHING),
     Statement(plan=PERSONS, circumstances=Circumstances()),
-    *(Statement(plan=PLAN, circumstances=EVERYTHING, selection=one) for one in SELECTED),
+    *(Statement(plan=PLAN, circumstances=replace(EVERYTHING, figures=None), selection=one) for one in SELECTED),
 ]
 OF_NONE = NoPromise(published=True, origins=("private run", "filtered data"), filtered=True)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 from sfumato.cli.options import (
+    ClassName,
     Device,
     Directory,
     Number,
@@ -21,8 +22,11 @@ from sfumato.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sfumato.data import Source, Tokens, Transform
     from sfumato.runs import Loaded
+    from sfumato.training.diagnostic import Diagnostic
 
 
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
@@ -60,6 +64,13 @@ class Evaluate:
     """How many bits images of 16 bits use: 12 where white is 4095."""
     window: OwnWindow = None
     """Or what of them becomes black and what white."""
+    positive: ClassName = None
+    """A class, such as a disease: also print the area under its ROC curve, and sensitivity and specificity of a test
+    for it, each with a 95% interval."""
+    threshold: Number = None
+    """From which score for this class on the test is positive. (default: 0.5)"""
+    prevalence: Number = None
+    """The share of this class where the test is to be used, declared: also print predictive values there."""
     far: Number = None
     """Of an embedding: the false accept rate at which recall is measured. (default: 0.001)"""
     device: Device = None
@@ -88,6 +99,7 @@ class Evaluate:
         device = torch.device(choose_device(self.device))
         if loaded.embedding is not None:
             return self._embedding(loaded)
+        self._check_test(loaded.classes)
         if self.far is not None:
             raise SfumatoError(f"--far {self.far:g} is for embeddings, and the model is a classifier", "leave it out")
         module, transform = loaded.module, loaded.transform
@@ -118,8 +130,10 @@ class Evaluate:
         if self.label_sets is not None:
             sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.parted)
         outputs = torch.cat([evaluate.logits(module.to(device), part, transform, device) for part in parts])
+        outputs /= loaded.temperature
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
         result = evaluate.summary(outputs, labels, loaded.classes, loss=loaded.loss)
+        test = self._test(loaded, outputs, labels)
         several = None if sets is None else label_sets.accuracy(outputs, sets)
         rows = [
             (name, row[place], sum(row))
@@ -136,6 +150,7 @@ class Evaluate:
             "accuracy_of_label_sets": several and several[0],
             "images_with_label_sets": several and several[1],
             "public": source.public,
+            **({} if test is None else {"test": {"positive": self.positive, **test.to_dict()}}),
         }
         if self.json:
             console.as_json(figures)
@@ -148,11 +163,39 @@ class Evaluate:
                 *([] if several is None else [("label sets", f"{several[0]:.2%} of {several[1]} images with a set")]),
                 ("loss", f"{result.loss:.4f}"),
                 *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
+                *([] if test is None else _lines(test, str(self.positive))),
             ]
         )
         if not source.public:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
+
+    def _check_test(self, classes: tuple[str, ...]) -> None:
+        """Refuse a class that the model does not know, and a test for none, before anything is measured."""
+        from sfumato._checks import SfumatoError, fraction, one_of
+
+        given = {name: value for name in ("threshold", "prevalence") if (value := getattr(self, name)) is not None}
+        if self.positive is None:
+            if given:
+                raise SfumatoError(
+                    f"--{next(iter(given))} is given, and no class to test for", "name one with --positive"
+                )
+            return
+        one_of("--positive", self.positive, classes, remedy="name a class of the model")
+        for name, value in given.items():
+            fraction(f"--{name}", value)
+
+    def _test(self, loaded: Loaded, outputs: Tensor, labels: Tensor) -> Diagnostic | None:
+        """The figures of a test for one class, where they were asked for."""
+        from sfumato.models.losses import probabilities
+        from sfumato.training.diagnostic import diagnostic
+
+        if self.positive is None:
+            return None
+        place = loaded.classes.index(self.positive)
+        scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
+        threshold = 0.5 if self.threshold is None else self.threshold
+        return diagnostic(scores, (labels == place).numpy(), threshold=threshold, prevalence=self.prevalence)
 
     def _embedding(self, loaded: Loaded) -> int:
         """Recall at a false accept rate, and how often the nearest are of the same class."""
@@ -168,6 +211,8 @@ class Evaluate:
         assert isinstance(transform, Transform)
         if self.label_sets is not None:
             raise SfumatoError("--label-sets is for classifiers, and the model gives embeddings", "leave it out")
+        if self.positive is not None:
+            raise SfumatoError(f"--positive {self.positive} is for classifiers", "leave it out for embeddings")
         source = self._images(loaded, transform, open_set=True)
         if self.part != "all" and source.kind == "folder" and not source.parted:
             self._refuse_other_split(loaded.user_from)
@@ -221,3 +266,24 @@ class Evaluate:
             return {}
         declared = self if (self.bit_depth, self.window) != (None, None) else transform
         return {"bit_depth": declared.bit_depth, "window": declared.window}
+
+
+def _lines(test: Diagnostic, positive: str) -> list[tuple[str, str]]:
+    """The figures of a test for one class, for the terminal."""
+
+    def shown(found: tuple[float, float, float]) -> str:
+        return f"{found[0]:.2%} ({found[1]:.2%} to {found[2]:.2%})"
+
+    lines = [
+        (f"test for {positive}", f"{test.positives} records of it, {test.negatives} others; 95% intervals"),
+        ("  area under ROC", f"{test.auc.value:.4f} ({test.auc.low:.4f} to {test.auc.high:.4f})"),
+        ("  sensitivity", f"{shown(test.sensitivity)}, for scores from {test.threshold:g}"),
+        ("  specificity", shown(test.specificity)),
+    ]
+    if test.positive_value is not None and test.negative_value is not None:
+        where = f"where {test.prevalence:g} of all are {positive}"
+        lines += [
+            ("  if positive, right", f"{shown(test.positive_value)}, {where}"),
+            ("  if negative, right", f"{shown(test.negative_value)}, {where}"),
+        ]
+    return lines

@@ -95,6 +95,8 @@ Numbers = Annotated[
 ]
 Budgets = Annotated[float | tuple[float, ...] | None, _BUDGETS, _shown("EPSILON[,EPSILON...]")]
 Populations = Annotated[tuple[int, ...] | None, _POPULATIONS, _shown("N,N,...")]
+EpsilonOfFigures = Annotated[float | None, _shown("EPSILON", "default: no figures are published")]
+ClassName = Annotated[str | None, _shown("CLASS")]
 Delta = Annotated[float | None, _shown("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _shown("NAME")]
 Said = Annotated[str | None, _shown("TEXT")]

@@ -32,6 +32,7 @@ def show(run: Run, *, json: bool) -> None:
                 "seconds": round(run.seconds, 3),
                 "run": str(path),
                 "statement": statement.sentence,
+                **_figures(run),
                 **uses_of(run),
             }
         )
@@ -45,6 +46,8 @@ def show(run: Run, *, json: bool) -> None:
         + ("" if run.top5 is None else f", top five {run.top5:.2%}")
         + ("" if public else "  (measured on private data: keep it to yourself)")
     )
+    for line in published_of(run):
+        console.result(line)
     console.result()
     console.result(statement.sentence)
     console.result()
@@ -63,6 +66,35 @@ def show(run: Run, *, json: bool) -> None:
         form = "texts" if statement.circumstances.tokens else "images"
         console.note(f"sfumato predict {path} {'TEXT' if form == 'texts' else 'IMAGE'}   labels {form}")
     console.note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def published_of(run: Run) -> list[str]:
+    """What a run's published figures say, in lines."""
+    figures = run.published
+    if figures is None:
+        return []
+    value, low, high = figures.accuracy
+    if value is None:
+        return [
+            "published      the noise leaves nothing of the accuracy: give a larger --report-epsilon, or more images"
+        ]
+    lines = [f"published      accuracy {value:.2%}, from {low:.2%} to {high:.2%} with the noise (may be given away)"]
+    value, low, high = figures.calibration_error
+    if value is not None:
+        tempered = "" if figures.temperature == 1 else f", at temperature {figures.temperature:.2f}"
+        lines.append(f"               calibration error {value:.2%}, from {low:.2%} to {high:.2%}{tempered}")
+    if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
+        lines.append("               no temperature was chosen: there are too few test images for that at this epsilon")
+    return lines
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    """The same as data."""
+    figures = run.published
+    if figures is None:
+        return {}
+    names = ("accuracy", "per_class", "precision", "auc", "calibration_error")
+    return {"published": {name: getattr(figures, name) for name in names} | {"temperature": figures.temperature}}
 
 
 def uses_of(run: Run) -> dict[str, Any]:
@@ -94,7 +126,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     from sfumato.training.estimate import estimate
     from sfumato.training.finish import plan_table
 
-    expected = estimate(job)
+    expected, figures = estimate(job), job.circumstances.figures
     clock = {} if job.clock is None else job.clock.to_dict()
     plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
     state = "resume" if run.exists else "begin"
@@ -108,6 +140,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
                 "performance": job.performance.to_dict(),
                 "estimate": asdict(expected),
                 "kept": list(job.circumstances.kept),
+                **({} if figures is None else {"figures": figures.to_dict()}),
             }
         )
         return
@@ -130,6 +163,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
                 f"{expected.average_bytes / megabytes:.1f} MiB for averaged weights",
             ),
             ("weights kept", _kept(job)),
+            *([] if figures is None else [("figures", f"for epsilon {figures.epsilon:g}: {figures.words}")]),
         ]
     )
     console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli.choices import Observed, stem_of
-from sfumato.cli.options import Said, Whole, WholeByRule
+from sfumato.cli.options import EpsilonOfFigures, Said, SourceText, Whole, WholeByRule
 from sfumato.cli.outcome import show, show_dry_run
 from sfumato.cli.private import PrivateChoices
 
@@ -36,6 +36,12 @@ class Train(Observed, PrivateChoices):
     keep: WholeByRule = None
     """How many weights of single steps are kept beside the model, half of them of the very last steps, for sfumato
     aggregate and for intervals. By rule 20, or as many as take 64 MiB, or none where that is below 4."""
+    report_epsilon: EpsilonOfFigures = None
+    """Publish figures of the private test part: accuracy, classes, ROC, calibration, from counts with noise. This is
+    what they cost each test record, which pays the larger of this and --epsilon, so as much as --epsilon is free."""
+    calibrate_on: SourceText = None
+    """A public source that a temperature is fitted on, so that scores are as often right as they say. With
+    --report-epsilon alone one is chosen from that budget, where there are images enough."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
     title: Said = None
@@ -151,7 +157,8 @@ class Train(Observed, PrivateChoices):
 
     def trial(self) -> Trial:
         """One training as it is asked for here."""
-        return replace(super().trial(), keep=self.keep)
+        own = {"keep": self.keep, "report_epsilon": self.report_epsilon, "calibrate_on": self.calibrate_on}
+        return replace(super().trial(), **own)
 
     @property
     def budget(self) -> float | tuple[float, ...] | None:

@@ -104,4 +104,5 @@ _RIGHT = {
     "embedding": _whole(MOST_NUMBERS),
     "aggregate": _aggregate,
     "normalisation": _spelling,
+    "temperature": lambda value: isinstance(value, float) and 0 < value < float("inf"),
 }

@@ -15,6 +15,7 @@ from .mechanism import BufferedToeplitz as BufferedToeplitz
 from .mechanism import Gaussian as Gaussian
 from .mechanism import Mechanism as Mechanism
 from .mechanism import Tree as Tree
+from .noisy_table import NoisyTable as NoisyTable
 from .other_units import PersonEpsilon as PersonEpsilon
 from .other_units import group_epsilon as group_epsilon
 from .other_units import group_privacy as group_privacy

@@ -8,6 +8,7 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
+from sfumato.privacy.noisy_table import NoisyTable
 from sfumato.privacy.other_units import group_epsilon
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
@@ -43,7 +44,7 @@ ORIGINS = {
 """What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
 
 
-MAY_BE_ABSENT = ("published", "kept", "public_examples", "public_filtered", "tokens")
+MAY_BE_ABSENT = ("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public")
 """What circumstances leave out of their record where it is nothing."""
 
 
@@ -97,6 +98,8 @@ class Circumstances:
         public_examples: how many public examples the model normalises by.
         public_filtered: whether these were chosen by looking at private data.
         tokens: of texts, how they became numbers, in words.
+        figures: the noisy table of the test part, whose figures may be published; None for none.
+        calibrated_on_public: the model's temperature was fitted on data that their owner declared public.
     """
 
     read: tuple[str, ...] = ()
@@ -114,6 +117,8 @@ class Circumstances:
     public_examples: int = 0
     public_filtered: bool = False
     tokens: str | None = None
+    figures: NoisyTable | None = None
+    calibrated_on_public: bool = False
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -125,6 +130,7 @@ class Circumstances:
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
         data = asdict(self) | {"read": list(self.read), "origins": list(self.origins), "kept": list(self.kept)}
+        data["figures"] = None if self.figures is None else self.figures.to_dict()
         return {name: value for name, value in data.items() if value or name not in MAY_BE_ABSENT}
 
     @classmethod
@@ -133,7 +139,8 @@ class Circumstances:
         try:
             search = None if data["search"] is None else Search(**data["search"])
             lists = {name: tuple(data[name]) for name in ("read", "origins")} | {"kept": tuple(data.get("kept", ()))}
-            fields: dict[str, Any] = {**data, **lists, "search": search}
+            figures = None if data.get("figures") is None else NoisyTable.from_dict(data["figures"])
+            fields: dict[str, Any] = {**data, **lists, "search": search, "figures": figures}
             return cls(**fields)
         except (TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None
@@ -163,6 +170,11 @@ class Statement:
                 f"selection was made among runs of plan {self.selection.plan.fingerprint[:16]}, "
                 f"but this run has plan {self.plan.fingerprint[:16]}",
                 "give the selection whose candidates were trained by this very plan",
+            )
+        if self.circumstances.figures is not None and (self.selection is not None or self.plan.users is not None):
+            raise SfumatoError(
+                "figures are published of a model that was chosen by a search, or that promises for persons",
+                "leave them out: no theorem here covers them",
             )
 
     @property
@@ -195,7 +207,20 @@ class Statement:
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"{self.covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
-            f"with N = {words.count}; {fingerprint}.{exception}"
+            f"with N = {words.count}; {fingerprint}.{exception}{self._of_figures}"
+        )
+
+    @property
+    def _of_figures(self) -> str:
+        """The promise for the records that published figures were measured on, as a sentence with the space before."""
+        figures = self.circumstances.figures
+        if figures is None:
+            return ""
+        return (
+            f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single test "
+            f"example under add-or-remove adjacency: {figures.words}. An example is in the training part or in the "
+            f"test part, never in both, so it pays the larger epsilon of the two, "
+            f"{rounded_up(max(self.epsilon, figures.epsilon))}, and not their sum."
         )
 
     @property
@@ -259,6 +284,13 @@ class Statement:
                 f"The promise speaks of the weights after all steps together, so whatever is made of the weights after "
                 f"{len(kept)} of them, which were kept beside the model, costs nothing more."
             )
+        if (figures := self.circumstances.figures) is not None:
+            lines.append(
+                "Accuracy and the figures beside it that are published with the model come from noisy counts of test "
+                "images, which the model was not trained on: each of those raises or lowers the probability of any set "
+                f"of counts by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person "
+                "with several of them is protected more weakly, in proportion to their number."
+            )
         if self.circumstances.published:
             lines.append("The training data are a published collection: there was no secret here to keep.")
         elif self.circumstances.data_public:
@@ -280,9 +312,17 @@ class Statement:
                 "owner's word."
             )
         if not facts.test_public:
-            lines.append(
-                "Accuracy, losses and pictures measured on the test split, wherever they are shown: they are not noisy."
-            )
+            exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"
+            only = "only the noisy counts are covered." if facts.figures else "they are not noisy."
+            lines.append(f"{'Exact a' if facts.figures else 'A'}{exact[1:]}: {only}")
+        if facts.figures is not None:
+            lines += [
+                "Figures of the same test images that other runs publish: their epsilons add up.",
+                "A record that was put into both parts, such as an image of which there are two files, in data that "
+                "were divided beforehand: its epsilons add up.",
+            ]
+        if facts.calibrated_on_public:
+            lines.append("The data that the temperature of the model was fitted on: their owner declared them public.")
         lines += [
             *_earlier_runs(self.selection),
             "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
@@ -338,6 +378,13 @@ class Statement:
             "plan_fingerprint": plan.fingerprint,
             "circumstances": facts.to_dict(),
         }
+        if facts.figures is not None:
+            data["figures"] = {
+                "epsilon": facts.figures.epsilon,
+                "delta": 0.0,
+                "adjacency": "add-or-remove",
+                "epsilon_of_any_example": _ceil(max(self.epsilon, facts.figures.epsilon), 6),
+            }
         if selection is not None:
             data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
         return data

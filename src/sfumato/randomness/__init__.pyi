@@ -1,4 +1,5 @@
 from .choice import choose as choose
+from .counts import noisy_counts as noisy_counts
 from .keys import DiceKey as DiceKey
 from .keys import owner_key as owner_key
 from .noise import Noise as Noise

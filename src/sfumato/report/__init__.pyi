@@ -6,9 +6,11 @@ from .document import page as page
 from .drawing import png as png
 from .embedding import EmbeddingEvaluation as EmbeddingEvaluation
 from .extrapolated import extrapolated as extrapolated
+from .facts import Calibration as Calibration
 from .facts import Evaluation as Evaluation
 from .facts import Facts as Facts
 from .facts import OverSteps as OverSteps
+from .facts import Published as Published
 from .facts import Sample as Sample
 from .neighbours import Looked as Looked
 from .neighbours import Neighbour as Neighbour

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from sfumato.privacy.statement import rounded_up
 from sfumato.report.attack import Attack
+from sfumato.report.calibrated import calibrated, published
 from sfumato.report.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.drawing import rendered
 from sfumato.report.embedding import EmbeddingEvaluation
@@ -74,6 +75,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         together=list(facts.together),
         persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.persons],
         most_of_one=facts.most_of_one and (f"{facts.most_of_one[0]:,}", rounded_up(facts.most_of_one[1])),
+        published=published(facts.published),
         training=_training(facts.metrics, told),
         result=None if told is None else _result(told, promised),
         embedding=facts.evaluation.presented() if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
@@ -250,6 +252,7 @@ def _result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
             _sample(*sample) | drawn for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
         "over_steps": _over_steps(evaluation.over_steps),
+        "calibration": calibrated(evaluation.calibration),
         "what": what,
     }
 

@@ -10,6 +10,7 @@ from sfumato._checks import SfumatoError
 from sfumato.report.attack import Attack
 from sfumato.report.embedding import EmbeddingEvaluation
 
+Interval = tuple[float | None, float, float]
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _STATEMENT_KEYS = ("sentence", "plain", "not_covered", "epsilon", "delta")
 
@@ -56,6 +57,46 @@ class OverSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """How far confidence is from how often predictions are right, on the test split, without noise.
+
+    Attributes:
+        error: expected calibration error: the mean over images of by how much confidence misses accuracy, by bins.
+        bands: of each bin that holds images: where it begins and ends, how many these are, their mean confidence, and
+            the share of them that is right.
+    """
+
+    error: float
+    bands: Sequence[tuple[float, float, int, float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """Figures of the test split that may be published, from noisy counts. Each is the estimate, None where the noise
+    leaves nothing of it, and the ends of its 95% interval.
+
+    Attributes:
+        epsilon: what they cost each test image.
+        records: about how many images there are.
+        accuracy: the share named rightly.
+        per_class: the same of each class.
+        auc: area under the ROC curve of each class against all others; empty where that was not counted.
+        error: expected calibration error.
+        bands: of each bin of confidence: where it begins and ends, about how many images it has, and their accuracy.
+        temperature: that logits are divided by.
+    """
+
+    epsilon: float
+    records: Interval
+    accuracy: Interval
+    per_class: Mapping[str, Interval]
+    auc: Mapping[str, Interval]
+    error: Interval
+    bands: Sequence[tuple[float, float, float, Interval]]
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """How a trained model did on the test split.
 
@@ -68,6 +109,7 @@ class Evaluation:
         samples: some test images, or texts, with their predictions.
         top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
         over_steps: how much that varies over the last steps; None where the run kept no weights.
+        calibration: how far its confidence is to be trusted; None where that was not measured.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
     4
@@ -80,6 +122,7 @@ class Evaluation:
     samples: Sequence[Sample | tuple[bytes | str, str, str, float]] = ()
     top5: float | None = None
     over_steps: OverSteps | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         count = len(self.classes)
@@ -139,6 +182,7 @@ class Facts:
             those that were measured.
         evaluation: how the model did at the end; None where that is not known yet.
         public_test: whether the test split is public data, so that figures measured on it are nobody's secret.
+        published: figures of it with noise that is accounted for, which every version of the page shows.
         persons: of numbers of images, the epsilon for a person with so many, where the promise is for single ones.
         most_of_one: the same for the person with the most images in the data: how many these are is private.
         attack: what an attacker can find out at most, by the plan; None where nothing is promised.
@@ -154,6 +198,7 @@ class Facts:
     metrics: Sequence[Mapping[str, Any]] = ()
     evaluation: Evaluation | EmbeddingEvaluation | None = None
     public_test: bool = False
+    published: Published | None = None
     persons: Sequence[tuple[int, float]] = ()
     most_of_one: tuple[int, float] | None = None
     attack: Attack | None = None

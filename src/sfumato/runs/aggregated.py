@@ -137,6 +137,7 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
             "choice": dict(choice or {}),
         }
     }
+    said.pop("temperature", None)  # it is the run's own model that it was found for
     if said[ENTRY]["choice"].get("epsilon") is not None:
         said["statement"]["plain"] = [*said["statement"]["plain"], PAID.format(**said[ENTRY]["choice"])]
     tensors = recipe.of(weights_of(run, recipe.steps, recorded), rest)

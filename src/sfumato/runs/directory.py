@@ -31,6 +31,7 @@ CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = "evaluation.json"
 PAGE = "page.json"
 """What the owner has written for the head of the page."""
+FIGURES = "figures.json"
 DICE_KEY = "dice.key"
 DONE = "done"
 

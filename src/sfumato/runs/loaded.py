@@ -38,6 +38,7 @@ class Loaded:
         features: of a head that was trained on a cache: the width and the digest of its backbone's features.
         embedding: D, where the module gives embeddings (N, D) in place of logits; else None.
         test_fraction: the share of the test part, where the keyed hash split the records that it was trained on.
+        temperature: by which `predict` divides logits before it reads them as probabilities; 1 where none was found.
         user_from: by which rule the folder that it was trained on said whose image each one is; None for none.
     """
 
@@ -50,6 +51,7 @@ class Loaded:
     embedding: int | None = None
     test_fraction: float = TEST_FRACTION
     user_from: str | None = None
+    temperature: float = 1.0
 
     def __repr__(self) -> str:
         gives = f"{len(self.classes)} classes" if self.embedding is None else f"embeddings of {self.embedding} numbers"
@@ -129,11 +131,12 @@ class Loaded:
             raise SfumatoError(
                 "the model gives embeddings, and no labels", "take sfumato.load(RUN).embed(images), from Python"
             )
-        parts = [probabilities(part, self.loss) for part in self._outputs(images, batch)]
+        parts = [probabilities(part / self.temperature, self.loss) for part in self._outputs(images, batch)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 
     def logits(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
-        """Logits (N, classes), on the CPU; arguments as for `predict`."""
+        """Logits (N, classes), on the CPU, as the module gives them, before any temperature; arguments as for
+        `predict`."""
         return torch.cat([*self._outputs(images, batch), torch.zeros(0, len(self.classes))])
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
@@ -226,6 +229,7 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
         embedding=about.get("embedding"),
         test_fraction=about["test_fraction"],
         user_from=about.get("user_from"),
+        temperature=about.get("temperature", 1.0),
     )
 
 

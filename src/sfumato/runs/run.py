@@ -13,8 +13,10 @@ from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statem
 from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
+from sfumato.runs import published
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
+from sfumato.runs.noisy_figures import NoisyFigures
 from sfumato.runs.shown import PRIVATE, card
 from sfumato.runs.uses import Together
 
@@ -87,6 +89,11 @@ class Run(Measured):
     def _open(self) -> bool:
         """Whether what was measured may be shown to others."""
         return self.statement.circumstances.test_public
+
+    @property
+    def published(self) -> NoisyFigures | None:
+        """The figures that may be published, from noisy counts; None where none were asked for."""
+        return published.read(RunDirectory(self.directory))
 
     def load(self, model: nn.Module | str | None = None) -> Loaded:
         """The trained model; give the module itself where the run trained an object of your own, or the name of the

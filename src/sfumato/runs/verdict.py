@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
-from sfumato.runs import aggregated, kept
+from sfumato.runs import aggregated, kept, published
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -110,6 +111,9 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
             for step, path in lying.items():
                 right = recorded.get(step) == file_hash(path)
                 _require(right, f"{path.name} is not the file that the ledger ends with")
+    if facts.figures is not None or published.recorded(entries) or published.ENTRY in last:
+        with _noted(checks, "the published figures are the one release that statement and ledger tell of"):
+            _published(run, entries, facts, last)
     if made := aggregated.files(run):
         with _noted(checks, "the aggregates beside the model follow from the kept weights, as far as these are here"):
             for path in made:
@@ -154,6 +158,8 @@ def altered(run: RunDirectory) -> str | None:
 def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(entries) >= 2, "it has fewer than two entries")
     first, *releases, last = entries
+    if releases and releases[-1].kind == published.ENTRY:
+        releases = releases[:-1]
     _require(first.kind == "begin" and last.kind == "end", "it does not run from a beginning to an end")
     _require(first.body["plan"] == plan.to_dict(), f"it began with another plan than {names.PLAN}")
     _require(first.body["plan_fingerprint"] == plan.fingerprint, "its plan's fingerprint is wrong")
@@ -164,6 +170,17 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
     _require(type(taken) is int, f"it ends after {taken!r} steps, which is no whole number")
     _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
+
+
+def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, last: Mapping[str, Any]) -> None:
+    """One line for the release, of the table that the statement names, of the model that the ledger ends with."""
+    _require(facts.figures is not None, "the ledger records figures that the statement does not tell of")
+    told = facts.figures and published.body(facts.figures, last["steps_taken"])
+    _require(published.recorded(entries) == told, "the ledger records other figures than the statement tells of")
+    found = file_hash(run / names.FIGURES)
+    _require(found == last.get(published.ENTRY), f"{names.FIGURES} is not the file that the ledger ends with")
+    figures = published.read(run)
+    _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")
 
 
 def _require(condition: bool, found: str) -> None:

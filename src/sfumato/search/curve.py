@@ -96,6 +96,7 @@ def budgets(
     in advance: `uses.together`. A run without privacy is trained only where the data are public.
     """
     progress = shown(progress)
+    trial.refuse_figures()
     if trial.experiment.noise_multiplier is not None:
         raise SfumatoError(
             "several budgets and `noise_multiplier` are both given",

@@ -121,6 +121,7 @@ def seeds(
         positive_integer("seeds", seeds, remedy="give the number of runs, such as 5"),
         shown(progress),
     )
+    trial.refuse_figures()
     base, first, found = Path(directory), trial.experiment.seed, []
     for number in range(1, count + 1):
         one = replace(trial.experiment, seed=None if first is None else first + number - 1)

@@ -68,6 +68,12 @@ class Shared:
     def of(cls, trial: Trial, scoring: Scoring, processes: int) -> Shared:
         """With the machine's threads shared out among the processes, where nobody said how many each has."""
         positive_integer("processes", processes)
+        trial.refuse_figures()
+        if trial.calibrate_on is not None:
+            raise SfumatoError(
+                f"`calibrate_on` is {trial.calibrate_on}, and a search releases its models without a temperature",
+                "leave it out, and train once with what the search has found",
+            )
         threads = max(1, default_threads() // processes) if trial.threads is None else trial.threads
         return cls(trial=replace(trial, threads=threads), scoring=scoring)
 

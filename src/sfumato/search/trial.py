@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec
 from sfumato.privacy import Search
 from sfumato.runs.directory import RunDirectory
@@ -37,6 +38,8 @@ class Trial:
         source: by its spelling, or with declarations.
         device, threads, micro_batch: performance; they don't change the promise.
         keep: how many weights are kept beside the model; None for a rule's number.
+        report_epsilon: of figures that its run publishes; None for none. Several runs are refused it.
+        calibrate_on: the public source that a temperature is fitted on.
         notes: what else is said when its run begins.
     """
 
@@ -46,7 +49,18 @@ class Trial:
     threads: int | None = None
     micro_batch: int | None = None
     keep: int | None = None
+    report_epsilon: float | None = None
+    calibrate_on: str | None = None
     notes: tuple[str, ...] = ()
+
+    def refuse_figures(self) -> None:
+        """Refuse to publish figures of each of several trainings, which would cost their epsilon each time, or of
+        candidates that nobody may see."""
+        if self.report_epsilon is not None:
+            raise SfumatoError(
+                f"`report_epsilon` is {self.report_epsilon:g}, and several runs: the figures of each would cost it",
+                "train once with it",
+            )
 
     @property
     def spec(self) -> SourceSpec:
@@ -71,6 +85,8 @@ class Trial:
             threads=self.threads,
             micro_batch=self.micro_batch,
             keep=self.keep,
+            report_epsilon=self.report_epsilon,
+            calibrate_on=self.calibrate_on,
             recorded=recorded_performance(run),
             key=recorded_key(run),
             request={"source": self.spec.record()},

@@ -16,10 +16,12 @@ from sfumato._checks import SfumatoError
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
 from sfumato.models import evaluating
 from sfumato.models.losses import LOSSES, probabilities
-from sfumato.report import Evaluation, OverSteps, png
+from sfumato.report import Calibration, Evaluation, OverSteps, png
 
 BATCH = 256
 SAMPLES = 24
+BINS = 15
+"""Of confidence, of equal width."""
 
 
 def logits(
@@ -83,7 +85,8 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
             (one, classes[int(labels[i])], classes[int(chosen[i])], score)
             for i, one, score in zip(places, held, scores, strict=True)
         ]
-    return replace(summary(outputs, labels, classes, loss=loss), samples=samples)
+    found = calibration(outputs, labels, loss=loss)
+    return replace(summary(outputs, labels, classes, loss=loss), samples=samples, calibration=found)
 
 
 def shown(outputs: Tensor, records: Part) -> list[int]:
@@ -112,6 +115,30 @@ def summary(outputs: Tensor, labels: Tensor, classes: Sequence[str], *, loss: st
     )
 
 
+def calibration(outputs: Tensor, labels: Tensor, *, loss: str) -> Calibration | None:
+    """How far the confidence of logits (N, classes) is from how often they are right, without noise: a private figure.
+
+    Expected calibration error over 15 bins of equal width. None where a logit is no finite number.
+    """
+    if not len(labels) or not bool(outputs.isfinite().all()):
+        return None
+    confidence, chosen = probabilities(outputs.double(), loss).max(1)
+    right = (chosen == labels).double()
+    place = (confidence * BINS).long().clamp(max=BINS - 1)
+    count, sure, hits = (
+        torch.zeros(BINS, dtype=torch.double).index_add_(0, place, values)
+        for values in (torch.ones_like(right), confidence, right)
+    )
+    return Calibration(
+        error=((sure - hits).abs().sum() / len(labels)).item(),
+        bands=[
+            (bin_ / BINS, (bin_ + 1) / BINS, int(count[bin_]), (sure / count)[bin_].item(), (hits / count)[bin_].item())
+            for bin_ in range(BINS)
+            if count[bin_]
+        ],
+    )
+
+
 def _across_classes(places: list[int], labels: Tensor) -> list[int]:
     """The first of each class, then the second of each class, and so on."""
     seen: dict[int, int] = {}
@@ -137,6 +164,7 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
         "confusion": [list(row) for row in result.confusion],
         "samples": samples,
         **({} if result.over_steps is None else {"over_steps": asdict(result.over_steps)}),
+        **({} if result.calibration is None else {"calibration": asdict(result.calibration)}),
     }
 
 
@@ -149,7 +177,10 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
         ]
         over = data.get("over_steps")
         over_steps = None if over is None else OverSteps(**over)
-        return Evaluation(**{**data, "loss": _known(data["loss"]), "samples": samples, "over_steps": over_steps})
+        found = data.get("calibration")
+        calibration = None if found is None else Calibration(**found)
+        known = {"samples": samples, "over_steps": over_steps, "calibration": calibration}
+        return Evaluation(**{**data, **known, "loss": _known(data["loss"])})
     except (KeyError, TypeError, ValueError) as error:
         raise SfumatoError(
             f"evaluation.json holds other things than were measured ({error!r})", "restore it from a copy"

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sfumato import models
@@ -17,17 +18,19 @@ from sfumato.data import Preparation, Source
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Quantile, Statement, User, detections
 from sfumato.privacy.loss import COARSE_GRID
 from sfumato.privacy.other_units import group_privacy, person_epsilon
-from sfumato.report import RATES, Attack, EmbeddingEvaluation, Evaluation, Facts, page
+from sfumato.report import RATES, Attack, EmbeddingEvaluation, Evaluation, Facts, Published, page
 from sfumato.runs import directory as names
-from sfumato.runs import kept, uses
+from sfumato.runs import kept, published, uses
 from sfumato.runs.checkpoint import METADATA, backbone_of, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.heading import Heading
-from sfumato.training import evaluate
+from sfumato.runs.noisy_figures import NoisyFigures
+from sfumato.training import evaluate, resume
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Measure, Outcome
 from sfumato.training.origins import trained_on
 from sfumato.training.over_steps import over_steps
+from sfumato.training.published import released as release
 from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
 
@@ -62,23 +65,56 @@ def conclude(
     lying = kept.files(run)
     reached = tuple(step for step in job.circumstances.kept if step <= outcome.step and step in lying)
     kept.drop_others(run, reached)
-    facts = replace(job.circumstances, steps_taken=outcome.step if early else None, kept=reached)
-    statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     scorer = scorer or Scorer(job)
     outputs = scorer.outputs(released) if outcome.outputs is None else outcome.outputs
-    result = scorer.evaluation(released, outputs)
+    temperature, figures = _calibrated(job, run, ledger, outcome.step, released, outputs)
+    facts = replace(
+        job.circumstances,
+        steps_taken=outcome.step if early else None,
+        kept=reached,
+        figures=None if figures is None else figures.table,
+    )
+    statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
+    result = scorer.evaluation(released, outputs if temperature is None else outputs / temperature)
     if reached and isinstance(scorer, Scorer):
         result |= _over_steps(job, run, scorer, released, outputs, reached)
     run.write_json(names.EVALUATION, result, private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=True)
-    about = model_metadata(job.settings, job.source, job.transform, statement.to_dict(), **job.of_model)
+    further = job.of_model if temperature is None else {**job.of_model, "temperature": temperature}
+    about = model_metadata(job.settings, job.source, job.transform, statement.to_dict(), **further)
     weights = on_backbone(job.source, job.settings, job.released(released))
     write(run / names.MODEL, to_bytes(weights, about))
     _close(ledger, run, outcome.step, reached)
     write(run / names.DONE, b"")
     run.clean()
     return statement
+
+
+def _calibrated(
+    job: PrivateJob, run: RunDirectory, ledger: Ledger, step: int, released: Mapping[str, Tensor], outputs: Tensor
+) -> tuple[float | None, NoisyFigures | None]:
+    """The temperature of the model that is released, and its published figures, where these were asked for."""
+    temperature, table, loss = None, job.circumstances.figures, job.settings.loss
+    if job.calibration is not None:
+        temperature = job.calibration.temperature(
+            job.module, released, job.transform, loss=loss, device=job.performance.device
+        )
+    if table is None:
+        return temperature, None
+    figures = release(
+        table,
+        run,
+        ledger,
+        step,
+        outputs,
+        torch.from_numpy(job.source.test.labels),
+        classes=job.source.classes,
+        loss=loss,
+        temperature=temperature,
+        key=resume.key_if_any(run, ledger),
+    )
+    return (figures.temperature if figures and table.temperature else temperature), figures
 
 
 def _over_steps(
@@ -102,6 +138,7 @@ def _close(ledger: Ledger, run: RunDirectory, steps: int, reached: Collection[in
         "model": file_hash(run / names.MODEL),
         "statement": file_hash(run / names.STATEMENT),
         **({"kept": kept.hashes(run, reached)} if reached else {}),
+        **({published.ENTRY: file_hash(run / names.FIGURES)} if published.recorded(ledger.entries) else {}),
     }
     ends = [entry for entry in ledger.entries if entry.kind == "end"]
     if not ends:
@@ -177,6 +214,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             metrics=run.rows(),
             evaluation=evaluation_of(run),
             public_test=facts.test_public,
+            published=published_of(run),
             **_persons(record, plan),
         ),
         public=public,
@@ -229,6 +267,23 @@ def evaluation_of(run: RunDirectory) -> Evaluation | EmbeddingEvaluation | None:
         return None
     data = run.read_json(names.EVALUATION)
     return EmbeddingEvaluation.from_dict(data) if "recall" in data else evaluate.from_dict(data)
+
+
+def published_of(run: RunDirectory) -> Published | None:
+    """The figures that a run has published, for its page; None where it has not."""
+    found = published.read(run)
+    if found is None:
+        return None
+    return Published(
+        epsilon=found.table.epsilon,
+        records=found.records,
+        accuracy=found.accuracy,
+        per_class=found.per_class,
+        auc=found.auc,
+        error=found.calibration_error,
+        bands=found.reliability,
+        temperature=found.temperature,
+    )
 
 
 def _persons(record: Mapping[str, Any], plan: PrivacyPlan) -> dict[str, Any]:

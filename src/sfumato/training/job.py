@@ -17,6 +17,7 @@ from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
+from sfumato.training.calibration import PublicCalibration
 from sfumato.training.public_examples import PublicExamples
 from sfumato.training.settings import Performance, Settings
 
@@ -113,6 +114,7 @@ class PrivateJob(Job):
         left_out: which training records, bool (N,), were among these and are not in `source` any more; None for none.
         times: the step int64 (N,) of each training record by the clock (`steps_by_time`), of those left out too.
         groups: whether each is in a drift's second group, bool (N,), where the plan has one, likewise.
+        calibration: the public records that the model's temperature is fitted on, where there are such.
     """
 
     gradient: ClippedGradient | UserGradient
@@ -125,6 +127,7 @@ class PrivateJob(Job):
     left_out: np.ndarray | None = None
     times: np.ndarray | None = None
     groups: np.ndarray | None = None
+    calibration: PublicCalibration | None = None
 
     @property
     def overlap(self) -> int:
@@ -133,8 +136,9 @@ class PrivateJob(Job):
 
     @property
     def further(self) -> dict[str, Any]:
-        """Which public examples the model normalises by."""
-        return {} if self.beside is None else {"public examples": {"hash": self.beside.digest}}
+        """Which public examples the model normalises by, and which its temperature is fitted on."""
+        beside = {} if self.beside is None else {"public examples": {"hash": self.beside.digest}}
+        return beside if self.calibration is None else beside | {"calibration": self.calibration.record()}
 
     @property
     def place(self) -> str | None:

@@ -25,12 +25,14 @@ from sfumato.runs import pins
 from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training import users
 from sfumato.training.building import build, transform_for
+from sfumato.training.calibration import public_calibration
 from sfumato.training.descent import check_choices, trained_bytes
 from sfumato.training.drift import facts_read, second_group
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PrivateJob, Shape
 from sfumato.training.origins import origins, trained_on
 from sfumato.training.public_examples import PublicExamples, public_examples
+from sfumato.training.published import planned
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.times import steps_by_time
 
@@ -60,6 +62,8 @@ def prepare(
     behind: Collection[str] = (),
     clock: Clock | None = None,
     keep: int | None = None,
+    report_epsilon: float | None = None,
+    calibrate_on: str | Source | None = None,
 ) -> PrivateJob:
     """Everything up to the first step.
 
@@ -75,6 +79,8 @@ def prepare(
         behind: what stands behind the initial weights of any candidate: the choice among them depends on all.
         clock: which step each record's own time stamp belongs to, where the plan goes by time.
         keep: how many weights are kept beside the model; None for a rule's number, and a candidate keeps none.
+        report_epsilon: what figures that may be published cost each record of the test part; None for no such figures.
+        calibrate_on: public records that the model's temperature is fitted on; None for none.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
@@ -130,6 +136,9 @@ def prepare(
             gradient.self_check(shape)
         if micro_batch is None:
             micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device)
+    transform = transform_for(module, source, settings)
+    calibration = public_calibration(calibrate_on, source, transform)
+    figures = planned(report_epsilon, source, plan, candidate=candidate is not None, calibrated=calibration is not None)
     job = PrivateJob(
         module=module,
         gradient=gradient,
@@ -138,10 +147,13 @@ def prepare(
         steps=plan.steps,
         settings=settings,
         performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
-        transform=transform_for(module, source, settings),
+        transform=transform,
+        calibration=calibration,
         circumstances=replace(
             circumstances(source, plan, settings, key, search=search, behind=behind, beside=beside),
             kept=kept_steps(plan.steps, _kept(keep, module) if candidate is None else 0),
+            figures=figures,
+            calibrated_on_public=calibration is not None,
         ),
         key=key,
         input_shape=shape,

@@ -76,6 +76,12 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
     _trusted(settings, path, trust_code=trust_code)
     source = users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan)
     facts = Circumstances.from_dict(record["circumstances"])
+    calibrate_on = record["calibration"]["source"] if "calibration" in record else None
+    if "calibration" in record and calibrate_on is None:
+        raise SfumatoError(
+            f"the run in {path} calibrates on an object that only its own code can open",
+            "run that code again; it resumes the run",
+        )
     job = prepare(
         None,
         source,
@@ -86,6 +92,8 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
         request=request,
         search=facts.search,
         keep=len(facts.kept),
+        report_epsilon=None if facts.figures is None else facts.figures.epsilon,
+        calibrate_on=calibrate_on,
         clock=Clock(**record["clock"]) if record.get("clock") else None,
     )
     return job, run

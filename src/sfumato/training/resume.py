@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.randomness import DiceKey
 from sfumato.runs import directory as names
-from sfumato.runs import pins, uses
+from sfumato.runs import pins, published, uses
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import beginning_of_average, optimizer_for
@@ -82,7 +82,7 @@ def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
-    releases = [entry for entry in ledger.entries[1:] if entry.kind != "end"]
+    releases = [entry for entry in ledger.entries[1:] if entry.kind not in ("end", published.ENTRY)]
     for step, entry in enumerate(releases):
         if (entry.kind, entry.body) != ("release", {"step": step, "plan": job.plan.fingerprint}) or step >= job.steps:
             raise SfumatoError(
@@ -108,6 +108,14 @@ def own_key(run: RunDirectory, ledger: Ledger) -> DiceKey:
     return key
 
 
+def key_if_any(run: RunDirectory, ledger: Ledger) -> DiceKey | None:
+    """The run's own key; None where it is lost, and for one that is another run's."""
+    try:
+        return own_key(run, ledger)
+    except SfumatoError:
+        return None
+
+
 def own_checkpoint(run: RunDirectory, ledger: Ledger, paid: int) -> Checkpoint:
     """The run's checkpoint, whose identity and whose place in the ledger must be the run's own."""
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
@@ -128,11 +136,13 @@ def own_checkpoint(run: RunDirectory, ledger: Ledger, paid: int) -> Checkpoint:
 
 
 def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
-    """Refuse more steps to a run whose ledger says that it was ended before its last one."""
+    """Refuse more steps to a run whose ledger says that it was ended before its last one, or that figures were
+    published of the model as it was then: those of a later one would be a second release."""
     steps = [entry.body["steps_taken"] for entry in ledger.entries if entry.kind == "end"]
-    if steps and steps[-1] < plan.steps:
+    steps += [entry.body["step"] for entry in ledger.entries if entry.kind == published.ENTRY]
+    if steps and min(steps) < plan.steps:
         raise SfumatoError(
-            f"the run in {run.path} was being ended after {steps[-1]} of {plan.steps} steps",
+            f"the run in {run.path} was being ended after {min(steps)} of {plan.steps} steps",
             f"complete that (sfumato finish {run.path})",
         )
 

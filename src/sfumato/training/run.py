@@ -53,6 +53,8 @@ def train(
     micro_batch: int | None = None,
     keep: int | None = None,
     title: str | None = None,
+    report_epsilon: float | None = None,
+    calibrate_on: str | Source | None = None,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
     **choices: Any,
@@ -75,6 +77,10 @@ def train(
         keep: how many weights are kept beside the model, for `sfumato.aggregate` and intervals; None for a rule's
             number, 0 for none.
         title: what the run's page is called, the public one too; by default source and model.
+        report_epsilon: publish figures of the private test part, from counts with noise, at this epsilon for each of
+            its records (`NoisyTable`); `run.published` has them.
+        calibrate_on: a public source, by its spelling or opened, that a temperature is fitted on, by which `predict`
+            divides the model's logits.
         progress: where to report to; None for a bar in a notebook, and for nothing elsewhere.
         observers: further ones who look on.
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`.
@@ -112,6 +118,8 @@ def train(
         threads=threads,
         micro_batch=micro_batch,
         keep=keep,
+        report_epsilon=report_epsilon,
+        calibrate_on=calibrate_on,
         recorded=recorded_performance(run),
         key=recorded_key(run),
         request=request,

@@ -1,0 +1,224 @@
+"""Figures of a model from noisy counts, each with an interval that includes the noise. Post-processing: they are free.
+
+Intervals are found by inverting tests: a value of the figure belongs to the interval if a statistic that is zero in the
+mean where the value is right lies within 1.96 standard deviations of zero, those of the draw of the records and of the
+noise together (Wilson 1927 for shares, Fieller 1954 for the noise in the denominator). So the noise in how many records
+there are is in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from sfumato.privacy.noisy_table import NoisyTable
+
+Z = 1.959964
+CONFIDENCE = 0.95
+GRID = np.linspace(0.0, 1.0, 4001)
+DRAWS = 4000
+FEWEST_DEVIATIONS = 4.0
+"""A count of records that is not so many standard deviations of its noise above zero says nothing, nor does a share."""
+
+
+class Estimate(NamedTuple):
+    """A figure and its 95% interval; None where the noise leaves nothing of it, with all that it can be for the
+    interval."""
+
+    value: float | None
+    low: float
+    high: float
+
+
+class Band(NamedTuple):
+    """Records whose confidence lies between two values: about how many, and how many of them are right."""
+
+    low: float
+    high: float
+    records: float
+    accuracy: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyFigures:
+    """What noisy counts say of a model.
+
+    Args:
+        table: what was counted, and with which noise.
+        counts: (classes, predictions, bins) as released.
+        classes: the names.
+        temperature: that the model's logits were divided by when confidence was read.
+    """
+
+    table: NoisyTable
+    counts: np.ndarray
+    classes: tuple[str, ...]
+    temperature: float
+
+    @property
+    def records(self) -> Estimate:
+        """About how many records the test part has."""
+        spread = Z * math.sqrt(self.table.cells * self.table.variance)
+        found = float(self.counts.sum())
+        return Estimate(found, max(0.0, found - spread), found + spread)
+
+    @property
+    def right(self) -> np.ndarray:
+        """Which cells hold right predictions, bool (classes, predictions, bins)."""
+        classes, predictions, bins = self.table.shape
+        place = np.arange(classes) if self.table.predictions else np.ones(classes, int)
+        return np.broadcast_to((place[:, None] == np.arange(predictions))[:, :, None], (classes, predictions, bins))
+
+    @property
+    def accuracy(self) -> Estimate:
+        """The share of records named rightly."""
+        return self._share(self.right, ~self.right)
+
+    @cached_property
+    def per_class(self) -> dict[str, Estimate]:
+        """The share named rightly of the records of each class: its recall, the sensitivity to it."""
+        rows = np.arange(len(self.classes))[:, None, None]
+        return {
+            name: self._share(self.right & (rows == place), ~self.right & (rows == place))
+            for place, name in enumerate(self.classes)
+        }
+
+    @cached_property
+    def precision(self) -> dict[str, Estimate]:
+        """Of each class, the share of the records taken for it that are of it; nothing where predictions are not told
+        apart."""
+        if not self.table.predictions:
+            return {}
+        columns = np.arange(len(self.classes))[None, :, None]
+        return {
+            name: self._share(self.right & (columns == place), ~self.right & (columns == place))
+            for place, name in enumerate(self.classes)
+        }
+
+    @cached_property
+    def auc(self) -> dict[str, Estimate]:
+        """Of each class against all others, the area under the ROC curve; nothing where predictions are not told apart.
+
+        Records are ranked by how much the model speaks for the class: those that it takes for it by rising confidence,
+        after the others by falling confidence. Records of one bin are ties.
+        """
+        if not self.table.predictions or len(self.classes) < 2:
+            return {}
+        return {name: self._auc(*self._ranked(place)) for place, name in enumerate(self.classes)}
+
+    def roc(self, name: str) -> list[tuple[float, float]]:
+        """False-positive and true-positive rate of one class against all others, at each threshold, rising."""
+        own, others, *_ = self._ranked(self.classes.index(name))
+        rates = []
+        for counts in (others, own):
+            shares = np.cumsum(counts[::-1]) / max(1.0, counts.sum())
+            rates.append(np.concatenate([[0.0], np.maximum.accumulate(np.clip(shares, 0.0, 1.0))]))
+        points = [(float(one), float(two)) for one, two in zip(*rates, strict=True)]
+        return [*points, (1.0, 1.0)] if points[-1] != (1.0, 1.0) else points
+
+    @cached_property
+    def reliability(self) -> list[Band]:
+        """Accuracy by confidence."""
+        bins = np.arange(self.table.shape[2])
+        return [
+            Band(low, high, float(self.counts[..., place].sum()), self._share(*(self._in(bins == place))))
+            for place, (low, high) in enumerate(zip(self.table.edges[:-1], self.table.edges[1:], strict=True))
+        ]
+
+    @cached_property
+    def calibration_error(self) -> Estimate:
+        """Expected calibration error: by how much confidence, the middle of each bin, misses accuracy, on average.
+
+        Noise and the draw of records only make it seem larger, so the mean of what they would add to no error is taken
+        off. The interval is as wide as the 95th percentile of what they add, from Monte-Carlo draws: it holds
+        whatever the error is, since |d + e| is within |e| of |d|, and is wider than it need be.
+        """
+        found = self.records
+        if not self._told(found.value or 0.0, self.table.cells):
+            return Estimate(None, 0.0, 1.0)
+        total = float(self.counts.sum())
+        middle = (np.array(self.table.edges[1:]) + self.table.edges[:-1]) / 2
+        good, bad = self.right, ~self.right
+        right, wrong = (np.where(which, self.counts, 0).sum((0, 1)) for which in (good, bad))
+        missed = right * (1 - middle) - wrong * middle
+        share = np.clip(right / np.maximum(right + wrong, 1), 0.01, 0.99)
+        drawn = np.maximum(right + wrong, 0) * share * (1 - share)
+        noise = good.sum((0, 1)) * (1 - middle) ** 2 + bad.sum((0, 1)) * middle**2
+        deviations = np.sqrt(drawn + self.table.variance * noise)
+        added = np.abs(np.random.default_rng(0).normal(size=(DRAWS, len(middle))) * deviations).sum(1)
+        plain, usual, most = (float(one) / total for one in (np.abs(missed).sum(), added.mean(), _quantile(added)))
+        return Estimate(max(0.0, plain - usual), max(0.0, plain - most), min(1.0, plain + most))
+
+    def _in(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The right and the wrong cells of some bins."""
+        return self.right & chosen, ~self.right & chosen
+
+    def _told(self, count: float, cells: float) -> bool:
+        """Whether a sum of so many noisy counts stands out of its noise."""
+        return count > FEWEST_DEVIATIONS * math.sqrt(cells * self.table.variance) and count >= 1
+
+    def _share(self, hits: np.ndarray, misses: np.ndarray) -> Estimate:
+        """The share of hits among both. Where a is right, H (1 - a) - M a is zero in the mean, with variance
+        N a (1 - a) + v (h (1 - a)^2 + m a^2), for h and m cells with noise of variance v."""
+        hit, miss = float(self.counts[hits].sum()), float(self.counts[misses].sum())
+        total, one, other = hit + miss, int(hits.sum()), int(misses.sum())
+        if not self._told(total, one + other):
+            return Estimate(None, 0.0, 1.0)
+        noise = self.table.variance * (one * (1 - GRID) ** 2 + other * GRID**2)
+        return _inverted(hit / total, hit - GRID * total, total * GRID * (1 - GRID) + noise)
+
+    def _ranked(self, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Counts of a class and of all others by how much the model speaks for it, rising, and of how many cells."""
+        own = np.arange(len(self.classes)) == place
+
+        def ranked(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            counts = self.counts[rows]
+            taken, others = counts[:, own].sum((0, 1)), counts[:, ~own].sum((0, 1))
+            bins, several = len(taken), int(rows.sum())
+            cells = np.repeat([several * (len(own) - 1), several], bins)
+            return np.concatenate([others[::-1], taken]).astype(float), cells.astype(float)
+
+        (one, of_one), (other, of_other) = ranked(own), ranked(~own)
+        return one, other, of_one, of_other
+
+    def _auc(self, own: np.ndarray, others: np.ndarray, own_cells: np.ndarray, other_cells: np.ndarray) -> Estimate:
+        """The area under the curve. With h = 1, 1/2 or 0 where the first of a pair is above, beside or below the
+        second, the sum over pairs of h - theta is zero in the mean where theta is right. Its variance is that of a
+        product of independent counts, each with the variance of a Poisson count and that of its noise (DeLong et al.
+        1988 without the noise)."""
+        first, second = own.sum(), others.sum()
+        if not (self._told(first, own_cells.sum()) and self._told(second, other_cells.sum())):
+            return Estimate(None, 0.0, 1.0)
+        ranks = np.arange(len(own))
+        above = 0.5 * (1 + np.sign(ranks[:, None] - ranks[None, :]))
+        one, other = (
+            np.maximum(counts, 0) + self.table.variance * cells
+            for counts, cells in ((own, own_cells), (others, other_cells))
+        )
+        by_own = (above @ others)[:, None] - second * GRID
+        by_others = (own @ above)[:, None] - first * GRID
+        pairs = one @ above**2 @ other - 2 * GRID * (one @ above @ other) + GRID**2 * one.sum() * other.sum()
+        found = own @ above @ others
+        return _inverted(
+            float(found / (first * second)),
+            found - GRID * first * second,
+            one @ by_own**2 + other @ by_others**2 + pairs,
+        )
+
+
+def _inverted(value: float, statistic: np.ndarray, variance: np.ndarray) -> Estimate:
+    """The values of the grid that a test does not reject, one step wider at either end."""
+    kept = GRID[statistic**2 <= Z**2 * variance]
+    value = min(1.0, max(0.0, value))
+    step = float(GRID[1])
+    low, high = (float(kept.min()), float(kept.max())) if len(kept) else (value, value)
+    return Estimate(value, max(0.0, min(low - step, value)), min(1.0, max(high + step, value)))
+
+
+def _quantile(values: Sequence[float] | np.ndarray) -> float:
+    return float(np.quantile(values, CONFIDENCE))

@@ -1,0 +1,73 @@
+"""Published figures and temperatures, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from sfumato.cli import main
+
+
+def told(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
+    from sfumato.training import finish
+
+    class StopError(Exception):
+        pass
+
+    def stopping(*_):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "_close", stopping)
+        with pytest.raises(StopError):
+            main(shlex.split(f"train digits --private --report-epsilon 4 --calibrate-on digits {quick} --output run"))
+    assert main(["train", "run"]) == 0  # what was asked for is in the run
+    printed = capsys.readouterr().out
+    assert "may be given away" in printed
+    assert "(4.0, 0)-differentially private for each single test example" in printed
+    assert main(["verify", "run"]) == 0
+    assert main(["report", "run", "--public"]) == 0
+    with open("run/report-public.html") as page:
+        assert "figures that may be published" in page.read()
+
+
+def test_json_and_dry_run_have_them(quick, capsys):
+    command = f"train digits --private --report-epsilon 4 {quick} --output run --json"
+    assert main(shlex.split(f"{command} --dry-run")) == 0
+    assert told(capsys)["figures"]["epsilon"] == 4.0
+    assert main(shlex.split(command)) == 0
+    found = told(capsys)["published"]
+    assert found["accuracy"][1] <= found["accuracy"][0] <= found["accuracy"][2]
+    assert set(found["per_class"]) == set("0123456789")
+
+
+def test_what_it_is_refused_for(quick, call):
+    assert "the data are public; leave it out" in call(f"train digits --report-epsilon 1 {quick}", status=1)
+    several = call(f"train digits --private --report-epsilon 1 --seeds 2 {quick}", status=1)
+    assert "--report-epsilon is 1, and several runs" in several
+    assert "--report-epsilon" in call(f"sweep digits --report-epsilon 1 {quick}", status=2)
+
+
+def test_a_test_for_one_class_is_measured(digits_run, call):
+    command = f"evaluate {digits_run} digits"
+    found = json.loads(call(f"{command} --positive 3 --threshold 0.4 --prevalence 0.02 --json"))["test"]
+    assert (found["positive"], found["threshold"], found["prevalence"]) == ("3", 0.4, 0.02)
+    assert found["positives"] + found["negatives"] == 359
+    assert found["auc"][1] < found["auc"][0] <= found["auc"][2] <= 1
+    printed = call(f"{command} --positive 3 --prevalence 0.02")
+    for words in ("area under ROC", "sensitivity", "specificity", "if positive, right", "where 0.02 of all are 3"):
+        assert words in printed
+    assert "if positive" not in call(f"{command} --positive 3")
+
+
+def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
+    command = f"evaluate {digits_run} digits"
+    assert "--positive must be one of 0, 1" in call(f"{command} --positive cat", status=1)
+    assert "no class to test for" in call(f"{command} --prevalence 0.1", status=1)
+    assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
