@@ -91,6 +91,7 @@ def show_uses(run: Run) -> None:
 
 
 def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
+    from sfumato.privacy import remarks
     from sfumato.training.estimate import estimate
     from sfumato.training.finish import plan_table
 
@@ -107,6 +108,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
                 "settings": job.settings.to_dict(),
                 "performance": job.performance.to_dict(),
                 "estimate": asdict(expected),
+                "signal": remarks.signal_per_class(job.plan, len(job.source.classes)),
                 "kept": list(job.circumstances.kept),
             }
         )
