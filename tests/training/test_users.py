@@ -15,6 +15,7 @@ from sfumato import EMA, DiceKey, PrivacyPlan, SfumatoError, Source, open_source
 from sfumato.data import capped
 from sfumato.privacy import FixedOrder, TruncatedPoisson, User
 from sfumato.privacy.other_units import of_person
+from sfumato.privacy.statement import rounded_up
 from sfumato.training import steps, users
 from sfumato.training.experiment import Experiment
 from sfumato.training.inputs_of_users import UserInputs
@@ -67,11 +68,11 @@ def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehan
     most = Counter(people.train.users.tolist()).most_common(1)[0][1]
     assert told is not None
     assert f"the person with the most to train on, {most} of them, epsilon is " in told
-    assert f"{of_person(plan, most)[1]:.2f}" in told
+    assert rounded_up(of_person(plan, most)[1]) in told
     nobody_knows = replace(people, train=replace(people.train, users=None), users=None)
     told = users.several_of_one(nobody_knows, plan)
     assert told is not None
-    assert f"{of_person(plan, 2)[1]:.2f}" in told
+    assert rounded_up(of_person(plan, 2)[1]) in told
     assert "a private figure" not in told
 
 

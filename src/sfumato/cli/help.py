@@ -25,7 +25,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "data": (
         *("source", "examples", "users", "classes", "size", "channels", "bit_depth", "window", "test_fraction"),
-        *("user_from", "public", "private", "not_private", "root", "download"),
+        *("skip_unreadable", "user_from", "public", "private", "not_private", "root", "download"),
         *("text_column", "length", "vocabulary", "words", "part", "label_sets"),
     ),
     "model": (
