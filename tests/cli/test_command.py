@@ -44,11 +44,22 @@ ABSENT = (
     "sweep features:missing --vary ema=0,1",
     "dedup digits folder:missing",
     "evaluate run folder:missing",
+    "evaluate missing digits",
+    "predict missing a.png",
+    "predict RUN missing.png",
+    "aggregate RUN --score-on npz:missing",
+    "report missing",
+    "verify missing",
+    "finish missing",
+    "train digits --pretrained missing",
+    "train digits --public-data npz:missing",
+    "train digits --words missing",
 )
 
 
 @pytest.mark.parametrize("given", ABSENT)
-def test_what_is_not_there_is_refused_before_torch_is_imported(given):
+def test_what_is_not_there_is_refused_before_torch_is_imported(given, digits_run):
+    given = given.replace("RUN", str(digits_run))
     code = (
         "import sys; from sfumato.cli import main; status = main(sys.argv[1:]); print('torch' in sys.modules, status)"
     )

@@ -328,7 +328,7 @@ def folder_in_a_class_folder(path):
 
 @refused(
     "'PATH/dog/notes.pdf' is not an image file by its name; take it out, or export it to a file that ends with one of "
-    ".png .jpg .jpeg .bmp .gif .webp .tif .tiff .pgm .ppm .pbm"
+    ".png .jpg .jpeg .bmp .gif .webp .tif .tiff .pgm .ppm .pbm, or leave all such out (skip_unreadable)"
 )
 def document_in_a_class_folder(path):
     spec = folder(path, "cat", "dog")

@@ -1,8 +1,10 @@
 """Folders of image files."""
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from sfumato import SfumatoError
 from sfumato.data import open_source
 
 
@@ -92,3 +94,45 @@ def test_real_images_through_files(mnist, tmp_path, key):
         for image, label in zip(part.images, part.labels, strict=True)
     }
     assert found == {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
+
+
+def test_stray_and_broken_files_are_left_out_where_that_is_asked_for(class_folder, key):
+    folder = class_folder(cat=9, dog=9)
+    before = open_source(f"folder:{folder}", owner_key=key)
+    (folder / "cat" / "notes.txt").write_text("about")
+    (folder / "cat" / "empty.png").touch()
+    (folder / "dog" / "junk.png").write_bytes(b"junk")
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), dtype=np.uint8)).save(
+        folder / "dog" / "cut.png"
+    )
+    (folder / "dog" / "cut.png").write_bytes((folder / "dog" / "cut.png").read_bytes()[:2000])
+    with pytest.raises(SfumatoError, match="is not an image file by its name"):
+        open_source(f"folder:{folder}", owner_key=key)
+    source = open_source(f"folder:{folder}", owner_key=key, skip_unreadable=True)
+    names = [name.rpartition("/")[2] for name in source.left_out]
+    assert sorted(names) == ["cut.png", "empty.png", "junk.png", "notes.txt"]
+    assert source.material == before.material
+    assert np.array_equal(source.train.images, before.train.images), "what is left out moves no other record"
+
+
+def test_that_files_may_be_left_out_is_a_fact_whether_or_not_there_are_such(class_folder, key):
+    """Else the statement's words would say whether one person's file was broken."""
+    folder = class_folder(cat=9, dog=9)
+    declared = {"classes": ("cat", "dog"), "size": 8, "channels": 1, "examples": 14}
+    clean = open_source(f"folder:{folder}", owner_key=key, skip_unreadable=True, **declared)
+    (folder / "cat" / "junk.png").write_bytes(b"junk")
+    odd = open_source(f"folder:{folder}", owner_key=key, skip_unreadable=True, **declared)
+    assert clean.read == odd.read == ("left_out",)
+    assert (len(clean.left_out), len(odd.left_out)) == (0, 1)
+    (folder / "cat" / "junk.png").unlink()
+    assert open_source(f"folder:{folder}", owner_key=key, **declared).read == ()
+
+
+def test_a_folder_of_nothing_that_can_be_read_and_other_sources_are_refused(tmp_path, key):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(b"junk")
+    with pytest.raises(SfumatoError, match="holds no image that can be read"):
+        open_source(f"folder:{tmp_path}", owner_key=key, skip_unreadable=True)
+    with pytest.raises(SfumatoError, match="is for folder:"):
+        open_source("digits", owner_key=key, skip_unreadable=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +33,33 @@ def test_a_plan_by_which_little_can_be_learnt_is_named_with_what_would_help():
         assert remarks.weak_signal(enough, 40) is None
     assert remarks.weak_signal(by_rule(examples=1438), 10) is None, "digits"
     assert "epsilon" not in (remarks.weak_signal(by_rule(examples=320), 100_000) or "epsilon")
+
+
+def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
+    results = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "little-data.json"
+    found = {tuple(key.rsplit(", epsilon ", 1)): value for key, value in json.loads(results.read_text()).items()}
+    trials = []
+    for (data, epsilon), trial in found.items():
+        chance = 1 / int(re.findall(r"(\d+) classes", data)[0])
+        if epsilon != "1000":
+            share = (trial["accuracy"] - chance) / (found[data, "1000"]["accuracy"] - chance)
+            trials.append((remarks.learnt(trial["signal"]), share))
+    for row in remarks.LEARNT:
+        shares = [share for which, share in trials if which == row]
+        assert len(shares) == row.trials
+        told = (row.lowest, row.middle, row.highest)
+        assert told == pytest.approx((min(shares), statistics.median(shares), max(shares)), abs=0.006)
+
+
+def test_a_forecast_falls_with_epsilon_and_says_by_what():
+    told = [remarks.forecast(by_rule(examples=1438, epsilon=epsilon), 10) for epsilon in (8.0, 0.3, 0.05)]
+    assert [re.findall("learn (.+) of what", line) for line in told] == [
+        ["nearly all"],
+        ["more than half"],
+        ["next to nothing"],
+    ]
+    signal = remarks.signal_per_class(by_rule(examples=1438, epsilon=8.0), 10)
+    assert f"a signal of {signal:.0f} over the noise for each of 10 classes" in told[0]
 
 
 def test_the_signal_of_a_class_is_the_equation_of_its_docstring():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import torch
 from sfumato import EMA, DiceKey, PrivacyPlan, SfumatoError, Source, open_source, train
 from sfumato.data import capped
 from sfumato.privacy import FixedOrder, TruncatedPoisson, User
+from sfumato.privacy.other_units import of_person
+from sfumato.privacy.statement import rounded_up
 from sfumato.training import steps, users
 from sfumato.training.experiment import Experiment
 from sfumato.training.inputs_of_users import UserInputs
@@ -55,6 +58,32 @@ def spec(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def people(spec) -> Source:
     return open_source(spec, owner_key=bytes(32))
+
+
+def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehand(people):
+    plan = PrivacyPlan.calibrate(
+        examples=people.examples, batch_size=people.examples, steps=10, epsilon=3.0, delta=1e-5
+    )
+    told = users.several_of_one(people, plan)
+    most = Counter(people.train.users.tolist()).most_common(1)[0][1]
+    assert told is not None
+    assert f"the person with the most to train on, {most} of them, epsilon is " in told
+    assert rounded_up(of_person(plan, most)[1]) in told
+    nobody_knows = replace(people, train=replace(people.train, users=None), users=None)
+    told = users.several_of_one(nobody_knows, plan)
+    assert told is not None
+    assert rounded_up(of_person(plan, 2)[1]) in told
+    assert "a private figure" not in told
+
+
+def test_of_public_images_single_ones_and_promises_for_users_nothing_is_said(people):
+    plan = PrivacyPlan.calibrate(
+        examples=people.examples, batch_size=people.examples, steps=10, epsilon=3.0, delta=1e-5
+    )
+    assert users.several_of_one(replace(people, public=True), plan) is None
+    one_each = replace(people.train, users=np.arange(len(people.train)).astype(np.str_))
+    assert users.several_of_one(replace(people, train=one_each), plan) is None
+    assert users.several_of_one(people, plan_for(people, "users")) is None
 
 
 def plan_for(source: Source, drawn: str, *, at_most: int | None = 5, **other) -> PrivacyPlan:

@@ -16,6 +16,27 @@ from typing import Any
 PROGRAM = "sfumato"
 OPTIONS = {"directory": "output"}
 """What an argument of the library is called on the command line, where that is another name."""
+ELSEWHERE = {
+    "bs": "batch_size",
+    "b": "batch_size",
+    "batch": "batch_size",
+    "epochs": "steps",
+    "iterations": "steps",
+    "clip": "max_norm",
+    "clipping_norm": "max_norm",
+    "max_grad_norm": "max_norm",
+    "noise": "noise_multiplier",
+    "e": "epsilon",
+    "target_epsilon": "epsilon",
+    "target_delta": "delta",
+    "o": "output",
+    "out": "output",
+    "gpu": "device",
+    "cuda": "device",
+    "arch": "model",
+    "network": "model",
+}
+"""What options are called elsewhere, besides the fields of an experiment."""
 DESCRIPTION = (
     "Train image classifiers under differential privacy, and say in one checkable sentence what was promised. "
     "Begin with: sfumato train digits"
@@ -44,7 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb: Any = None
     try:
         verb = parse(given)
-        return verb if isinstance(verb, int) else verb.run()
+        if isinstance(verb, int):
+            return verb
+        from sfumato.cli.absent import refuse_absent
+
+        refuse_absent(verb)
+        return verb.run()
     except SfumatoError as error:
         from sfumato.cli.options import UnclearError
 
@@ -70,12 +96,22 @@ def parse(arguments: Sequence[str]):
     if name in ("-h", "--help"):
         print(overview())
         return 0
+    if name == "--completion":
+        from sfumato.cli.completion import script
+
+        print(script(" ".join(rest), PROGRAM))
+        return 0
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
         remedy = f"perhaps you meant {near[0]}" if near else f"there are {', '.join(VERBS)}"
         problem = f"no verb is called {name!r}" if name else "no verb is given"
         print(f"error: {problem}; {remedy}; see {PROGRAM} --help", file=sys.stderr)
         return 2
+    if "-h" in rest or "--help" in rest:
+        from sfumato.cli import help as pages
+
+        print(pages.shown(load(name)))
+        return 0
     import tyro
 
     printed, program = io.StringIO(), f"{PROGRAM} {name}"
@@ -85,8 +121,25 @@ def parse(arguments: Sequence[str]):
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
-        print(f"error: {one_line(printed.getvalue())}; see {program} --help", file=sys.stderr)
+        print(f"error: {meant(one_line(printed.getvalue()), load(name))}; see {program} --help", file=sys.stderr)
         return 2
+
+
+def meant(problem: str, verb: type) -> str:
+    """What went wrong, with the option that was probably meant where it is known by another name elsewhere.
+
+    >>> from sfumato.cli.train import Train
+    >>> meant("Unrecognized options: --lr, 0.5", Train)
+    'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
+    """
+    if (unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem)) and "perhaps" not in problem:
+        from sfumato.training.experiment import SHORT
+
+        known, name = {field.name for field in dataclasses.fields(verb)}, unknown[1].replace("-", "_")
+        near = (SHORT | ELSEWHERE).get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
+        if near in known:
+            return f"{problem}; perhaps you meant --{near.replace('_', '-')}"
+    return problem
 
 
 def overview() -> str:
@@ -95,7 +148,13 @@ def overview() -> str:
 
     width = max(map(len, VERBS))
     listing = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
-    head = [f"usage: {PROGRAM} [-h] [--version] VERB ...", "", *textwrap.wrap(DESCRIPTION, 80), "", "verbs:"]
+    head = [
+        f"usage: {PROGRAM} [-h] [--version] [--completion bash|zsh] VERB ...",
+        "",
+        *textwrap.wrap(DESCRIPTION, 80),
+        "",
+        "verbs:",
+    ]
     return "\n".join([*head, *listing, "", f"{PROGRAM} VERB --help shows the options of a verb"])
 
 
@@ -148,6 +207,8 @@ def in_options(message: str, verb: object) -> str:
     >>> in_options("the data are private; declare them (`public=True`), or give another `directory`", verb)
     'the data are private; declare them (--public), or give another --output'
     """
+    if verb is None:
+        return message
     flags = {field.name for field in dataclasses.fields(verb) if field.default is False}  # type: ignore[arg-type]
 
     def option(marked: re.Match[str]) -> str:

@@ -65,6 +65,9 @@ class SourceChoices:
     user_from: UserFrom = None
     """Whose image each file of a folder is: folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked
     for in its name, such as 'patient-([0-9]+)_'."""
+    skip_unreadable: bool = False
+    """Leave files of a folder out from which no image can be read, instead of refusing the folder; how many they are is
+    not covered by the promise."""
     users: Users = None
     """How many users the training part has, declared."""
     public: bool = False
@@ -263,6 +266,7 @@ def source_spec(asked: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
     from sfumato.data import SourceSpec
 
     given = by_rule | {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name, None) is not None}
+    given |= {"skip_unreadable": True} if getattr(asked, "skip_unreadable", False) else {}
     private = getattr(asked, "private", False)
     if asked.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")

@@ -10,9 +10,10 @@ import tyro
 from sfumato.cli import console
 from sfumato.cli.choices import Begins, Observed
 from sfumato.cli.options import Examples, shown
-from sfumato.cli.outcome import duration, show_uses, uses_of
+from sfumato.cli.outcome import show_uses, uses_of
 from sfumato.embedding.experiment import BudgetOfRounds, ClientChoices, EmbeddingExperiment, ServerChoices
 from sfumato.training.experiment import Pair
+from sfumato.training.progress import duration
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec

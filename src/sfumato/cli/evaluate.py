@@ -56,6 +56,8 @@ class Evaluate:
     """Share of the test part where a source has none of its own."""
     user_from: UserFrom = None
     """Whose image each file of a folder is, as in training: folder, or a regular expression."""
+    skip_unreadable: bool = False
+    """Leave files of a folder out from which no image can be read."""
     model: Own = None
     """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     text_column: TextColumns = None
@@ -245,6 +247,7 @@ class Evaluate:
         """The source, read as the model's own images or texts were."""
         share = {} if self.test_fraction is None else {"test_fraction": self.test_fraction}
         where = {"root": self.root, "download": self.download, "user_from": self.user_from}
+        where |= {"skip_unreadable": self.skip_unreadable}
         levels = {"text_column": self.text_column} | self._levels(transform)
         return loaded.opened(self.source, **levels, **share, **where, **further)
 

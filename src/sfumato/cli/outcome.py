@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
+from sfumato.training.progress import duration
 
 if TYPE_CHECKING:
     from sfumato.runs import Run
@@ -123,6 +124,7 @@ def show_uses(run: Run) -> None:
 
 
 def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
+    from sfumato.privacy import remarks
     from sfumato.training.estimate import estimate
     from sfumato.training.finish import plan_table
 
@@ -139,6 +141,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
                 "settings": job.settings.to_dict(),
                 "performance": job.performance.to_dict(),
                 "estimate": asdict(expected),
+                "signal": remarks.signal_per_class(job.plan, len(job.source.classes)),
                 "kept": list(job.circumstances.kept),
                 **({} if figures is None else {"figures": figures.to_dict()}),
             }
@@ -178,16 +181,3 @@ def _kept(job: PrivateJob) -> str:
         return "none"
     size = len(kept) * trained_bytes(job.module) / (1 << 20)
     return f"{len(kept)}, after steps {kept[0]} to {kept[-1]}: {size:.2g} MiB on disk"
-
-
-def duration(seconds: float) -> str:
-    """A length of time as people say it.
-
-    >>> duration(95), duration(7000), duration(40_000), duration(400_000)
-    ('95 s', '117 min', '11 h', '4.6 days')
-    """
-    if seconds < 180:
-        return f"{seconds:.0f} s"
-    if seconds < 10_000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"

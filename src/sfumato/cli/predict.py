@@ -33,6 +33,9 @@ class Predict:
 
     def run(self) -> int:
         """Label and print."""
+        from sfumato.cli.absent import refuse_absent_images
+
+        refuse_absent_images(self.run_directory, self.images)
         import torch
 
         from sfumato._checks import SfumatoError, positive_integer, shortened

@@ -23,6 +23,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "report": "Write the page of a finished run.",
         "verify": "Check that a finished run's statement follows from its record.",
         "finish": "End an unfinished run with what its last checkpoint holds.",
+        "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
     }
 )
 

@@ -49,7 +49,7 @@ class Entry:
     filtered: bool = False
 
 
-def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> Parts:
+def load_files(entries: Sequence[Entry], declared: Declared, *, where: str, left_out: Sequence[Path] = ()) -> Parts:
     """Put each record in its part, in the order of `entries`, and decode it where memory can hold them all.
 
     Args:
@@ -57,6 +57,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> P
         declared: what the owner declared. Size and channels that were not are read from the files' headers: the median
             of the shorter sides (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
+        left_out: files of the set that are none of these; with `skip_unreadable` those that are broken are added.
     """
     for label in sorted({entry.label for entry in entries}):
         class_lists.refuse_unwritable(label, "class name")
@@ -76,6 +77,11 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> P
     if len(classes) == 1:
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
     with image_files.quiet_decoder():
+        if declared.skip_unreadable:
+            broken = set(_unreadable(entries, declared))
+            entries, left_out = [one for one in entries if one.path not in broken], [*left_out, *sorted(broken)]
+            if not entries:
+                raise SfumatoError(f"{where} holds no image that can be read", "give images")
         size, channels, size_rule = _shape(entries, declared)
         train, test, larger = _records(entries, declared, classes, size, channels)
     return Parts(
@@ -87,7 +93,24 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str) -> P
         size_rule=size_rule,
         filtered=any(entry.filtered for entry in entries),
         larger=larger,
+        left_out=tuple(map(str, left_out)),
     )
+
+
+def _unreadable(entries: Sequence[Entry], declared: Declared) -> list[Path]:
+    """The files from which no image can be read. Each is judged by itself, so another record more changes none."""
+
+    def judged(entry: Entry) -> bool:
+        try:
+            content = image_files.read_bytes(entry.path)
+            image_files.decode_whole(
+                content, entry.path, sizes=(image_files.SIZE_CAP,), channels=3, levels=declared.levels
+            )
+        except image_files.UnreadableError:
+            return True
+        return False
+
+    return [entry.path for entry, odd in zip(entries, in_threads(judged, entries), strict=True) if odd]
 
 
 def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]:

@@ -27,14 +27,15 @@ def load(path: str, declared: Declared) -> Parts:
     """Read class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
 
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
-    Windows and macOS are passed over; any other file in a class folder must be an image, and none may be there twice by
-    a link. Records come class after class, by name, and by file name within each.
+    Windows and macOS are passed over; any other file in a class folder must be an image, unless such may be left out
+    (`skip_unreadable`), and none may be there twice by a link. Records come class after class, by name, and by file
+    name within each.
 
     With `user_from` every file says whose image it is: "folder" where it lies in a folder of this user in the class
     folder, else a regular expression that is looked for in its name, whose first group is the user, or all that matches
     where it has no group. The keyed hash is then of the user.
     """
-    users = _Users(declared.user_from)
+    users = _Users(declared.user_from, skip_strays=declared.skip_unreadable)
     root = _existing_folder(path)
     folders = _subfolders(root)
     where = f"folder {str(root)!r}"
@@ -54,7 +55,7 @@ def load(path: str, declared: Declared) -> Parts:
             for folder in folders
             for file, user in users.files(folder, found)
         ]
-    return load_files(entries, declared, where=where)
+    return load_files(entries, declared, where=where, left_out=users.strays)
 
 
 class _Users:
@@ -62,9 +63,12 @@ class _Users:
 
     Args:
         user_from: see `load`.
+        skip_strays: whether files that are no images by their names are left out, into `strays`.
     """
 
-    def __init__(self, user_from: str | None):
+    def __init__(self, user_from: str | None, *, skip_strays: bool = False):
+        self.strays: list[Path] = []
+        self._strays = self.strays if skip_strays else None
         self.by_folder = user_from == BY_FOLDER
         self.layout = _OF_USERS if self.by_folder else _LAYOUT
         self.pattern = None
@@ -85,7 +89,7 @@ class _Users:
     def files(self, folder: Path, found: dict[Hashable, Path]) -> Iterator[tuple[Path, str | None]]:
         """The images of a class folder with their users. `found` has those of all folders by their identity."""
         if not self.by_folder:
-            for file in _files(folder, found):
+            for file in _files(folder, found, strays=self._strays):
                 yield file, None if self.pattern is None else self._named(file, self.pattern)
             return
         for item in _listing(folder):
@@ -93,7 +97,7 @@ class _Users:
                 raise SfumatoError(
                     f"{str(item)!r} lies in no user's folder", "move it to one, or leave out `user_from=folder`"
                 )
-            for file in _files(item, found, kind="user's folder"):
+            for file in _files(item, found, kind="user's folder", strays=self._strays):
                 yield file, item.name
 
     def _named(self, file: Path, pattern: re.Pattern[str]) -> str:
@@ -139,8 +143,12 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
     ]
 
 
-def _files(folder: Path, found: dict[Hashable, Path], kind: str = "class folder") -> list[Path]:
-    """The images of a folder. `found` has those of all folders by their identity; `kind` is what to call it."""
+def _files(
+    folder: Path, found: dict[Hashable, Path], kind: str = "class folder", strays: list[Path] | None = None
+) -> list[Path]:
+    """The images of a folder. `found` has those of all folders by their identity; `kind` is what to call it; `strays`
+    takes what is no image by its name, which is refused where there is no such list.
+    """
     files = []
     for item in _listing(folder):
         known = _status(item)
@@ -150,11 +158,15 @@ def _files(folder: Path, found: dict[Hashable, Path], kind: str = "class folder"
                 f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
             )
         if item.suffix.lower() not in EXTENSIONS:
-            kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}"
+            if strays is not None:
+                strays.append(item)
+                continue
+            kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}, or leave all such out (`skip_unreadable`)"
             if item.suffix.lower() in _MEDICAL:
                 kinds = "a PNG or TIFF of 16 bits, without the names that it carries"
             raise SfumatoError(
-                f"{str(item)!r} is not an image file by its name", f"take it out, or export it to {kinds}"
+                f"{str(item)!r} is not an image file by its name",
+                f"take it out, or export it to {kinds}",
             )
         first = found.setdefault(paths.identity(item, known), item)
         if first != item:

@@ -56,6 +56,10 @@ def quiet_decoder() -> Iterator[None]:
         yield
 
 
+class UnreadableError(SfumatoError):
+    """A file from which no image can be read, whatever is declared: it may be left out, by the owner's choice."""
+
+
 def read_bytes(path: Path) -> bytes:
     """The bytes of an image file, or a refusal that names it."""
     name = f"image {str(path)!r}"
@@ -73,7 +77,7 @@ def read_bytes(path: Path) -> bytes:
         reason = problem.strerror or problem
         raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
     if not content:
-        raise SfumatoError(f"{name} is empty", "replace the file, or take it out")
+        raise UnreadableError(f"{name} is empty", "replace the file, or take it out")
     return content
 
 
@@ -234,8 +238,10 @@ def refusals(path: Path) -> Iterator[None]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_large(f"image {str(path)!r}") from None
     except Image.UnidentifiedImageError:
-        raise SfumatoError(
+        raise UnreadableError(
             f"{str(path)!r} is not an image that can be read", "replace the file, or take it out"
         ) from None
     except Exception:  # Pillow's decoders raise a dozen types for broken files
-        raise SfumatoError(f"image {str(path)!r} is broken or cut short", "replace the file, or take it out") from None
+        raise UnreadableError(
+            f"image {str(path)!r} is broken or cut short", "replace the file, or take it out"
+        ) from None

@@ -22,7 +22,7 @@ from sfumato.data.kinds import KINDS, parse
 from sfumato.data.levels import Levels
 from sfumato.data.parts import Parts
 from sfumato.data.records import TEST_FRACTION, Declared, OnProgress
-from sfumato.data.source import FACTS, Part, Source, own_codes
+from sfumato.data.source import FACTS, LEFT_OUT, Part, Source, own_codes
 from sfumato.data.users import user_codes
 from sfumato.data.views import Views
 
@@ -45,6 +45,7 @@ def open_source(
     user_from: str | None = None,
     users: int | None = None,
     open_set: bool = False,
+    skip_unreadable: bool = False,
     text_column: Sequence[str] | str | None = None,
     length: int | None = None,
     vocabulary: int | None = None,
@@ -87,6 +88,8 @@ def open_source(
         users: the declared number of users of the training part.
         open_set: whether each part may have classes of its own, and single images of some, as for embeddings, which are
             tested on classes that training did not see.
+        skip_unreadable: whether files of a folder are left out from which no image can be read: those that are no
+            images by their names, empty, broken or cut short ones. How many there are is then a fact that was read.
         text_column: the columns of a table that hold its texts, put together with a space between them; None for the
             one that is called text.
         length: how many words of each text are read; shorter texts are filled up to as many. None for 64: it is never
@@ -113,6 +116,7 @@ def open_source(
     if kind.reader is None:
         before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
         before |= {"bit_depth": bit_depth, "window": window, "user_from": user_from}
+        before |= {"skip_unreadable": skip_unreadable or None}
         before |= {"text_column": text_column, "length": length, "vocabulary": vocabulary, "words": words}
         _refuse_declared(argument, [key for key, value in before.items() if value is not None])
         return _of_cache(Cache(argument), owner_key, examples, users, public, progress)
@@ -121,6 +125,8 @@ def open_source(
             f"`user_from={user_from}` is for folder:, and the source is {spec}",
             "leave it out: a table has a column user, an archive the arrays users_train and users_test",
         )
+    if skip_unreadable and name != "folder":
+        raise SfumatoError(f"`skip_unreadable` is for folder:, and the source is {spec}", "leave it out")
     if size is not None:
         check_size(_checks.positive_integer("size", size))
     if channels not in (None, 1, 3):
@@ -138,6 +144,7 @@ def open_source(
         zoom=Views(zoom=zoom).zoom,
         user_from=user_from,
         open_set=open_set,
+        skip_unreadable=skip_unreadable,
         text_column=None if text_column is None else _listed(text_column),
         length=length,
         vocabulary=vocabulary,
@@ -162,13 +169,14 @@ def open_source(
         channels=loaded.train.shape[3] if loaded.tokens is None else 1,
         tokens=loaded.tokens,
         examples=len(loaded.train) if examples is None else examples,
-        read=() if kind.published else tuple(fact for fact in facts if given[fact] is None),
+        read=() if kind.published else (*(fact for fact in facts if given[fact] is None), *_left_out(declared)),
         public=kind.published if public is None else public,
         fingerprint=fingerprint(owner_key, seen, loaded.test, loaded.classes, progress=progress if in_files else None),
         size_rule=loaded.size_rule,
         bit_depth=bit_depth,
         window=None if levels is None else levels.window,
         filtered=loaded.filtered,
+        left_out=loaded.left_out,
         parted=loaded.parted,
         test_fraction=declared.test_fraction,
         material=material,
@@ -178,6 +186,11 @@ def open_source(
         user_from=user_from,
         assignment=_assignment(owner_key, loaded.train, loaded.test),
     )
+
+
+def _left_out(declared: Declared) -> tuple[str, ...]:
+    """By the option alone, whether or not there was such a file: else the name of the fact would tell of it."""
+    return (LEFT_OUT,) if declared.skip_unreadable else ()
 
 
 def _listed(names: Sequence[str] | str) -> tuple[str, ...]:

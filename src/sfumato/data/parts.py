@@ -23,6 +23,7 @@ class Parts:
         parted: whether the parts were made beforehand; otherwise the keyed hash made them.
         size_rule: how the images' size came about, in words.
         filtered: whether the set was filtered by looking at private data.
+        left_out: the files from which no image could be read, where such may be left out.
         larger: the part to learn from with its images at `zoomed` pixels a side; None where that was not asked for,
             or where the originals are arrays that are no larger than the images are.
         tokens: how the records' texts became numbers, where they are texts.
@@ -35,5 +36,6 @@ class Parts:
     parted: bool
     size_rule: str
     filtered: bool = False
+    left_out: tuple[str, ...] = ()
     larger: Records | FileRecords | None = None
     tokens: Tokens | None = None

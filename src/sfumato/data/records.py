@@ -121,6 +121,7 @@ class Declared:
         zoom: how much larger than `size` the training images are wanted as well; 1 for not.
         user_from: how a folder says whose image each one is: "folder", or a pattern that file names match.
         open_set: whether each part may have classes of its own.
+        skip_unreadable: whether files of a folder from which no image can be read are left out.
         text_column: the columns of a table that hold its texts, or None for the one of that name.
         length: how many words are read of each text, or None for the rule's number.
         vocabulary: how many numbers words may have, likewise.
@@ -139,6 +140,7 @@ class Declared:
     zoom: float = 1.0
     user_from: str | None = None
     open_set: bool = False
+    skip_unreadable: bool = False
     text_column: tuple[str, ...] | None = None
     length: int | None = None
     vocabulary: int | None = None

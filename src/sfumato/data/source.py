@@ -26,6 +26,9 @@ Part = Records | FileRecords | TextRecords | CachedRecords
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""
 
+LEFT_OUT = "left_out"
+"""The further fact where files may be left out."""
+
 USERS = "users"
 """The further fact that a promise for users needs."""
 
@@ -52,6 +55,7 @@ class Source:
         bit_depth: what was declared of pixels of 16 bits (`Levels`); None for nothing, and for a cache, whose transform
             has it.
         window: likewise.
+        left_out: the files from which no image could be read, where such may be left out: for the owner's eyes.
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
         parted: whether the two parts were made beforehand, in an order of their own; otherwise a keyed hash made them.
         test_fraction: the expected share of the test part, where the keyed hash split.
@@ -89,6 +93,7 @@ class Source:
     size_rule: str
     bit_depth: int | None = None
     window: Sequence[int] | None = None
+    left_out: tuple[str, ...] = field(repr=False, default=())
     filtered: bool = False
     parted: bool = True
     test_fraction: float = TEST_FRACTION

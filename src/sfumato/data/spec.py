@@ -33,6 +33,7 @@ class SourceSpec:
     user_from: str | None = None
     users: int | None = None
     open_set: bool | None = None
+    skip_unreadable: bool | None = None
     text_column: tuple[str, ...] | None = None
     length: int | None = None
     vocabulary: int | None = None

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.loss import FINE_GRID, Loss, Part
+from sfumato.privacy.loss import COARSE_GRID, FINE_GRID, Loss, Part
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 from sfumato.privacy.theorems.mixture_of_gaussians import MixedGaussians
@@ -70,8 +70,8 @@ def person_epsilon(
         )
     else:
         return None
-    of_person = Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,))
-    return of_person.epsilon(plan.delta if delta is None else delta, grid=grid)
+    together = Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,))
+    return together.epsilon(plan.delta if delta is None else delta, grid=grid)
 
 
 def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) -> float:
@@ -103,6 +103,16 @@ def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) ->
         if high - low < 1e-5 * high:
             break
     return images * high
+
+
+def of_person(plan: PrivacyPlan, images: int) -> tuple[int, float]:
+    """A number of images and the epsilon of a person with so many: by a theorem, else by group privacy.
+
+    **Guarantee.** An upper bound: see `person_epsilon` and `group_privacy`.
+    """
+    images = min(images, plan.population)
+    known = person_epsilon(plan, images, grid=COARSE_GRID)
+    return images, group_privacy(plan, images) if known is None else known
 
 
 def group_epsilon(plan: PrivacyPlan, delta: float | None = None) -> float | None:

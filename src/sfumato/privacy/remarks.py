@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from sfumato.privacy.participation import FixedOrder
 from sfumato.privacy.plan import PrivacyPlan
 
 ENOUGH_SIGNAL = 10.0
 """Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/defaults.md."""
+
+
+class Learnt(NamedTuple):
+    """What trials learnt at such a signal, over what the same model learnt of the same images without privacy, both
+    counted from chance: the lowest, the middle and the highest share of some trials.
+    """
+
+    least_signal: float
+    words: str
+    trials: int
+    lowest: float
+    middle: float
+    highest: float
+
+
+LEARNT = (
+    Learnt(100, "nearly all", 8, 0.66, 0.88, 0.99),
+    Learnt(20, "most", 16, 0.37, 0.72, 0.95),
+    Learnt(10, "more than half", 13, 0.19, 0.63, 0.98),
+    Learnt(5, "less than half", 11, 0.10, 0.47, 0.64),
+    Learnt(0, "next to nothing", 15, 0.03, 0.10, 0.36),
+)
+"""By benchmarks/results/little-data.json, of the default model: docs/defaults.md."""
 LEAST_SENSIBLE_NOISE = 0.05
 MANY_TURNS = 10
 """From so many on, one turn more or less is a tenth of how often an example takes part."""
@@ -73,6 +97,26 @@ def buried(plan: PrivacyPlan, *, clients: int, parameters: int) -> str | None:
         f"in {plan.steps} rounds of {clients} clients the noise in {parameters:,} parameters is {noise:.2g} times as "
         "long as all updates can be together, so next to nothing can be learnt; what helps: more users, more clients "
         "in a round, a larger epsilon, or pretrained weights of which less is trained"
+    )
+
+
+def learnt(signal: float) -> Learnt:
+    """What trials learnt at that `signal_per_class`.
+
+    >>> learnt(46.0).words, learnt(1.1).words
+    ('most', 'next to nothing')
+    """
+    return next(one for one in LEARNT if signal >= one.least_signal)
+
+
+def forecast(plan: PrivacyPlan, classes: int) -> str:
+    """What the default model will probably learn by this plan, from public facts alone."""
+    signal = signal_per_class(plan, classes)
+    found, figure = learnt(signal), f"{signal:,.0f}" if signal >= 10 else f"{signal:.2g}"
+    return (
+        f"will probably learn {found.words} of what these images teach without privacy (a signal of {figure} over the "
+        f"noise for each of {classes} classes, at which {found.trials} trials learnt {found.lowest:.0%} to "
+        f"{found.highest:.0%} of it, in the middle {found.middle:.0%})"
     )
 
 

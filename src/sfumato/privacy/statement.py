@@ -25,6 +25,7 @@ FACT_NAMES = {
     "classes": "the list of classes",
     "size": "the image size",
     "channels": "whether the images are grey or in colour",
+    "left_out": "how many files were left out, since no image could be read from them",
 }
 
 ORIGINS = {

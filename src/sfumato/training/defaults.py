@@ -26,6 +26,9 @@ PUBLIC_EPOCHS = 30
 HEAD = f"head,norm={FEATURE_NORM}"
 HEAD_RATE = 0.01
 BAG = "bag"
+SMALL_NETWORKS = ("cnn", "lenet", "lenet5", "lenet-300-100", "tf-tutorial")
+BEHIND_UP_TO = 60_000
+"""Examples up to which these have stayed behind the default: Tramèr and Boneh 2021, benchmarks/networks_by_hand.py."""
 NOISE_ON_A_LOGIT = 3.0
 """By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
 
@@ -175,6 +178,22 @@ def training_rules(
         )
         reason = "a middling rate for gradients divided by the clipping norm; worth tuning on public data"
     return rules | {"learning_rate": Rule(value=rate, reason=reason)}
+
+
+def by_hand(model: str | None, pretrained: str | None, examples: int) -> str | None:
+    """What to say of a small network that is trained from random weights where the default does better; else None.
+
+    >>> by_hand("cnn", None, 1438).partition(";")[0]
+    'cnn begins with random weights, and at 1438 examples such networks have learnt less than the default'
+    >>> by_hand("cnn", "runs/public", 1438), by_hand(None, None, 1438), by_hand("wrn-16-4", None, 1438)
+    (None, None, None)
+    """
+    if (model or "").partition(",")[0] not in SMALL_NETWORKS or pretrained is not None or examples > BEHIND_UP_TO:
+        return None
+    return (
+        f"{model} begins with random weights, and at {examples} examples such networks have learnt less than the "
+        "default; leave the model out, or give public weights to begin with"
+    )
 
 
 def public_rules(

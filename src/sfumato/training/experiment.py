@@ -348,7 +348,7 @@ class Experiment(Choices, Normalisation, Units, PairOfRecords, Budget):
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""
         from sfumato.privacy import remarks
-        from sfumato.training import drift, users
+        from sfumato.training import defaults, drift, users
 
         notes = [remarks.above_one_record(plan), remarks.uneven(plan), drift.misdeclared(source, plan)]
         what, counted = users.counted(source, plan)
@@ -368,9 +368,13 @@ class Experiment(Choices, Normalisation, Units, PairOfRecords, Budget):
                 )
             )
         notes.append(remarks.weak_signal(plan, len(source.classes)))
+        notes.append(defaults.by_hand(self.model, self.pretrained, source.examples))
+        notes.append(users.several_of_one(source, plan))
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
         lines = [f"note: {note}" for note in notes if note is not None]
+        if self.model in (None, "scattering") and source.cache is None and source.tokens is None:
+            lines.append(f"forecast: {remarks.forecast(plan, len(source.classes))}")
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(

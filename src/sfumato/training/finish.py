@@ -16,8 +16,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.data import Preparation, Source
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Quantile, Statement, User, detections
-from sfumato.privacy.loss import COARSE_GRID
-from sfumato.privacy.other_units import group_privacy, person_epsilon
+from sfumato.privacy.other_units import of_person
 from sfumato.report import RATES, Attack, EmbeddingEvaluation, Evaluation, Facts, Published, page
 from sfumato.runs import directory as names
 from sfumato.runs import kept, published, uses
@@ -300,16 +299,6 @@ def person_with_most(directory: Path) -> tuple[int, float] | None:
     run = RunDirectory(directory)
     most = run.read_json(names.SETTINGS).get("most_of_one_user")
     return None if most is None else of_person(PrivacyPlan.from_dict(run.read_json(names.PLAN)), most)
-
-
-def of_person(plan: PrivacyPlan, images: int) -> tuple[int, float]:
-    """A number of images and the epsilon of a person with so many: by a theorem, else by group privacy.
-
-    **Guarantee.** An upper bound: see `person_epsilon` and `group_privacy`.
-    """
-    images = min(images, plan.population)
-    known = person_epsilon(plan, images, grid=COARSE_GRID)
-    return images, group_privacy(plan, images) if known is None else known
 
 
 def _drawn(plan: PrivacyPlan) -> str:

@@ -59,7 +59,13 @@ def read_source(spec: SourceSpec, progress: Progress) -> Source:
         progress.advance(done)
 
     progress.begin("reading", 1)
-    return spec.open(owner_key(), progress=on_progress)
+    source = spec.open(owner_key(), progress=on_progress)
+    if source.left_out:
+        progress.report(
+            f"note: no image could be read from {len(source.left_out)} of the files, which were left out, the first of "
+            f"them {source.left_out[0]}"
+        )
+    return source
 
 
 class Bars:
@@ -86,13 +92,14 @@ class Bars:
         )
         self._said: set[str] | None = None if repeating else set()
         self._task = None
-        self._what, self._total, self._told = "", 0, time.monotonic()
+        self._what, self._total, self._before = "", 0, 0
+        self._told = self._began = time.monotonic()
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Show a bar in place of the one before."""
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._what, self._total = what, total
+        self._what, self._total, self._before, self._began = what, total, done, time.monotonic()
         self._task = self._bars.add_task(what, total=total, completed=done, note="")
         self._bars.start()
 
@@ -102,11 +109,18 @@ class Bars:
             raise SfumatoError("nothing has begun", "call begin first")
         if not self._console.is_terminal and time.monotonic() - self._told > LINE_SECONDS:
             self._told = time.monotonic()
-            self.report(f"{self._what}: {done} of {self._total}{f', {note}' if note else ''}")
+            self.report(f"{self._what}: {done} of {self._total}{self._left(done)}{f', {note}' if note else ''}")
         if note:
             self._bars.update(self._task, completed=done, note=note)
         else:
             self._bars.update(self._task, completed=done)
+
+    def _left(self, done: int) -> str:
+        """How long it will still take, if it goes on as it went; nothing while nothing is done."""
+        if done <= self._before:
+            return ""
+        each = (time.monotonic() - self._began) / (done - self._before)
+        return f", about {duration(each * (self._total - done))} left"
 
     def report(self, line: str) -> None:
         """Print a line above the bar."""
@@ -124,3 +138,16 @@ class Bars:
     ) -> None:
         self._bars.stop()
         sys.stderr.flush()
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people say it.
+
+    >>> duration(95), duration(7000), duration(40_000), duration(400_000)
+    ('95 s', '117 min', '11 h', '4.6 days')
+    """
+    if seconds < 180:
+        return f"{seconds:.0f} s"
+    if seconds < 10_000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"

@@ -6,16 +6,20 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato.privacy import FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
+from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
+from sfumato.privacy.other_units import of_person
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.requested import Request
+from sfumato.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from sfumato.data import Source
 
+SEVERAL = (2, 5)
+"""Of how many images of one person a remark speaks, where nobody knows how many there are."""
 TRAINED = ("examples", "users")
 """What may be drawn in training by users; virtual clients are for embeddings."""
 
@@ -43,6 +47,33 @@ def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: 
     if per_user is not None:
         return positive_integer("per_user", per_user, remedy="give how many records of each user are kept, such as 10")
     return source.at_most if drawn == "users" or source.at_most else math.ceil(source.examples / (source.users or 1))
+
+
+def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
+    """What a promise for single examples is worth to a person who has several of them; None for other promises, and for
+    data that are public.
+
+    Of whom each record is it says what holds for the one with the most, a private figure for the owner's eyes; where
+    nobody knows, what it would be for some numbers of them.
+    """
+    if source.public or not isinstance(plan.unit, Example):
+        return None
+    what = "texts" if source.tokens is not None else "images"
+    if source.train.users is not None:
+        most = int(np.unique(source.train.users, return_counts=True)[1].max())
+        if most == 1:
+            return None
+        images, epsilon = of_person(plan, most)
+        return (
+            f"the promise is for single {what}: for the person with the most to train on, {images} of them, epsilon is "
+            f"{rounded_up(epsilon)} (a private figure); unit user promises for each person as a whole"
+        )
+    would = [of_person(plan, images) for images in SEVERAL if images <= plan.population]
+    listed = ", ".join(f"{rounded_up(epsilon)} for {images}" for images, epsilon in would)
+    return (
+        f"the promise is for single {what}: a person who has several of them has a larger epsilon ({listed}); where "
+        "the data say whose each one is, unit user promises for each person as a whole"
+    )
 
 
 def kept(source: Source, at_most: int | None) -> Source:

@@ -1,0 +1,84 @@
+"""What sfumato doctor finds wrong, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import namedtuple
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from sfumato.cli import main
+
+posix = pytest.mark.skipif(os.name != "posix", reason="permissions are others there")
+
+
+def looked_at(capsys, status: int) -> dict[str, dict]:
+    capsys.readouterr()
+    assert main(["doctor", "--json"]) == status
+    told = json.loads(capsys.readouterr().out)
+    assert told["healthy"] is (status == 0)
+    return {one["what"]: one for one in told["findings"]}
+
+
+def home() -> Path:
+    return Path(os.environ["SFUMATO_HOME"])
+
+
+def test_a_machine_on_which_nothing_is_wrong(capsys):
+    import torch
+
+    found = looked_at(capsys, 0)
+    assert found["torch"]["found"].split("+")[0] == torch.__version__.split("+")[0]
+    assert {"python", "sfumato", "device", "threads", "memory", "disk for runs", "owner's key"} <= set(found)
+    assert all(one["remedy"] is None for one in found.values())
+    assert main(["doctor"]) == 0
+    assert "nothing is wrong" in capsys.readouterr().err
+
+
+@posix
+def test_a_key_that_others_may_read_is_wrong(capsys):
+    (home() / "owner.key").chmod(0o644)
+    assert "chmod 600" in looked_at(capsys, 1)["owner's key"]["remedy"]
+    assert main(["doctor"]) == 1
+    assert "wrong: owner's key" in capsys.readouterr().err
+
+
+def test_a_damaged_key_is_wrong(capsys):
+    (home() / "owner.key").write_text("short")
+    assert "restore it" in looked_at(capsys, 1)["owner's key"]["remedy"]
+
+
+def test_a_home_without_a_key_gets_none_by_looking(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "new"))
+    assert "first use" in looked_at(capsys, 0)["owner's key"]["found"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_home_that_is_no_folder_is_wrong(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "file" / "home"))
+    assert looked_at(capsys, 1)["SFUMATO_HOME"]["remedy"] is not None
+
+
+def test_a_full_disk_is_wrong(capsys, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10 << 30, 10 << 30, 1 << 20))
+    assert looked_at(capsys, 1)["disk for runs"]["remedy"] == "make room"
+
+
+def test_a_library_that_is_missing_is_wrong(capsys, monkeypatch):
+    import importlib.metadata
+
+    known = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "timm":
+            raise PackageNotFoundError(name)
+        return known(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert looked_at(capsys, 1)["timm"]["remedy"] == "install it: pip install timm"
