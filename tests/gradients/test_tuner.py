@@ -75,6 +75,24 @@ def test_a_way_that_keeps_large_gradients_must_be_much_faster(monkeypatch):
         assert next(iter(gradient.ways.values())).startswith(word)
 
 
+@pytest.mark.parametrize(
+    ("width", "views", "way"),
+    [(4800, 2, "gram"), (512, 2, "gram"), (512, 4, "gram"), (512, 8, "keep product"), (16, 8, "keep product")],
+)
+def test_a_small_linear_map_takes_its_gram_form_unmeasured_where_it_has_few_positions(monkeypatch, width, views, way):
+    """Twice T (d + p) products at most d p: with d = 10 up to 4 views, whatever the width."""
+    monkeypatch.setattr(tuner, "_SMALL", 300_000)
+    monkeypatch.setattr(tuner, "_fastest", None)
+    torch.manual_seed(0)
+    head, features, labels = nn.Linear(width, 10), torch.randn(6, views, width), torch.arange(6)
+    gradient = ClippedGradient(head, F.cross_entropy, views=views)
+    found = gradient(features, labels)
+    assert set(gradient.ways.values()) == {way}
+    slow = ClippedGradient(head, F.cross_entropy, views=views, ways=dict.fromkeys(gradient.ways, "drop product"))
+    for one, other in zip(found.gradients.values(), slow(features, labels).gradients.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_given_ways_are_taken(monkeypatch):
     first = ClippedGradient(net(), F.cross_entropy)
     first(*batch())

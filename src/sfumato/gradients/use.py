@@ -196,6 +196,10 @@ class Kernel(Protocol):
         """Whether it can, and is not far more arithmetic than the gradients themselves."""
         ...
 
+    def gram_surely_pays(self, x: Tensor, g: Tensor) -> bool:
+        """Whether it is so much less arithmetic, by the same products, that it need not be measured."""
+        ...
+
     def gram_elements(self, x: Tensor, g: Tensor) -> int:
         """Numbers that `squares_by_gram` writes for one example."""
         ...

@@ -21,7 +21,8 @@ from sfumato.training.progress import Progress, Silence
 if TYPE_CHECKING:
     from sfumato.training.job import Job, PrivateJob
 
-BATCH = 256
+BATCH = 128
+"""Images whose features are computed at once: on a CPU more of them no longer lie near the processor."""
 DEVICE_SHARE = 0.4
 """How much of an accelerator's free memory a cache's features may take."""
 CPU_KEPT = 1 << 30
@@ -76,8 +77,10 @@ class Inputs:
         if job.trunk is not None:
             progress = progress or Silence()
             train = job.source.train
-            variants = [features(job, train, progress, mirrored=mirrored) for mirrored in _variants(job.views)]
-            self._features = torch.stack(variants, dim=1) if len(variants) > 1 else variants[0].unsqueeze(1)
+            variants = _variants(job.views)
+            self._features = torch.empty(len(train), len(variants), job.trunk.width, device=job.device)
+            for place, mirrored in enumerate(variants):  # into one tensor: beside a second copy few machines hold it
+                features(job, train, progress, mirrored=mirrored, into=self._features[:, place])
 
     @property
     def units(self) -> int:
@@ -201,10 +204,12 @@ def kept_bytes(views: Views, records: int, width: int) -> int:
     return 4 * width * records * len(_variants(views))
 
 
-def features(job: Job, records: Part, progress: Progress, *, mirrored: bool = False) -> Tensor:
+def features(
+    job: Job, records: Part, progress: Progress, *, mirrored: bool = False, into: Tensor | None = None
+) -> Tensor:
     """The trunk's features (N, D) of the records, float32 on the job's device.
 
-    With `mirrored` those of the images with left and right exchanged.
+    With `mirrored` those of the images with left and right exchanged; with `into` they are written there.
 
     **Guarantee.** Each row is a function of its own record (`outputs_alone`): the classifier's per-example gradients
     are those of the whole model, run on one example at a time.
@@ -212,14 +217,12 @@ def features(job: Job, records: Part, progress: Progress, *, mirrored: bool = Fa
     if job.trunk is None:
         raise TypeError("the job's model has no fixed trunk")
     progress.begin("computing features", len(records))
-    result = torch.zeros(0, device=job.device)
+    result = torch.empty(len(records), job.trunk.width, device=job.device) if into is None else into
     with evaluating(job.trunk), same_throughout(job.trunk, torch.zeros(1, *job.source.shape, device=job.device)):
         for start in range(0, len(records), BATCH):
             images = torch.from_numpy(records.take(slice(start, start + BATCH))).to(job.device)
-            part = outputs_alone(job.trunk, job.transform(images.flip(2) if mirrored else images))
-            if start == 0:
-                result = part.new_empty(len(records), *part.shape[1:])
-            result[start : start + BATCH] = part
+            shown = job.transform(images.flip(2) if mirrored else images)
+            result[start : start + BATCH] = outputs_alone(job.trunk, shown)
             progress.advance(min(start + BATCH, len(records)))
     return result
 

@@ -138,6 +138,9 @@ class ConvKernel:
     def has_gram(self) -> bool:
         return len(self.shape) == 4 and self.geometry.groups == 1
 
+    def gram_surely_pays(self, x: Tensor, g: Tensor) -> bool:
+        return False  # a convolution's Gram matrices take products of many kinds
+
     def gram_pays(self, x: Tensor, g: Tensor) -> bool:
         if not self.has_gram():
             return False

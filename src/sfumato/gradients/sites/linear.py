@@ -116,6 +116,9 @@ class LinearKernel:
     def gram_pays(self, x: Tensor, g: Tensor) -> bool:
         return x.shape[1] * (self.outputs + self.inputs) <= MOST_GRAM_PRODUCTS * self.gradient_elements()
 
+    def gram_surely_pays(self, x: Tensor, g: Tensor) -> bool:
+        return 2 * x.shape[1] * (self.outputs + self.inputs) <= self.gradient_elements()
+
     def gram_elements(self, x: Tensor, g: Tensor) -> int:
         return 2 * (2 * x.shape[1] ** 2 + x[0].numel() + g[0].numel())
 
