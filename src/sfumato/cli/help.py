@@ -18,7 +18,7 @@ from sfumato.cli.verbs import name_of
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "budget": (
-        *("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm", "quantile"),
+        *("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm", "quantile", "report_epsilon"),
         *("unit", "per_user", "drawn", "adjacency", "participation", "mechanism", "order", "groups", "largest_batch"),
         *("bands", "buffers", "steps_per_tree", "complete_trees", "start", "period"),
         *("drift", "drift_shape", "drift_groups", "drift_size"),
@@ -38,7 +38,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("loss", "views", "shift", "flip", "zoom", "ema", "ema_form", "aggregate", "aggregate_from"),
         *("aggregate_last", "aggregate_restart", "clients", "grouping", "client_rate", "client_momentum"),
         *("client_epochs", "client_batch_size", "client_examples", "client_loss", "shuffle_buffer"),
-        *("reconstruction_steps", "epochs", "deviations", "learning_rates", "margin", "share", "runs"),
+        *("reconstruction_steps", "calibrate_on", "epochs", "deviations", "learning_rates", "margin", "share", "runs"),
     ),
     "search": (
         *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on"),
