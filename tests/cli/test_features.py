@@ -198,7 +198,7 @@ def test_several_right_labels(call, spots_folder):
     ):
         Path("odd.json").write_text(json.dumps(data))
         assert words in call("evaluate run features:parted --label-sets odd.json", status=1)
-    assert "cannot be read" in call("evaluate run features:parted --label-sets none.json", status=1)
+    assert "does not exist" in call("evaluate run features:parted --label-sets none.json", status=1)
 
 
 def test_the_numbers_of_imagenet_s_classes_are_not_those_of_a_list_by_name(tmp_path):
