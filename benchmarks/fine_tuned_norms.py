@@ -4,7 +4,7 @@ TensorFlow's tutorial network bare, with layer norm, and with batch norm by the 
 pre-trained on CIFAR-100 without privacy, for so many steps as two cores allow, and its linear layers are fine-tuned on
 CIFAR-10 under privacy: the order of table 6 of Davody et al. 2020. The learning rate of each is the best of three with
 a further key at epsilon 2. Both sources are npz archives and taken as public. Goes on where it stopped; writes
-results/fine-tuned-norms.json.
+results/fine-tuned-norms.json, to which several processes may add, each with another --only.
 """
 
 from __future__ import annotations
@@ -37,27 +37,35 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[8.0, 2.0])
     parser.add_argument("--pretraining", type=int, default=3000, help="steps of 128 images")
+    parser.add_argument("--only", nargs="+", choices=FORMS, help="some of the forms")
     options = parser.parse_args()
     source = sfumato.open_source(f"npz:{options.private}", owner_key=bytes(32), public=True)
-    found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"pre-training": options.pretraining}
     for seed in range(options.seeds):
-        for name, form in FORMS.items():
-            begun = options.place / name.replace(" ", "-")
-            if not (begun / "done").exists():
-                done = pretrained(form, options.public, begun, options.pretraining)
-                found.setdefault("accuracy before, on the public classes", {})[name] = done
-            place = found.setdefault(name, {})
-            tried = place.setdefault("tried", {})
-            for rate in RATES:
-                if str(rate) not in tried:
-                    tried[str(rate)] = tuned(source, form, options.public, begun, TUNED_AT, rate, TUNED_WITH)
-            rate = float(max(tried, key=tried.__getitem__))
-            for epsilon in options.epsilons:
-                cell = place.setdefault(f"{epsilon:g}", {})
-                if str(seed) not in cell:
-                    cell[str(seed)] = tuned(source, form, options.public, begun, epsilon, rate, seed)
-                    RESULT.write_text(json.dumps(found, indent=1) + "\n")
-                    print(f"{name:<18} epsilon {epsilon:g} seed {seed} rate {rate} {cell[str(seed)]:.2%}", flush=True)
+        for name in options.only or FORMS:
+            fine_tuned(source, name, seed, options)
+
+
+def fine_tuned(source: Any, name: str, seed: int, options: argparse.Namespace) -> None:
+    """The runs of a form with that key, as far as they are not known; the form is pre-trained first."""
+    form, begun, found = FORMS[name], options.place / name.replace(" ", "-"), known().get(name, {})
+    if not (begun / "done").exists():
+        found["pre-training"] = {"steps": options.pretraining}
+        found["pre-training"]["accuracy"] = pretrained(form, options.public, begun, options.pretraining)
+    tried = found.setdefault("tried", {})
+    for rate in RATES:
+        if str(rate) not in tried:
+            tried[str(rate)] = tuned(source, form, options.public, begun, TUNED_AT, rate, TUNED_WITH)
+    rate = float(max(tried, key=tried.__getitem__))
+    for epsilon in options.epsilons:
+        cell = found.setdefault(f"{epsilon:g}", {})
+        if str(seed) not in cell:
+            cell[str(seed)] = tuned(source, form, options.public, begun, epsilon, rate, seed)
+            RESULT.write_text(json.dumps(known() | {name: found}, indent=1) + "\n")
+            print(f"{name:<18} epsilon {epsilon:g} seed {seed} rate {rate} {cell[str(seed)]:.2%}", flush=True)
+
+
+def known() -> dict[str, Any]:
+    return json.loads(RESULT.read_text()) if RESULT.exists() else {}
 
 
 def pretrained(form: str, public: Path, place: Path, steps: int) -> float:
@@ -76,8 +84,8 @@ def tuned(source: Any, form: str, public: Path, begun: Path, epsilon: float, rat
         trainable=("hidden*", "norm3.*", "norm4.*", "head.*") if form else ("hidden*", "head.*"),
         epsilon=epsilon,
         delta=1e-5,
-        batch_size=1000,
-        steps=100,
+        batch_size=500,
+        steps=60,
         optimizer="momentum",
         schedule="cosine",
         ema=0.0,
