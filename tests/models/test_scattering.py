@@ -61,3 +61,20 @@ def test_only_the_head_is_trained_and_it_starts_at_zero():
 def test_large_images_do_not_blow_up_the_head():
     small, large = (Scattering(classes=10, channels=3, size=(side, side)) for side in (32, 224))
     assert large.head.weight.numel() <= 1.3 * small.head.weight.numel()
+
+
+@pytest.mark.parametrize(
+    ("channels", "height", "width"), [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 12, 20), (3, 64, 64), (2, 16, 96)]
+)
+def test_features_of_a_mirror_image_are_those_of_the_image_in_another_order(channels, height, width):
+    model = Scattering(classes=2, channels=channels, size=(height, width))
+    drawn = torch.rand(3, channels, height, width, generator=torch.Generator().manual_seed(0))
+    order = model.mirror_order()
+    assert sorted(order.tolist()) == list(range(model.head.in_features))
+    torch.testing.assert_close(model.features(drawn)[:, order], model.features(drawn.flip(-1)), rtol=0, atol=1e-5)
+    assert not torch.allclose(model.features(drawn), model.features(drawn.flip(-1)), atol=1e-2)
+
+
+@pytest.mark.parametrize(("height", "width"), [(13, 13), (100, 100), (30, 31)])
+def test_sides_whose_windows_lie_otherwise_from_the_other_end_have_no_such_order(height, width):
+    assert Scattering(classes=2, channels=1, size=(height, width)).mirror_order() is None

@@ -55,13 +55,17 @@ def test_the_score_on_features_is_the_score_on_images(job, spots):
     assert on_features["loss"] == pytest.approx(on_images["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("flip", [False, True])
-def test_mirrored_views_are_looked_up(spots, plan, flip):
+@pytest.mark.parametrize(("flip", "known"), [(False, True), (True, True), (True, False)])
+def test_mirrored_views_are_looked_up(spots, plan, flip, known, monkeypatch):
+    if not known:
+        monkeypatch.setattr(models.Trunk, "mirror_order", None)
     count = 5 if flip else 1
     settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, views=count, flip=flip)
     job = prepare(None, spots, plan, settings)
     assert job.trunk is not None
-    ((found, *_),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 2, np.arange(6))
+    inputs = Inputs(job)
+    assert inputs._features.shape[1] == (1 if known else 2)
+    ((found, *_),) = inputs.micro_batches(DiceKey.from_seed(0), 2, np.arange(6))
     draws = job.views.draw(DiceKey.from_seed(0).generator("views", 2), 6, size=8)
     views = job.views.apply(job.transform(spots.train.images[:6]), draws)
     assert draws.mirrored.any() == flip

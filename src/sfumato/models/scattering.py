@@ -7,6 +7,7 @@ arXiv 2011.11660). The filters are public constants: nothing is learnt before th
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -70,6 +71,7 @@ class Scattering(nn.Module):
                 f"scattering needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}",
                 "choose the model linear, or larger images",
             )
+        self.shape = channels, *size
         self.shrink = max(1, round(min(size) / _WORKING_SIDE))
         self.two_layers = min(size) >= _TWO_LAYERS_FROM
         self.register_buffer("filters", morlet_filters(_ORIENTATIONS), persistent=False)
@@ -88,22 +90,45 @@ class Scattering(nn.Module):
 
         Each image's features depend on that image alone. The norm is close to the bound unless the contrast is faint.
         """
+        # One group: mean 0 and variance 1 over all of an order, which keeps the contrast between its channels.
+        normalised = torch.cat([F.group_norm(order, 1).flatten(1) for order in self._orders(images)], dim=1)
+        return normalised * (FEATURE_NORM / math.sqrt(normalised.shape[1]))
+
+    def _orders(self, images: Tensor) -> list[Tensor]:
+        """Images (N, C, H, W) to their pooled coefficients (N, C * L^o, H', W'), o of 0, 1 and 2 wavelets."""
         if self.shrink > 1:
             images = F.avg_pool2d(images, self.shrink)
         fine = self._modulus(images)
-        if self.two_layers:
-            half = F.avg_pool2d(images, 2)
-            orders = [
-                _pool(images, 4),
-                _pool(fine, 4),
-                _pool(self._modulus(half), 2),
-                _pool(self._modulus(F.avg_pool2d(fine, 2)), 2),
-            ]
-        else:
-            orders = [images, F.avg_pool2d(fine, 2)]
-        # One group: mean 0 and variance 1 over all of an order, which keeps the contrast between its channels.
-        normalised = torch.cat([F.group_norm(order, 1).flatten(1) for order in orders], dim=1)
-        return normalised * (FEATURE_NORM / math.sqrt(normalised.shape[1]))
+        if not self.two_layers:
+            return [images, F.avg_pool2d(fine, 2)]
+        return [
+            _pool(images, 4),
+            _pool(fine, 4),
+            _pool(self._modulus(F.avg_pool2d(images, 2)), 2),
+            _pool(self._modulus(F.avg_pool2d(fine, 2)), 2),
+        ]
+
+    def mirror_order(self) -> Tensor | None:
+        """Which feature of an image each feature of its mirror image is, int64 (D,).
+
+        The same map, or that of the mirrored orientation, at the mirrored place. None where an image's sides don't
+        divide into windows that lie alike from both ends, as a made-up image tells.
+        """
+        channels, height, width = self.shape
+        image = torch.linspace(0, 9 * channels, channels * height * width).square().sin().reshape(1, *self.shape)
+        with torch.no_grad():
+            orders = [torch.arange(order[0].numel()).view(order.shape[1:]) for order in self._orders(image)]
+            seen, mirrored = self.features(image), self.features(image.flip(-1))
+        turned = -torch.arange(_ORIENTATIONS) % _ORIENTATIONS
+        for number, places in enumerate(orders):
+            wavelets = round(math.log(len(places) // channels, _ORIENTATIONS))
+            by_angle = places.view(channels, *[_ORIENTATIONS] * wavelets, *places.shape[1:])
+            for dim in range(1, by_angle.dim() - 2):
+                by_angle = by_angle.index_select(dim, turned)
+            orders[number] = by_angle.flip(-1).flatten()
+        starts = itertools.accumulate((len(order) for order in orders), initial=0)
+        order = torch.cat([places + start for places, start in zip(orders, starts, strict=False)])
+        return order if torch.allclose(seen[:, order], mirrored, rtol=0, atol=1e-4) else None
 
     def _modulus(self, maps: Tensor) -> Tensor:
         """Maps (N, C, H, W) to the moduli of their wavelet coefficients (N, C * L, H, W)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,12 @@ class Trunk(nn.Module):
         head = self.model.get_submodule(self.head)
         assert isinstance(head, nn.Linear)
         return head.in_features
+
+    @functools.cached_property
+    def mirror_order(self) -> Tensor | None:
+        """Which feature of an image each feature of its mirror image is, int64 (D,); None where the model can't say."""
+        told = getattr(self.model, "mirror_order", None)
+        return None if told is None else told()
 
     def forward(self, images: Tensor) -> Tensor:
         """What the classifier is given; `LookupError` unless it is called once, with one tensor."""

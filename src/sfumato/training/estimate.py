@@ -11,7 +11,7 @@ import torch
 
 from sfumato.randomness import DiceKey, Noise
 from sfumato.training.descent import average_for, trained_bytes, training_over
-from sfumato.training.inputs import features_alone, kept_bytes
+from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
 from sfumato.training.job import PrivateJob
 
 
@@ -76,7 +76,8 @@ def _data_bytes(job: PrivateJob) -> int:
     images = sum(part.nbytes for part in (*parts, job.source.larger) if part is not None)
     if job.trunk is None or isinstance(job.input_shape, torch.Tensor):
         return images
-    return images + kept_bytes(job.views, sum(len(part) for part in parts), math.prod(job.input_shape))
+    scored = 4 * job.trunk.width * len(job.source.test)
+    return images + kept_bytes(job.views, len(job.source.train), job.trunk) + scored
 
 
 def _trunk_seconds(job: PrivateJob) -> float:
@@ -86,7 +87,8 @@ def _trunk_seconds(job: PrivateJob) -> float:
         return 0.0
     images = torch.randn(64, source.channels, source.size, source.size, device=job.device)
     each = seconds_of(job, lambda: features_alone(trunk, images)) / len(images)
-    return each * (len(source.train) + len(source.test))
+    shown = len(variants_kept(job.views, trunk)) * len(source.train)
+    return each * (shown + len(source.test))
 
 
 def seconds_of(job: PrivateJob, action: Callable[[], object]) -> float:

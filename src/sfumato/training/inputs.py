@@ -59,9 +59,10 @@ MicroBatch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 class Inputs:
     """The training records as the model's inputs, in micro-batches.
 
-    A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image. A
-    cache's are kept in memory where they are few, or on an accelerator where they fit, and else read from disk as they
-    are wanted, one micro-batch ahead.
+    A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image. Where
+    the trunk can say which features of the image those are (`Trunk.mirror_order`), they are put in that order as they
+    are wanted, so half as many are held. A cache's are kept in memory where they are few, or on an accelerator where
+    they fit, and else read from disk as they are wanted, one micro-batch ahead.
 
     **Guarantee.** Each record's input is a function of that record, of public constants and of draws that know no data.
     Where the plan's participation has a `padded_size`, each step has the same number of micro-batches of the same
@@ -71,13 +72,14 @@ class Inputs:
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
         self._job = job
-        self._features = None
+        self._features = self._mirrored = None
         if job.source.cache is not None and _fits(job):
             self._features = _kept_features(job)
         if job.trunk is not None:
             progress = progress or Silence()
             train = job.source.train
-            variants = _variants(job.views)
+            self._mirrored = job.trunk.mirror_order if job.views.flip else None
+            variants = variants_kept(job.views, job.trunk)
             self._features = torch.empty(len(train), len(variants), job.trunk.width, device=job.device)
             for place, mirrored in enumerate(variants):  # into one tensor: beside a second copy few machines hold it
                 features(job, train, progress, mirrored=mirrored, into=self._features[:, place])
@@ -143,8 +145,13 @@ class Inputs:
         assert self._features is not None
         device = self._job.device
         if self._job.trunk is not None:
-            mirrored = torch.from_numpy(draws.mirrored).long()
-            return self._features[torch.from_numpy(rows).unsqueeze(1).to(device), mirrored.to(device)]
+            mirrored = torch.from_numpy(draws.mirrored).to(device)
+            chosen = torch.from_numpy(rows).to(device)
+            if self._mirrored is None:
+                return self._features[chosen.unsqueeze(1), mirrored.long()]
+            straight = self._features[:, 0].index_select(0, chosen)
+            turned = straight.index_select(1, self._mirrored.to(device))
+            return torch.where(mirrored.unsqueeze(-1), turned.unsqueeze(1), straight.unsqueeze(1))
         if (np.diff(rows) == 1).all():  # all records in their order need not be copied
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
         return self._features.index_select(0, torch.from_numpy(rows).to(device))  # twice as fast as brackets
@@ -194,14 +201,14 @@ def _fits(job: Job) -> bool:
     return needed <= (DEVICE_SHARE * torch.cuda.mem_get_info(job.device)[0] if on_cuda else CPU_KEPT)
 
 
-def _variants(views: Views) -> tuple[bool, ...]:
-    """Which versions of an image its views show: itself, and its mirror image."""
-    return (False, True) if views.flip else (False,)
+def variants_kept(views: Views, trunk: Trunk) -> tuple[bool, ...]:
+    """Of which versions of an image features are kept: of itself, and of its mirror image."""
+    return (False, True) if views.flip and trunk.mirror_order is None else (False,)
 
 
-def kept_bytes(views: Views, records: int, width: int) -> int:
-    """Bytes of the features that `Inputs` keeps, float32."""
-    return 4 * width * records * len(_variants(views))
+def kept_bytes(views: Views, records: int, trunk: Trunk) -> int:
+    """Bytes of the features that `Inputs` keeps of so many training records, float32."""
+    return 4 * trunk.width * records * len(variants_kept(views, trunk))
 
 
 def features(

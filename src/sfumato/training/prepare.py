@@ -316,5 +316,5 @@ def _trunk(module: nn.Module, source: Source, settings: Settings) -> models.Trun
     if settings.view_rule.moves or not isinstance(source.form, Images):
         return None
     trunk = models.trunk_of(module, (source.channels, source.size, source.size))
-    fits = trunk is not None and kept_bytes(settings.view_rule, source.examples, trunk.width) <= FEATURE_MEMORY
+    fits = trunk is not None and kept_bytes(settings.view_rule, source.examples, trunk) <= FEATURE_MEMORY
     return trunk if fits else None
