@@ -58,3 +58,32 @@ def test_the_plot_is_told_in_words_and_always_the_same():
     drawn = reliability(points, name="one")
     assert "31.0% at 45.0%, 77.0% at 97.0%" in drawn
     assert drawn == reliability(points, name="one")
+
+
+def test_published_accuracy_leads_the_page_whose_exact_one_is_left_out(facts, evaluation):
+    public = page(facts(published=FIGURES, evaluation=evaluation), public=True)
+    summary = public[: public.index('id="promise"')]
+    assert "97.1%" in summary
+    assert "from about 1,234 test images, with noise that is worth epsilon 0.5" in summary
+    assert "Published with the model" in summary
+    assert "Private: not covered" not in summary
+    assert "Accuracy is left out" not in summary
+    own = page(facts(published=FIGURES, evaluation=evaluation))
+    assert (
+        "Private: not covered" in own[: own.index('id="owner"') if 'id="owner"' in own else own.index('id="promise"')]
+    )
+    nothing = replace(FIGURES, accuracy=(None, 0.0, 1.0))
+    assert "Accuracy is left out" in page(facts(published=nothing, evaluation=evaluation), public=True)
+
+
+def test_published_curves_are_on_every_version_of_the_page(facts):
+    figures = replace(
+        FIGURES, roc={"heron": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)], "<newt>": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]}
+    )
+    for public in (False, True):
+        assert "areas 99.0% of heron." in page(facts(published=figures), public=public)
+
+
+def test_what_the_noise_leaves_nothing_of_has_no_curve(facts):
+    figures = replace(FIGURES, auc={"heron": (None, 0.0, 1.0)}, roc={"heron": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]})
+    assert "ROC curves" not in page(facts(published=figures))

@@ -12,6 +12,7 @@ from sfumato.report.drawing import rendered
 from sfumato.report.facts import Calibration, Interval, Published
 from sfumato.report.numbers import percent
 from sfumato.report.plots import INK, MUTED, RULE, WIDTH, calm, inline
+from sfumato.report.receiver import receiver
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,8 +71,15 @@ def published(found: Published | None) -> Markup:
         "auc": bool(found.auc),
         "left_out": len(found.per_class) - len(classes),
         "plot": Markup(reliability(points, name="published-reliability")) if points else "",
+        "receiver": Markup(receiver(*_told(found))),
     }
     return Markup(rendered("published.html.jinja", **values))
+
+
+def _told(found: Published) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, float]]:
+    """The ROC curves of which the noise leaves something, and the areas under them."""
+    areas = {name: area for name, (area, _, _) in found.auc.items() if area is not None and name in found.roc}
+    return {name: found.roc[name] for name in areas}, areas
 
 
 def interval(found: Interval) -> str:

@@ -16,7 +16,7 @@ from sfumato.report.calibrated import calibrated, published
 from sfumato.report.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.drawing import rendered
 from sfumato.report.embedding import EmbeddingEvaluation
-from sfumato.report.facts import Evaluation, Facts, OverSteps
+from sfumato.report.facts import Evaluation, Facts, OverSteps, Published
 from sfumato.report.not_covered import grouped
 from sfumato.report.numbers import cell, percent, significant
 from sfumato.report.plots import curve, heat_map, surer_of_mistakes
@@ -70,7 +70,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         public_test=facts.public_test,
         promise=promise,
         picture=None if facts.attack is None or promise["seeded"] else Markup(facts.attack.picture),
-        headline=_headline(facts.evaluation),
+        headline=_headline(facts.evaluation) or _published_headline(facts.published),
         owner=list(facts.owner.items()),
         together=list(facts.together),
         persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.persons],
@@ -96,6 +96,7 @@ def _headline(evaluation: Evaluation | EmbeddingEvaluation | None) -> dict[str, 
             "value": figures["recall"],
             "lines": [f"{figures['same']} pairs of test images that show the same class"],
             "track": None,
+            "with_noise": False,
         }
     if evaluation is None or not evaluation.examples:
         return None
@@ -108,12 +109,37 @@ def _headline(evaluation: Evaluation | EmbeddingEvaluation | None) -> dict[str, 
             f"95% interval {percent(low)} to {percent(high)}, from {evaluation.examples:,} test {_what(evaluation)}s",
             f"by chance {percent(chance)}; always the most frequent class {percent(majority)}",
         ],
-        "track": {
-            "width": f"{100 * evaluation.accuracy:.2f}",
-            "low": f"{100 * low:.2f}",
-            "spread": f"{100 * (high - low):.2f}",
-            "marks": [f"{100 * chance:.2f}", f"{100 * majority:.2f}"],
-        },
+        "track": _track(evaluation.accuracy, low, high, chance, majority),
+        "with_noise": False,
+    }
+
+
+def _published_headline(found: Published | None) -> dict[str, Any] | None:
+    """The same of a page whose exact figures are left out: with the noise by which it may be published."""
+    accuracy, low, high = (None, 0.0, 1.0) if found is None else found.accuracy
+    if found is None or accuracy is None:
+        return None
+    records, chance = max(0.0, found.records[0] or 0.0), 1 / max(1, len(found.per_class))
+    return {
+        "name": "accuracy",
+        "value": percent(accuracy),
+        "lines": [
+            f"95% interval {percent(low)} to {percent(high)}, from about {records:,.0f} test images, with noise that "
+            f"is worth epsilon {found.epsilon:g}",
+            f"by chance {percent(chance)}",
+        ],
+        "track": _track(accuracy, low, high, chance),
+        "with_noise": True,
+    }
+
+
+def _track(value: float, low: float, high: float, *marks: float) -> dict[str, Any]:
+    """A share as a bar, with its interval and marks of what it has to be compared with."""
+    return {
+        "width": f"{100 * value:.2f}",
+        "low": f"{100 * low:.2f}",
+        "spread": f"{100 * (high - low):.2f}",
+        "marks": [f"{100 * mark:.2f}" for mark in marks],
     }
 
 

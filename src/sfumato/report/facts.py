@@ -81,6 +81,7 @@ class Published:
         accuracy: the share named rightly.
         per_class: the same of each class.
         auc: area under the ROC curve of each class against all others; empty where that was not counted.
+        roc: those curves: (false-positive rate, true-positive rate) at each threshold, rising.
         error: expected calibration error.
         bands: of each bin of confidence: where it begins and ends, about how many images it has, and their accuracy.
         temperature: that logits are divided by.
@@ -94,6 +95,7 @@ class Published:
     error: Interval
     bands: Sequence[tuple[float, float, float, Interval]]
     temperature: float = 1.0
+    roc: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -279,6 +279,7 @@ def published_of(run: RunDirectory) -> Published | None:
         accuracy=found.accuracy,
         per_class=found.per_class,
         auc=found.auc,
+        roc={name: found.roc(name) for name in found.auc},
         error=found.calibration_error,
         bands=found.reliability,
         temperature=found.temperature,
