@@ -225,3 +225,17 @@ def test_data_are_known_again_by_their_place(tmp_path):
         for place in ("folder:/pictures", "folder:/others", None)
     }
     assert list(steps.values()) == [[50], [], []]
+
+
+def test_figures_that_runs_have_published_are_added_up(tmp_path):
+    uses.record(["a"], "run1", plan(50), tmp_path, figures=0.5)
+    uses.record(["a"], "run2", plan(60), tmp_path)
+    uses.record(["b"], "run3", plan(70), tmp_path, figures=4.0)
+    uses.record(["a"], "run4", plan(70), tmp_path, figures=0.75)
+    uses.record(["a"], "run4", plan(70), tmp_path, figures=0.75)
+    assert uses.figures(["a"], tmp_path) == [0.5, 0.75]
+    (line,) = uses.of_figures(uses.figures(["a"], tmp_path))
+    assert line.startswith("2 runs of yours publish figures")
+    assert "(1.250, 0)-differentially private" in line
+    assert uses.of_figures(uses.figures(["b"], tmp_path)) == []
+    assert len(uses.plans(["a"], tmp_path)) == 3

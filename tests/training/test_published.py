@@ -23,6 +23,7 @@ from sfumato.search import Trial
 from sfumato.training import Experiment, finish, published
 from sfumato.training.finish import report
 from sfumato.training.prepare import prepare
+from sfumato.training.progress import Silence
 from sfumato.training.run import finish_early, recorded_key, recorded_performance
 from sfumato.training.settings import Settings
 
@@ -357,3 +358,24 @@ def test_several_runs_publish_nothing(arrays, tmp_path):
     for call in calls:
         with pytest.raises(SfumatoError, match="the figures of each would cost it"):
             call()
+
+
+def test_runs_that_publish_figures_of_the_same_images_are_added_up_for_their_owner(
+    private, plan, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    said = []
+
+    class Heard(Silence):
+        def report(self, line):
+            said.append(line)
+
+    trained(private, plan, tmp_path / "first", progress=Heard())
+    trained(private, plan, tmp_path / "silent", progress=Heard(), report_epsilon=None)
+    assert not any("publish figures" in line for line in said)
+    trained(private, plan, tmp_path / "second", progress=Heard(), report_epsilon=1.0)
+    (line,) = [line for line in said if "publish figures" in line]
+    assert line.startswith("note: with this one, 2 runs of yours publish figures")
+    assert "(3.500, 0)-differentially private" in line
+    assert "(3.500, 0)-differentially private" in (tmp_path / "second/report.html").read_text()
+    assert "3.500" not in report(RunDirectory(tmp_path / "second"), public=True)

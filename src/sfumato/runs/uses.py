@@ -24,6 +24,8 @@ from sfumato.privacy.unit import Adjacency, Example
 from sfumato.randomness import keys
 
 FILE = "uses.jsonl"
+FIGURES = "figures"
+"""The field with what a run's published figures cost each test image."""
 AFTER = "after"
 """The field with the code of the line before: one that is lost or was cut is missed."""
 USERS = "users"
@@ -41,12 +43,14 @@ def record(
     *,
     place: str | None = None,
     users: str = "",
+    figures: float | None = None,
 ) -> None:
     """Note that a run, or a private selection, on these data, read from this place, is about to take its first step.
 
     Args:
         materials: `Source.materials`: of what is stored, and of the pixels where these are known.
         users: `Source.assignment`: whose record each one is, of a promise for users.
+        figures: epsilon of the figures that the run is to publish of its test part; None where it publishes none.
     """
     path = (directory or keys.home()) / FILE
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
@@ -59,7 +63,8 @@ def record(
             lines = reversed(file.read().split(b"\n"))
             before = next((line for line in lines if line and not _torn(line)), b"")
             whose = {} if unit_of(use) == Example.name else {USERS: users}
-            entry = {**data, "place": place, "run": run, **whose, kind: use.to_dict(), AFTER: _code(before)}
+            told = {} if figures is None else {FIGURES: figures}
+            entry = {**data, "place": place, "run": run, **whose, **told, kind: use.to_dict(), AFTER: _code(before)}
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{json.dumps(entry)}\n".encode())
             file.flush()
@@ -85,21 +90,39 @@ def plans(
     Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
     the runs cost together is not known.
     """
-    return [use for use, whose in _known(materials, directory, place) if whose in (None, users)]
+    return [known.use for known in _known(materials, directory, place) if known.users in (None, users)]
 
 
 def named_otherwise(
     materials: Sequence[str], directory: Path | None = None, *, place: str | None = None, users: str = ""
 ) -> int:
     """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
-    return sum(whose not in (None, users) for _, whose in _known(materials, directory, place))
+    return sum(known.users not in (None, users) for known in _known(materials, directory, place))
 
 
-def _known(materials: Sequence[str], directory: Path | None, place: str | None) -> list[tuple[Use, str | None]]:
-    """The plans of `plans`, all of them, each with whose records its promise for users took them for, else None."""
+def figures(materials: Sequence[str], directory: Path | None = None, *, place: str | None = None) -> list[float]:
+    """What the figures that runs on these data have published cost each of their test images, for each such run."""
+    return [known.figures for known in _known(materials, directory, place) if known.figures is not None]
+
+
+class _Known(NamedTuple):
+    """A run, or a private selection, of the list.
+
+    Attributes:
+        users: whose records its promise for users took them for; None for one that counts in every sum.
+        figures: epsilon of the figures that it publishes.
+    """
+
+    use: Use
+    users: str | None
+    figures: float | None
+
+
+def _known(materials: Sequence[str], directory: Path | None, place: str | None) -> list[_Known]:
+    """The runs of `plans`, all of them."""
     path = (directory or keys.home()) / FILE
     all_runs: dict[str, Use] = {}
-    found: dict[str, tuple[Use, str | None]] = {}
+    found: dict[str, _Known] = {}
     before = b""
     for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
         if not line or _torn(line):
@@ -115,7 +138,8 @@ def _known(materials: Sequence[str], directory: Path | None, place: str | None) 
             known = {entry["data"], entry.get("pixels")} & set(materials)
             if known or (place is not None and entry.get("place") == place):
                 # Of data that were changed since, at one place, whose they are is taken to be said in one way.
-                found[entry["run"]] = (use, entry.get(USERS) if known and unit_of(use) != Example.name else None)
+                users = entry.get(USERS) if known and unit_of(use) != Example.name else None
+                found[entry["run"]] = _Known(use, users, entry.get(FIGURES))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SfumatoError(
                 f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "
@@ -264,6 +288,17 @@ def sentences(used: Sequence[Use], plan: PrivacyPlan) -> list[str]:
         return said
     epsilon, delta = together(own)
     return [of_all(len(own), epsilon, delta, adjacency_of(own), users=plan.users is not None), *said]
+
+
+def of_figures(epsilons: Sequence[float]) -> list[str]:
+    """What the figures that several runs have published come to, in a sentence; nothing of one run's alone."""
+    if len(epsilons) < 2:
+        return []
+    return [
+        f"{len(epsilons)} runs of yours publish figures of test images of these data, which are together "
+        f"({rounded_up(math.fsum(epsilons))}, 0)-differentially private under add-or-remove adjacency for an image "
+        "that is in the test part of all of them; what is trained on it elsewhere comes on top."
+    ]
 
 
 def of_all(runs: int, epsilon: float, delta: float, adjacency: str | None, *, users: bool) -> str:

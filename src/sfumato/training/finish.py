@@ -243,9 +243,10 @@ def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     materials = [data[name] for name in ("material", "pixels") if data.get(name)]
     try:
         used = uses.plans(materials, place=place, users=record.get("assignment", ""))
+        released = uses.figures(materials, place=place)
     except SfumatoError as error:
         return [f"What your runs on these data cost together is not known: {error.problem}."]
-    return uses.sentences(used, plan)
+    return [*uses.sentences(used, plan), *uses.of_figures(released)]
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,15 @@ def begin(job: PrivateJob, run: RunDirectory) -> None:
         start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=opening.hash)
         start.save(fresh / names.CHECKPOINT)
         if not (job.source.public or job.candidate):
-            uses.record(job.source.materials, identity, job.plan, place=job.place, users=job.source.assignment)
+            facts = job.circumstances.figures
+            uses.record(
+                job.source.materials,
+                identity,
+                job.plan,
+                place=job.place,
+                users=job.source.assignment,
+                figures=None if facts is None else facts.epsilon,
+            )
 
 
 def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> None:

@@ -174,6 +174,8 @@ def execute(
                 f"note: {odd} earlier run{'s' if odd > 1 else ''} of yours on these data promised for users who were "
                 "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
             )
+        for note in uses.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
+            progress.report(f"note: with this one, {note}")
         if (note := without_a_step(job.source, job.plan, job.times)) is not None:
             progress.report(note)
         if job.beside is not None and (warning := uses.called_public(job.beside.source)) is not None:
@@ -229,6 +231,16 @@ def go_on(
 def earlier_plans(job: PrivateJob) -> list[uses.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
     return [] if job.source.public else uses.plans(job.source.materials, place=job.place, users=job.source.assignment)
+
+
+def own_figures(job: PrivateJob) -> list[float]:
+    """What the figures that this run is to publish cost each test image; empty where it publishes none."""
+    return [] if job.circumstances.figures is None else [job.circumstances.figures.epsilon]
+
+
+def earlier_figures(job: PrivateJob) -> list[float]:
+    """The same of this owner's earlier runs on the same private data."""
+    return uses.figures(job.source.materials, place=job.place)
 
 
 def others_named_otherwise(job: PrivateJob) -> int:
