@@ -165,6 +165,8 @@ def one_line(boxed: str) -> str:
     "--steps must be a whole number, got 'x'"
     >>> one_line("╭─ Bad ─╮\n│ Unrecognized options: --epsilo │\n│ ─── │\n│ Perhaps you meant: │\n│ --epsilon E │")
     'Unrecognized options: --epsilo; perhaps you meant --epsilon'
+    >>> one_line("╭─ Missing ─╮\n│ Missing from sfumato features: --backbone NAME Timm:NAME, or a run. (required) │")
+    '--backbone is missing: timm:NAME, or a run'
     """
     lines = [line.strip("│ \n") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]
     parts = " ".join("\0" if line.startswith(("──", "---")) else line for line in lines).split("\0")
@@ -187,7 +189,7 @@ def one_line(boxed: str) -> str:
     if chosen := re.fullmatch(r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)", problem):
         allowed = sorted({name.strip("' ") for name in chosen[3].split(",")} - {"None"}, reverse=True)
         problem = f"{chosen[2]} must be {' or '.join(allowed)}, got {chosen[1]}"
-    if missing := re.fullmatch(r"Missing from [^:]+: (\S+) (.)(.+)\. \(required\)", problem):
+    if missing := re.fullmatch(r"Missing from [^:]+: (\S+) (?:[A-Z]+ )?(.)(.+)\. \(required\)", problem):
         problem = f"{missing[1]} is missing: {missing[2].lower()}{missing[3]}"
     if not problem:
         return "the command cannot be understood"

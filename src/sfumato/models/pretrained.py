@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, one_of
 from sfumato._files import ordinary
 from sfumato.models.about import about_of
+from sfumato.models.public_batch import EXAMPLES, as_batch_norm
 
 _SHOWN = 4
 
@@ -53,6 +54,8 @@ def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), r
         SfumatoError: as `load`.
     """
     stored, own = _read(file_of(path)), model.state_dict()
+    if EXAMPLES not in own:
+        stored = as_batch_norm(stored)
     prefixes = tuple(f"{name}." for name in without)
 
     def fresh(key: str) -> bool:

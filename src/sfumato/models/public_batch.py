@@ -292,6 +292,20 @@ def forget_moments(module: nn.Module) -> None:
             layer.variance.fill_(1)
 
 
+def as_batch_norm(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A model's weights with public moments, as those of the same model with batch norm, whose running statistics they
+    become; other weights as they are."""
+    if EXAMPLES not in stored:
+        return dict(stored)
+    found = {name: value for name, value in stored.items() if name not in (EXAMPLES, TAKEN_AT)}
+    for layer in [name.removesuffix(".mean") for name in found if name.endswith(".mean")]:
+        if f"{layer}.variance" in found:
+            found[f"{layer}.running_mean"] = found.pop(f"{layer}.mean")
+            found[f"{layer}.running_var"] = found.pop(f"{layer}.variance")
+            found[f"{layer}.num_batches_tracked"] = torch.zeros((), dtype=torch.int64)
+    return found
+
+
 def renewed(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights with moments that are their own: a model's, with averaged parameters in place of the last ones.
 
