@@ -146,6 +146,16 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
     assert "The 93 examples whose statistics the model normalises by" in statement
 
 
+def test_test_images_among_the_public_ones_are_told_to_the_owner(source, plan, choices, tmp_path):
+    told = []
+    seen = replace(source, test=source.train.chosen(np.arange(60) >= 55))
+    trained(seen, plan, choices, tmp_path / "run", keep=0, progress=Lines(told))
+    assert any(line.startswith("note: 3 of your test images are among the public examples") for line in told)
+    told.clear()
+    trained(source, plan, choices, tmp_path / "other", keep=0, progress=Lines(told))
+    assert not any("test images are among" in line for line in told)
+
+
 @pytest.mark.parametrize("fewer", [False, True])
 @pytest.mark.parametrize("seed", [5, 6])
 def test_which_public_examples_are_taken_hangs_on_nothing_private(source, plan, choices, archives, fewer, seed):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Preparation, Source, known_again, open_source, own_codes
+from sfumato.data import Part, Preparation, Source, known_again, open_source, own_codes
 from sfumato.randomness import owner_key
 from sfumato.training.settings import Settings
 
@@ -53,11 +53,15 @@ class PublicExamples:
         """
         if source.public or source.cache is not None:
             return source, None
-        among = known_again(own_codes(source.train, owner_key()), self.codes)
+        among = self.among(source.train)
         if not among.any():
             return source, None
         larger = None if source.larger is None else source.larger.chosen(~among)
         return replace(source, train=source.train.chosen(~among), larger=larger), among
+
+    def among(self, part: Part) -> np.ndarray:
+        """Which records of a part are among these examples, bool (N,): for the owner's eyes."""
+        return known_again(own_codes(part, owner_key()), self.codes)
 
 
 def public_examples(settings: Settings, source: Source) -> PublicExamples | None:

@@ -185,6 +185,11 @@ def execute(
                 f"note: {job.overlap} of your private training records are among the public examples, and are left "
                 "out (for your eyes: no statement says so)"
             )
+        if job.beside is not None and (tested := int(job.beside.among(job.source.test).sum())):
+            progress.report(
+                f"note: {tested} of your test images are among the public examples that the model normalises by; "
+                "its accuracy is not measured on images that it has never seen (for your eyes: no statement says so)"
+            )
         for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
             progress.report(note)
         resume.begin(job, run)
