@@ -223,3 +223,21 @@ def test_an_image_without_a_batch_axis(compare):
 
     gradient = compare(Single().double(), torch.randn(3, 2, 5, 5, dtype=torch.float64), torch.arange(3))
     assert gradient.unused_parameters == ()
+
+
+@quick
+@given(
+    images=st.integers(1, 3),
+    channels=st.integers(1, 3),
+    sides=st.tuples(st.integers(3, 9), st.integers(3, 9)),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+)
+def test_patches_are_those_of_unfold(images, channels, sides, kernel, stride, padding, dilation):
+    assume(all(n + 2 * p > d * (k - 1) for n, p, d, k in zip(sides, padding, dilation, kernel, strict=True)))
+    geometry = Geometry(stride=stride, padding=padding, dilation=dilation, groups=1)
+    x = torch.randn(images, channels, *sides)
+    found = ConvKernel(geometry=geometry, shape=(2, channels, *kernel), views=1)._patches(x)
+    assert torch.equal(found, torch.nn.functional.unfold(x, kernel, dilation, padding, stride))
