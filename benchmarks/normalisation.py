@@ -4,8 +4,8 @@ LeNet-5 with a norm after each layer but the last, delta 1e-5, at the budgets of
 random initialisation: by the statistics of public examples (PUBLIC, such as Omniglot: 128 of them), with each
 example's own among them, group and layer norm, and none. By other public means: group norm pre-trained on
 PUBLIC, and fixed wavelet features with a linear head. Batches of 1,024, or of 4,096 below epsilon 1, and so many steps
-that all have about 1.7 epochs. The learning rate of each is the best of three with a further key, at epsilon 1 and at
-epsilon 0.1 for those below. Both sources are npz archives and taken as public. Goes on where it stopped; writes
+that all have about 1.7 epochs; with --longer 5 five times as many. The learning rate of each is the best of three with a
+further key, at epsilon 1 and at epsilon 0.1 for those below. Both sources are npz archives and taken as public. Goes on where it stopped; writes
 results/normalisation.json.
 """
 
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("place", type=Path, help="for what is pre-trained")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=None, help="some of the rows")
+    parser.add_argument("--longer", type=int, default=1, help="so many times the steps")
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     options = parser.parse_args()
     source = sfumato.open_source(f"npz:{options.mnist}", owner_key=bytes(32), public=True)
@@ -71,13 +72,14 @@ def main() -> None:
         sfumato.pretrain("lenet5,norm=group", f"npz:{held_out}", **how, **longer)
     found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for seed in range(options.seeds):
-        for name, choices in rows(f"npz:{options.public}", pretrained).items():
+        for row, choices in rows(f"npz:{options.public}", pretrained).items():
+            name = row if options.longer == 1 else f"{row}, {options.longer} times as long"
             for epsilon in options.epsilons:
                 place = found.setdefault(name, {}).setdefault(f"{epsilon:g}", {})
-                if (options.only and name not in options.only) or str(seed) in place.get("accuracy", {}):
+                if (options.only and row not in options.only) or str(seed) in place.get("accuracy", {}):
                     continue
-                place["learning rate"] = rate = rate_of(found[name], choices, source, epsilon)
-                accuracy = trained(source, choices, epsilon, rate, seed)
+                place["learning rate"] = rate = rate_of(found[name], choices, source, epsilon, options.longer)
+                accuracy = trained(source, choices, epsilon, rate, seed, options.longer)
                 place.setdefault("accuracy", {})[str(seed)] = accuracy
                 RESULT.write_text(json.dumps(found, indent=1) + "\n")
                 print(f"{name:<18} epsilon {epsilon:<5g} seed {seed} rate {rate} {accuracy:.2%}", flush=True)
@@ -94,7 +96,7 @@ def parted(public: Path, place: Path) -> Path:
     return archive
 
 
-def rate_of(found: dict[str, Any], choices: dict[str, Any], source: Any, epsilon: float) -> float | None:
+def rate_of(found: dict[str, Any], choices: dict[str, Any], source: Any, epsilon: float, longer: int) -> float | None:
     """The learning rate of a row at that budget: tried now, where none was yet; None where it follows a rule."""
     middle = choices.get("rate")
     if middle is None:
@@ -103,17 +105,23 @@ def rate_of(found: dict[str, Any], choices: dict[str, Any], source: Any, epsilon
     tried = found.setdefault("tried", {}).setdefault(f"{budget:g}", {})
     for factor in FACTORS:
         if f"{factor * middle:g}" not in tried:
-            tried[f"{factor * middle:g}"] = trained(source, choices, budget, factor * middle, TUNED_WITH)
+            tried[f"{factor * middle:g}"] = trained(source, choices, budget, factor * middle, TUNED_WITH, longer)
     return float(max(tried, key=tried.__getitem__))
 
 
-def trained(source: Any, choices: dict[str, Any], epsilon: float, rate: float | None, seed: int) -> float:
+def trained(source: Any, choices: dict[str, Any], epsilon: float, rate: float | None, seed: int, longer: int) -> float:
     """Test accuracy of one run."""
     sizes: dict[str, Any] = {}
     choices = {name: value for name, value in choices.items() if name != "rate"}
     if rate is not None:
         sizes = {"batch_size": 1024, "steps": 100} if epsilon >= 1 else {"batch_size": 4096, "steps": 25}
-        sizes |= {"learning_rate": rate, "optimizer": "momentum", "schedule": "cosine", "ema": 0.0}
+        sizes |= {
+            "steps": longer * sizes["steps"],
+            "learning_rate": rate,
+            "optimizer": "momentum",
+            "schedule": "cosine",
+            "ema": 0.0,
+        }
     plan, settings, _ = Experiment(epsilon=epsilon, delta=1e-5, **choices, **sizes).decide(source)
     with tempfile.TemporaryDirectory() as folder:
         job = prepare(
