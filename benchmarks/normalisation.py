@@ -4,9 +4,9 @@ LeNet-5 with a norm after each layer but the last, delta 1e-5, at the budgets of
 random initialisation: by the statistics of public examples (PUBLIC, such as Omniglot: 128 of them), with each
 example's own among them, group and layer norm, and none. By other public means: group norm pre-trained on
 PUBLIC, and fixed wavelet features with a linear head. Batches of 1,024, or of 4,096 below epsilon 1, and so many steps
-that all have about 1.7 epochs; with --longer 5 five times as many. The learning rate of each is the best of three with a
-further key, at epsilon 1 and at epsilon 0.1 for those below. Both sources are npz archives and taken as public. Goes on where it stopped; writes
-results/normalisation.json.
+that all have about 1.7 epochs; with --longer 5 five times as many. The learning rate of each is the best of three with
+a further key, at epsilon 1 and at epsilon 0.1 for those below. Both sources are npz archives and taken as public. Goes
+on where it stopped; writes results/normalisation.json.
 """
 
 from __future__ import annotations
