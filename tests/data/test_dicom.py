@@ -178,7 +178,7 @@ def test_without_pydicom_the_extra_is_named_and_no_file_is_left_out(tmp_path, sc
         scan(tmp_path / "s" / ("x" if name < "c" else "y") / f"{name}.dcm", RAMP)
     monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(
-        SfumatoError, match=r"is a DICOM file, and pydicom is not installed; pip install 'sfumato\[dicom\]'"
+        SfumatoError, match=r"is a DICOM file, and pydicom 3 is not installed; pip install 'sfumato\[dicom\]'"
     ):
         open_source(f"folder:{tmp_path / 's'}", owner_key=key, skip_unreadable=True)
 

@@ -71,20 +71,19 @@ def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
     plug-in of pydicom unpacks; `UndeclaredError` for greys of more than eight bits for which nothing says what is black
     and white.
     """
+    processing = _library(name).pixels.processing
     dataset = _dataset(content, name)
-    from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
-
     _require_decoder(dataset, name)
     stored = dataset.pixel_array
     if _is_grey(dataset):
-        values = apply_modality_lut(stored, dataset)
+        values = processing.apply_modality_lut(stored, dataset)
         if not np.isfinite(values).all():
             raise UnreadableError(f"{name} holds values that are not finite", "replace the file, or take it out")
         greys = _windowed(values, dataset, name) if levels is None else levels.applied(values, name)
         return Image.fromarray(255 - greys if dataset.PhotometricInterpretation == "MONOCHROME1" else greys)
     colours, bits = stored, dataset.BitsStored
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
-        colours = apply_color_lut(stored, dataset)[..., :3]
+        colours = processing.apply_color_lut(stored, dataset)[..., :3]
         bits = 8 * colours.itemsize
     if bits < 8:
         raise UnreadableError(f"{name} has colours of fewer than 8 bits", "save it with 8 bits, or take it out")
@@ -110,11 +109,14 @@ def patient(content: bytes, name: str) -> str:
 
 
 def _library(name: str) -> Any:
+    """All of pydicom that is used here, so that its absence is never taken for a broken file."""
     try:
         import pydicom
+        import pydicom.pixels.decoders.base
+        import pydicom.pixels.processing
     except ImportError:
         raise SfumatoError(
-            f"{name} is a DICOM file, and pydicom is not installed", "pip install 'sfumato[dicom]'"
+            f"{name} is a DICOM file, and pydicom 3 is not installed", "pip install 'sfumato[dicom]'"
         ) from None
     return pydicom
 
@@ -141,13 +143,11 @@ def _is_grey(dataset: FileDataset) -> bool:
 
 def _require_decoder(dataset: FileDataset, name: str) -> None:
     """Refuse a file that is compressed in a way that nothing here unpacks."""
-    from pydicom.pixels.decoders import get_decoder
-
     syntax = dataset.file_meta.TransferSyntaxUID
     if not syntax.is_encapsulated:
         return
     try:
-        available = get_decoder(syntax).is_available
+        available = _library(name).pixels.decoders.base.get_decoder(syntax).is_available
     except NotImplementedError:
         available = False
     if not available:
@@ -163,20 +163,18 @@ def _windowed(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray
 
     Source: DICOM PS3.3, C.11.2 (VOI LUT module); of several tables or windows the first.
     """
-    from pydicom import Dataset
-    from pydicom.pixels.processing import apply_voi, apply_windowing
-
+    pydicom = _library(name)
     if dataset.get("VOILUTSequence"):
         white = 2 ** int(dataset.VOILUTSequence[0].LUTDescriptor[2]) - 1
-        looked_up = apply_voi(np.rint(values).astype(np.int64), dataset)
+        looked_up = pydicom.pixels.processing.apply_voi(np.rint(values).astype(np.int64), dataset)
         return np.rint(looked_up * (255 / white)).clip(0, 255).astype(np.uint8)
     center, width = (_first(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
     if center is not None and width is not None and width >= 1:
-        into = Dataset()  # which says that white is 255
+        into = pydicom.Dataset()  # which says that white is 255
         into.PhotometricInterpretation, into.PixelRepresentation, into.BitsStored = "MONOCHROME2", 0, 8
         into.WindowCenter, into.WindowWidth = center, width
         into.VOILUTFunction = dataset.get("VOILUTFunction") or "LINEAR"
-        return np.rint(apply_windowing(values, into)).astype(np.uint8)
+        return np.rint(pydicom.pixels.processing.apply_windowing(values, into)).astype(np.uint8)
     as_stored = (_first(dataset, "RescaleSlope"), _first(dataset, "RescaleIntercept")) in ((None, None), (1, 0))
     unsigned = not dataset.get("PixelRepresentation") and "ModalityLUTSequence" not in dataset
     if as_stored and unsigned and dataset.get("BitsStored", 64) <= 8:

@@ -25,8 +25,8 @@ def load(path: str, declared: Declared) -> Parts:
     is), `group` (the public group that this user belongs to), `time` (when it is from: dates by ISO 8601, or numbers),
     `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so that one
     person's images stay together, else of the file's bytes. With `user_from` "dicom" each file's own patient identifier
-    is the user, and there is no such column. A column named as `filtered.MARK` says that the list was filtered by looking
-    at private data. Other columns are not looked at.
+    is the user, and there is no such column. A column named as `filtered.MARK` says that the list was filtered by
+    looking at private data. Other columns are not looked at.
     """
     table = paths.expanded(path)
     first = rows.first_of(table)
