@@ -220,6 +220,8 @@ class Experiment(Choices, Normalisation, Units, PairOfRecords, Budget):
     `PrivacyPlan.calibrate`. With a seed it is for experiments: the promise is void to whoever knows the number.
     """
 
+    class_prevalence: tuple[str, ...] | None = left_out("NAME=SHARE [NAME=SHARE ...]", "all classes weigh alike")
+    """Each class's share where the model is to be used, declared: a class weighs the less the more frequent it is."""
     seed: int | None = None
 
     def kept(self, source: Source) -> Source:
