@@ -2,7 +2,8 @@
 
 The digit 8 against all others, in training with few of the eights, at epsilon 3 with no other option: without weights,
 with weights in the loss (before clipping), and by `class_prevalence` (after it). Sensitivity and specificity are at the
-threshold 0.5, balanced accuracy there and at the eights' share, on test images that are the same for all. Writes benchmarks/results/class-weights.json.
+threshold 0.5, balanced accuracy there and at the eights' share, on test images that are the same for all. Writes
+benchmarks/results/class-weights.json.
 """
 
 from __future__ import annotations
