@@ -18,7 +18,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data.levels import Levels, UndeclaredError
-from sfumato.data.unreadable import LARGEST_IMAGE, UnreadableError, too_large
+from sfumato.data.unreadable import UnreadableError, refuse_too_large
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
@@ -132,8 +132,7 @@ def _dataset(content: bytes, name: str) -> FileDataset:
             f"{name} has {frames} frames, and one image is wanted",
             "save each frame as a file of its own, or take it out",
         )
-    if dataset.Rows * dataset.Columns > LARGEST_IMAGE:
-        raise too_large(name)
+    refuse_too_large(dataset.Rows * dataset.Columns, name)
     return dataset
 
 

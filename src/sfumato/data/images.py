@@ -18,7 +18,7 @@ from sfumato._files import refuse_special
 from sfumato.data import dicom, paths, wide
 from sfumato.data.levels import Levels
 from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records, zoomed
-from sfumato.data.unreadable import LARGEST_IMAGE, UnreadableError, too_large
+from sfumato.data.unreadable import UnreadableError, refuse_too_large, too_large
 
 EXTENSIONS = (
     *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
@@ -229,9 +229,7 @@ def _opened(content: bytes, levels: Levels | None, name: str) -> Image.Image:
 
 
 def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
-    width, height = image.size
-    if width * height > LARGEST_IMAGE:
-        raise too_large(name)
+    refuse_too_large(image.width * image.height, name)
     wide.check(image, levels, name)
 
 

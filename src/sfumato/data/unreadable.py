@@ -12,6 +12,12 @@ class UnreadableError(SfumatoError):
     """A file from which no image can be read, whatever is declared: it may be left out, by the owner's choice."""
 
 
+def refuse_too_large(pixels: int, name: str) -> None:
+    """Refuse an image of more pixels than `LARGEST_IMAGE`."""
+    if pixels > LARGEST_IMAGE:
+        raise too_large(name)
+
+
 def too_large(name: str) -> SfumatoError:
     """The refusal of an image by the number of its pixels."""
     return SfumatoError(
