@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -46,6 +47,35 @@ def arrays(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("arrays") / "spots.npz"
     np.savez(path, x_train=images[:200], y_train=labels[:200], x_test=images[200:], y_test=labels[200:])
     return f"npz:{path}"
+
+
+@pytest.fixture
+def scan() -> Callable[..., Path]:
+    """Write a DICOM file of these values, int16 or uint16 (H, W), with further tags."""
+    pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed: pip install 'sfumato[dicom]'")
+
+    def write(path: Path | str, values: np.ndarray, **tags) -> Path:
+        dataset = pydicom.Dataset()
+        dataset.file_meta = pydicom.dataset.FileMetaDataset()
+        dataset.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = pydicom.uid.CTImageStorage
+        dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = pydicom.uid.generate_uid()
+        bits = 8 * values.dtype.itemsize
+        dataset.Rows, dataset.Columns = values.shape[:2]
+        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+        dataset.BitsAllocated = dataset.BitsStored = bits
+        dataset.HighBit, dataset.PixelRepresentation = bits - 1, int(values.dtype.kind == "i")
+        dataset.PixelData = values.astype(values.dtype.newbyteorder("<")).tobytes()
+        dataset["PixelData"].VR = "OW"
+        dataset.update({pydicom.datadict.tag_for_keyword(name): _element(pydicom, name, tags[name]) for name in tags})
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        dataset.save_as(path, enforce_file_format=True)
+        return Path(path)
+
+    def _element(library, name, value):
+        return library.DataElement(library.datadict.tag_for_keyword(name), library.datadict.dictionary_VR(name), value)
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -328,7 +328,7 @@ def folder_in_a_class_folder(path):
 
 @refused(
     "'PATH/dog/notes.pdf' is not an image file by its name; take it out, or export it to a file that ends with one of "
-    ".png .jpg .jpeg .bmp .gif .webp .tif .tiff .pgm .ppm .pbm, or leave all such out (skip_unreadable)"
+    ".png .jpg .jpeg .bmp .gif .webp .tif .tiff .pgm .ppm .pbm .dcm .dicom, or leave all such out (skip_unreadable)"
 )
 def document_in_a_class_folder(path):
     spec = folder(path, "cat", "dog")
@@ -336,14 +336,19 @@ def document_in_a_class_folder(path):
     return spec, {}
 
 
-@refused(
-    "'PATH/dog/CT.DCM' is not an image file by its name; take it out, or export it to a PNG or TIFF of 16 bits, "
-    "without the names that it carries"
-)
-def dicom_in_a_class_folder(path):
+@refused("'PATH/dog/CT.DCM' is not an image that can be read; replace the file, or take it out")
+def dicom_without_its_mark(path):
     spec = folder(path, "cat", "dog")
-    (path / "dog" / "CT.DCM").write_bytes(b"DICM")
+    (path / "dog" / "CT.DCM").write_bytes(bytes(400))
     return spec, {}
+
+
+@refused(
+    "image 'PATH/cat/0.png' is no DICOM file, and user_from=dicom takes its user from there; take it out, or say whose "
+    "each image is in a table's column user or by folders"
+)
+def patients_of_files_that_are_no_dicom(path):
+    return folder(path, "cat", "dog"), {"user_from": "dicom"}
 
 
 @refused(

@@ -1,4 +1,5 @@
-"""Padding: examples of weight 0 that fill a batch up add nothing to its sum, whatever they hold."""
+"""Weights: clipped gradients are multiplied by them, and examples of weight 0 that fill a batch up add nothing to its
+sum, whatever they hold."""
 
 import warnings
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato import SfumatoError
-from sfumato.gradients import ClippedGradient, clipping
+from sfumato.gradients import ClippedGradient, clipping, oracle
 from sfumato.gradients.examples import each
 from sfumato.gradients.sites.dropout import fresh_keys
 
@@ -204,9 +205,9 @@ def test_all_may_be_padding_and_none_may_be_there():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (torch.tensor([1.0, 0.5, 0.0]), "weights must be 1 or 0, got other numbers"),
-        (torch.tensor([1.0, -1.0, 0.0]), "weights must be 1 or 0, got other numbers"),
-        (torch.tensor([1.0, float("nan"), 0.0]), "weights must be 1 or 0, got other numbers"),
+        (torch.tensor([1.0, 1.5, 0.0]), "weights must lie between 0 and 1, got other numbers"),
+        (torch.tensor([1.0, -1.0, 0.0]), "weights must lie between 0 and 1, got other numbers"),
+        (torch.tensor([1.0, float("nan"), 0.0]), "weights must lie between 0 and 1, got other numbers"),
         (torch.tensor([1, 0, 1]), r"weights must be booleans or real numbers, got torch\.int64"),
         (torch.ones(2), r"weights must be a tensor of shape \(3,\), got shape \(2,\)"),
         (torch.ones(3, 1), r"weights must be a tensor of shape \(3,\), got shape \(3, 1\)"),
@@ -216,3 +217,60 @@ def test_all_may_be_padding_and_none_may_be_there():
 def test_weights_that_are_none_are_refused(weights, message):
     with pytest.raises(SfumatoError, match=message):
         ClippedGradient(nn.Linear(4, 3), F.cross_entropy)(torch.randn(3, 4), torch.arange(3), weights=weights)
+
+
+@quick
+@given(
+    kind=st.sampled_from([Sentences, Reading, Recurrent]),
+    weights=st.lists(st.just(0.0) | st.floats(1e-6, 1), min_size=1, max_size=6),
+    views=st.integers(1, 2),
+    max_norm=st.sampled_from([0.05, 1.0, 50.0]),
+    seed=st.integers(0, 99),
+)
+def test_a_weight_multiplies_what_is_clipped_already(kind, weights, views, max_norm, seed):
+    torch.manual_seed(seed)
+    count = len(weights)
+    x, y = drawn(kind, (count,) if views == 1 else (count, views)), torch.arange(count) % 3
+    model = kind(4).double()
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=max_norm, views=views)
+    found = quietly(gradient, x, y, None, torch.tensor(weights, dtype=torch.float64))
+    expected = {name: torch.zeros_like(value) for name, value in found.gradients.items()}
+    for place, weight in enumerate(weights):
+        rows = slice(place, place + 1)
+        own, norms, _ = oracle.clipped_sum(model, F.cross_entropy, x[rows], y[rows], max_norm=max_norm, views=views)
+        if weight:
+            torch.testing.assert_close(found.norms[place].double(), norms[0])
+        for name in expected:
+            expected[name] += weight * own[name]
+    for name, value in found.gradients.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["keep product", "drop product", "gram"])
+@pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e3])
+def test_weights_in_every_way_of_clipping(way, max_norm):
+    """A linear layer over positions, whose norms each of the ways computes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 3)).double()
+    x, y, weights = torch.randn(8, 4, 6).double(), torch.arange(8) % 3, torch.linspace(0, 1, 8)
+    sites = ClippedGradient(model, F.cross_entropy)
+    sites(x, y)
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=max_norm, ways=dict.fromkeys(sites.ways, way))
+    found = gradient(x, y, None, weights)
+    assert set(gradient.ways.values()) == {way}
+    for name, value in found.gradients.items():
+        each_one = [
+            oracle.clipped_sum(model, F.cross_entropy, x[b : b + 1], y[b : b + 1], max_norm=max_norm)[0][name]
+            for b in range(8)
+        ]
+        torch.testing.assert_close(value, sum(w * one for w, one in zip(weights.double(), each_one, strict=True)))
+
+
+@given(weight=st.floats(0, 1), scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e3, 1e18]), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_no_weight_makes_a_term_longer_than_its_bound(weight, scale, seed):
+    torch.manual_seed(seed)
+    model, x = nn.Linear(5, 3), scale * torch.randn(1, 5)
+    found = ClippedGradient(model, F.cross_entropy, max_norm=0.5)(x, torch.tensor([1]), None, torch.tensor([weight]))
+    length = torch.cat([value.double().flatten() for value in found.gradients.values()]).norm()
+    assert length <= 0.5 * weight * (1 + 1e-7) + 1e-30

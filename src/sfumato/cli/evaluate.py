@@ -125,8 +125,7 @@ class Evaluate:
                     f"{error.record}, a class that the model does not know", "take its images out of the source"
                 ) from None
             module, transform = loaded.on(source)
-        if self.part != "all" and source.kind == "folder" and not source.parted:
-            self._refuse_other_split(loaded.user_from)
+        self._refuse_other_split(source, loaded.user_from)
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         sets = None
         if self.label_sets is not None:
@@ -216,8 +215,7 @@ class Evaluate:
         if self.positive is not None:
             raise SfumatoError(f"--positive {self.positive} is for classifiers", "leave it out for embeddings")
         source = self._images(loaded, transform, open_set=True)
-        if self.part != "all" and source.kind == "folder" and not source.parted:
-            self._refuse_other_split(loaded.user_from)
+        self._refuse_other_split(source, loaded.user_from)
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         device = torch.device(choose_device(self.device))
         embeddings = torch.cat([embedded(loaded.module.to(device), part, transform, device) for part in parts])
@@ -251,11 +249,13 @@ class Evaluate:
         levels = {"text_column": self.text_column} | self._levels(transform)
         return loaded.opened(self.source, **levels, **share, **where, **further)
 
-    def _refuse_other_split(self, user_from: str | None) -> None:
+    def _refuse_other_split(self, source: Source, user_from: str | None) -> None:
         """Refuse to split by image what was split by user in training: training images would be in the test part."""
         from sfumato._checks import SfumatoError
+        from sfumato.data import BY_PATIENT
 
-        if user_from not in (None, self.user_from):
+        by_rule = source.kind == "folder" or (source.kind == "csv" and user_from == BY_PATIENT)
+        if self.part != "all" and not source.parted and by_rule and user_from not in (None, self.user_from):
             raise SfumatoError(
                 f"the model was trained on users by --user-from {user_from!r}, whom another split takes apart",
                 "give the same --user-from, or --part all for data that it was not trained on",

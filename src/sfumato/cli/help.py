@@ -35,7 +35,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "training": (
         *("method", "optimizer", "learning_rate", "pretrained_rate", "momentum", "weight_decay", "schedule", "warmup"),
-        *("loss", "views", "shift", "flip", "zoom", "ema", "ema_form", "aggregate", "aggregate_from"),
+        *("loss", "class_prevalence", "views", "shift", "flip", "zoom"),
+        *("ema", "ema_form", "aggregate", "aggregate_from"),
         *("aggregate_last", "aggregate_restart", "clients", "grouping", "client_rate", "client_momentum"),
         *("client_epochs", "client_batch_size", "client_examples", "client_loss", "shuffle_buffer"),
         *("reconstruction_steps", "calibrate_on", "epochs", "deviations", "learning_rates", "margin", "share", "runs"),

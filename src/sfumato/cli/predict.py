@@ -109,9 +109,10 @@ def _expanded(images: tuple[str, ...]) -> list[str]:
 def _within(folder: str) -> Iterator[str]:
     """The images in a folder, each folder in it once: links may lead in circles."""
     import os
+    import pathlib
 
     from sfumato._checks import SfumatoError
-    from sfumato.data.images import EXTENSIONS
+    from sfumato.data.images import is_image_file
 
     def refuse(problem: OSError) -> None:
         reason = problem.strerror or problem
@@ -125,4 +126,5 @@ def _within(folder: str) -> Iterator[str]:
         first = entered.setdefault((known.st_dev, known.st_ino), place)
         if first != place:
             raise SfumatoError(f"folder {place!r} is a link to {first!r}, which is read already", "take the link out")
-        yield from (os.path.join(place, file) for file in files if os.path.splitext(file)[1].lower() in EXTENSIONS)
+        found = (os.path.join(place, file) for file in files)
+        yield from (file for file in found if is_image_file(pathlib.Path(file)))

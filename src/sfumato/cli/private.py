@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sfumato.cli.choices import TrainingChoices
 from sfumato.cli.options import Epsilon, Examples, WholeByRule, shown
-from sfumato.training.experiment import Budget, Experiment, Normalisation, PairOfRecords, Units
+from sfumato.training.experiment import Budget, ClassShares, Experiment, Normalisation, PairOfRecords, Units
 
 if TYPE_CHECKING:
     from sfumato.search import Trial
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @shown
 @dataclass(frozen=True, kw_only=True)
-class PrivateChoices(Units, PairOfRecords, Budget, Normalisation, TrainingChoices):
+class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, TrainingChoices):
     """Options of a verb that trains privately."""
 
     epsilon: Epsilon = None

@@ -4,6 +4,7 @@ from .clock import Clock as Clock
 from .codes import known_again as known_again
 from .crops import InceptionCrops as InceptionCrops
 from .crops import randomness_of as randomness_of
+from .dicom import BY_PATIENT as BY_PATIENT
 from .duplicates import Pair as Pair
 from .duplicates import find_duplicates as find_duplicates
 from .features import BACKBONE as BACKBONE

@@ -16,7 +16,8 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import images as image_files
 from sfumato.data.clock import TimeStamp
-from sfumato.data.codes import as_array, pixel_code, stored_code
+from sfumato.data.codes import as_array, pixel_code, stored_code, user_code
+from sfumato.data.dicom import BY_PATIENT, patient
 from sfumato.data.file_records import FileRecords, in_threads
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared, Records
@@ -54,8 +55,9 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str, left
 
     Args:
         entries: at least one file; if any names its part, user, group or time, all do, and all times are of one kind.
-        declared: what the owner declared. Size and channels that were not are read from the files' headers: the median
-            of the shorter sides (at most 224 pixels), and grey if every file is grey.
+        declared: what the owner declared. With `user_from` "dicom" each file's patient is its user, by a keyed code.
+            Size and channels that were not declared are read from the files' headers: the median of the shorter sides
+            (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
         left_out: files of the set that are none of these; with `skip_unreadable` those that are broken are added.
     """
@@ -82,6 +84,8 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str, left
             entries, left_out = [one for one in entries if one.path not in broken], [*left_out, *sorted(broken)]
             if not entries:
                 raise SfumatoError(f"{where} holds no image that can be read", "give images")
+        if declared.user_from == BY_PATIENT:
+            entries = _of_patients(entries, declared.owner_key)
         size, channels, size_rule = _shape(entries, declared)
         train, test, larger = _records(entries, declared, classes, size, channels)
     return Parts(
@@ -111,6 +115,17 @@ def _unreadable(entries: Sequence[Entry], declared: Declared) -> list[Path]:
         return False
 
     return [entry.path for entry, odd in zip(entries, in_threads(judged, entries), strict=True) if odd]
+
+
+def _of_patients(entries: Sequence[Entry], owner_key: bytes) -> list[Entry]:
+    """The files with their patients' codes as users: the identifiers themselves are kept nowhere."""
+
+    def whose(entry: Entry) -> str:
+        content = image_files.read_bytes(entry.path)
+        with image_files.refusals(entry.path):
+            return user_code(owner_key, patient(content, f"image {str(entry.path)!r}"))
+
+    return [replace(entry, user=code) for entry, code in zip(entries, in_threads(whose, entries), strict=True)]
 
 
 def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]:
@@ -162,8 +177,8 @@ def _records(
         parts = ((train, images[:count]), (test, images[count:][::-1].copy()))
         first, second = (Records(images=pixels, **members.known(classes)) for members, pixels in parts)
         return first, second, replace(first, images=larger[:count]) if side else None
-    # What Pillow says about odd metadata, once for all: readers run beside other work, where no filter can be set.
-    warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+    # What decoders say about odd metadata, once for all: readers run beside other work, where no filter can be set.
+    warnings.filterwarnings("ignore", category=UserWarning, module="PIL|pydicom")
     left, right = (
         FileRecords(**members.known(classes), size=size, channels=channels, levels=declared.levels)
         for members in (train, test)

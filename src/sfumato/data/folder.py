@@ -10,8 +10,9 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.data import paths
+from sfumato.data.dicom import BY_PATIENT
 from sfumato.data.files import Entry, load_files
-from sfumato.data.images import EXTENSIONS
+from sfumato.data.images import EXTENSIONS, is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared
 
@@ -19,8 +20,7 @@ _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PAT
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
 BY_FOLDER = "folder"
 """`user_from` where a folder in the class folder says whose images it holds."""
-_MEDICAL = (".dcm", ".dicom")
-_SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
+_SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
 
 
 def load(path: str, declared: Declared) -> Parts:
@@ -33,7 +33,8 @@ def load(path: str, declared: Declared) -> Parts:
 
     With `user_from` every file says whose image it is: "folder" where it lies in a folder of this user in the class
     folder, else a regular expression that is looked for in its name, whose first group is the user, or all that matches
-    where it has no group. The keyed hash is then of the user.
+    where it has no group; with "dicom" its own patient identifier says it (`load_files`). The keyed hash is then of the
+    user.
     """
     users = _Users(declared.user_from, skip_strays=declared.skip_unreadable)
     root = _existing_folder(path)
@@ -72,7 +73,7 @@ class _Users:
         self.by_folder = user_from == BY_FOLDER
         self.layout = _OF_USERS if self.by_folder else _LAYOUT
         self.pattern = None
-        if user_from is not None and not self.by_folder:
+        if user_from not in (None, BY_FOLDER, BY_PATIENT):
             try:
                 self.pattern = re.compile(user_from)
             except re.error as error:
@@ -157,13 +158,11 @@ def _files(
             raise SfumatoError(
                 f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
             )
-        if item.suffix.lower() not in EXTENSIONS:
+        if not is_image_file(item):
             if strays is not None:
                 strays.append(item)
                 continue
             kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}, or leave all such out (`skip_unreadable`)"
-            if item.suffix.lower() in _MEDICAL:
-                kinds = "a PNG or TIFF of 16 bits, without the names that it carries"
             raise SfumatoError(
                 f"{str(item)!r} is not an image file by its name",
                 f"take it out, or export it to {kinds}",
@@ -182,7 +181,7 @@ def _files(
 
 def _refuse_loose_images(folder: Path) -> None:
     for item in _listing(folder):
-        if item.suffix.lower() in EXTENSIONS and not _is_folder(item):
+        if not _is_folder(item) and is_image_file(item):
             raise SfumatoError(
                 f"image {str(item)!r} lies outside every class folder", "move it to the folder of its class"
             )

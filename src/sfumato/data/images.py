@@ -15,15 +15,16 @@ from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
-from sfumato.data import paths, wide
+from sfumato.data import dicom, paths, wide
 from sfumato.data.levels import Levels
 from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records, zoomed
+from sfumato.data.unreadable import UnreadableError, refuse_too_large, too_large
 
-EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
+EXTENSIONS = (
+    *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
+    *dicom.EXTENSIONS,
+)
 """File name endings that are read as images, whatever their case."""
-
-LARGEST_IMAGE = 80_000_000
-"""Pixels: a file that would unpack to more is refused, since a small file can claim any size."""
 
 LARGEST_FILE = 1 << 30
 """Bytes: more than the largest image takes in any form; a file is read whole."""
@@ -49,15 +50,16 @@ class Header:
 
 @contextlib.contextmanager
 def quiet_decoder() -> Iterator[None]:
-    """Turn Pillow's warning about huge images into an exception and silence its remarks about metadata."""
+    """Turn Pillow's warning about huge images into an exception and silence remarks about metadata."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
 
 
-class UnreadableError(SfumatoError):
-    """A file from which no image can be read, whatever is declared: it may be left out, by the owner's choice."""
+def is_image_file(path: Path) -> bool:
+    """Whether a file is read as an image: by its name, or as a DICOM file by its first bytes."""
+    return path.suffix.lower() in EXTENSIONS or dicom.is_dicom_file(path)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -83,15 +85,20 @@ def read_bytes(path: Path) -> bytes:
 
 def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Header:
     """The image's shorter side and whether it is grey, without decoding it."""
-    with refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        _check(image, levels, f"image {str(path)!r}")
+    name = f"image {str(path)!r}"
+    if dicom.is_dicom(content):
+        with refusals(path):
+            width, height, grey = dicom.shape(content, name)
+            return Header(shorter_side=min(width, height), grey=grey)
+    with refusals(path), _opened(content, levels, name) as image:
+        _check(image, levels, name)
         return Header(shorter_side=min(image.size), grey=image.mode in _GREY)
 
 
 def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
     """The image in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
-    with refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        name = f"image {str(path)!r}"
+    name = f"image {str(path)!r}"
+    with refusals(path), _opened(content, levels, name) as image:
         _check(image, levels, name)
         # A JPEG can be unpacked at a fraction of its size; twice the target leaves the final filter its work.
         image.draft(None, (2 * size, 2 * size))
@@ -109,11 +116,11 @@ def decode_whole(
     """
     found: list[np.ndarray] = []
     whole = None
+    name = f"image {str(path)!r}"
     for size in (*sizes, None):
         if size is None and whole is not None:
             break
-        with refusals(path), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-            name = f"image {str(path)!r}"
+        with refusals(path), _opened(content, levels, name) as image:
             _check(image, levels, name)
             full = image.size
             if size is not None:
@@ -214,34 +221,32 @@ def check_size(size: int, remedy: str = "declare a size within these bounds") ->
     return size
 
 
+def _opened(content: bytes, levels: Levels | None, name: str) -> Image.Image:
+    """The image in a file's bytes: as Pillow opens it, or of a DICOM file in eight bits, by the levels."""
+    if dicom.is_dicom(content):
+        return dicom.in_eight_bits(content, levels, name)
+    return Image.open(io.BytesIO(content), formats=_FORMATS)
+
+
 def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
-    width, height = image.size
-    if width * height > LARGEST_IMAGE:
-        raise _too_large(name)
+    refuse_too_large(image.width * image.height, name)
     wide.check(image, levels, name)
-
-
-def _too_large(name: str) -> SfumatoError:
-    return SfumatoError(
-        f"{name} would unpack to more than {LARGEST_IMAGE:,} pixels",
-        "make it smaller, or take it out",
-    )
 
 
 @contextlib.contextmanager
 def refusals(path: Path) -> Iterator[None]:
-    """Whatever Pillow says of a broken file, as a refusal that names it."""
+    """Whatever Pillow or pydicom says of a broken file, as a refusal that names it."""
     try:
         yield
     except (SfumatoError, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise _too_large(f"image {str(path)!r}") from None
+        raise too_large(f"image {str(path)!r}") from None
     except Image.UnidentifiedImageError:
         raise UnreadableError(
             f"{str(path)!r} is not an image that can be read", "replace the file, or take it out"
         ) from None
-    except Exception:  # Pillow's decoders raise a dozen types for broken files
+    except Exception:  # decoders raise a dozen types for broken files
         raise UnreadableError(
             f"image {str(path)!r} is broken or cut short", "replace the file, or take it out"
         ) from None

@@ -14,6 +14,7 @@ from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.codes import LENGTH
+from sfumato.data.dicom import BY_PATIENT
 from sfumato.data.features import Cache
 from sfumato.data.file_records import FileRecords
 from sfumato.data.fingerprint import fingerprint
@@ -74,7 +75,8 @@ def open_source(
         channels: the declared number of channels, 1 or 3; images are brought to it.
         bit_depth: how many bits the pixels of 16-bit images use: 12 where white is 4095. Larger values are refused.
         window: or which of their values become black and white, as (low, high). With neither of the two, images of more
-            than 8 bits are refused; with one, those of 8 bits stay as they are.
+            than 8 bits are refused; with one, those of 8 bits stay as they are. Of DICOM files all greys are taken by
+            it, after their own modality transformation; without one by each file's own window, where it has one.
         root: the folder of torchvision's data sets.
         download: whether a missing torchvision data set may be fetched.
         test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.
@@ -84,7 +86,8 @@ def open_source(
             them. A cache has views of its own.
         user_from: how a folder says whose image each one is: "folder" for PATH/CLASS/USER/IMAGE, or a regular
             expression that is looked for in each file's name, whose first group is the user (all that matches where it
-            has none). Tables and archives say it in a column.
+            has none). Tables and archives say it in a column. Of a folder or table of DICOM files "dicom" takes each
+            file's patient identifier, of which no more than a code under the owner's key is kept.
         users: the declared number of users of the training part.
         open_set: whether each part may have classes of its own, and single images of some, as for embeddings, which are
             tested on classes that training did not see.
@@ -120,7 +123,7 @@ def open_source(
         before |= {"text_column": text_column, "length": length, "vocabulary": vocabulary, "words": words}
         _refuse_declared(argument, [key for key, value in before.items() if value is not None])
         return _of_cache(Cache(argument), owner_key, examples, users, public, progress)
-    if user_from is not None and name != "folder":
+    if user_from is not None and name != "folder" and (name, user_from) != ("csv", BY_PATIENT):
         raise SfumatoError(
             f"`user_from={user_from}` is for folder:, and the source is {spec}",
             "leave it out: a table has a column user, an archive the arrays users_train and users_test",
@@ -202,6 +205,7 @@ def _refuse_of_other_form(loaded: Parts, declared: Declared, spec: str) -> None:
     of_texts = {name: getattr(declared, name) for name in ("text_column", "length", "vocabulary", "words")}
     of_images = {name: getattr(declared, name) for name in ("size", "channels", "levels")}
     of_images |= {"zoom": None if declared.zoom == 1 else declared.zoom, "open_set": declared.open_set or None}
+    of_images |= {"user_from": declared.user_from}
     odd, holds = (of_texts, "images") if loaded.tokens is None else (of_images, "texts")
     shown = {"levels": "bit_depth or window", "open_set": "open_set, for embeddings,"}
     names = [shown.get(name, name) for name, value in odd.items() if value is not None]

@@ -119,7 +119,7 @@ class Declared:
         download: whether a missing published data set may be fetched.
         test_fraction: expected share of the records that a split by keyed hash puts aside.
         zoom: how much larger than `size` the training images are wanted as well; 1 for not.
-        user_from: how a folder says whose image each one is: "folder", or a pattern that file names match.
+        user_from: how a folder says whose image each one is: "folder", a pattern that file names match, or "dicom".
         open_set: whether each part may have classes of its own.
         skip_unreadable: whether files of a folder from which no image can be read are left out.
         text_column: the columns of a table that hold its texts, or None for the one of that name.

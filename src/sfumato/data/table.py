@@ -10,6 +10,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths, rows, texts
 from sfumato.data.classes import UnknownClassError
+from sfumato.data.dicom import BY_PATIENT
 from sfumato.data.files import Entry, load_files
 from sfumato.data.parts import Parts
 from sfumato.data.records import Declared
@@ -23,8 +24,9 @@ def load(path: str, declared: Declared) -> Parts:
     Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose image it
     is), `group` (the public group that this user belongs to), `time` (when it is from: dates by ISO 8601, or numbers),
     `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so that one
-    person's images stay together, else of the file's bytes. A column named as `filtered.MARK` says that the list was
-    filtered by looking at private data. Other columns are not looked at.
+    person's images stay together, else of the file's bytes. With `user_from` "dicom" each file's own patient identifier
+    is the user, and there is no such column. A column named as `filtered.MARK` says that the list was filtered by
+    looking at private data. Other columns are not looked at.
     """
     table = paths.expanded(path)
     first = rows.first_of(table)
@@ -37,6 +39,10 @@ def load(path: str, declared: Declared) -> Parts:
 def _load_images(table: Path, first: Sequence[str], declared: Declared) -> Parts:
     example = "path,label or path,label,user,split"
     rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example)
+    if declared.user_from == BY_PATIENT and "user" in first:
+        raise SfumatoError(
+            f"table {str(table)!r} has the column user, and `user_from={BY_PATIENT}` is given", "leave one of them out"
+        )
     entries = []
     lines: dict[Hashable, int] = {}
     for line, row in rows.rows_of(table):

@@ -17,7 +17,7 @@ from sfumato.gradients import isolation, memory, selfcheck, sequential, unseen
 from sfumato.gradients.conditions import Asked, Disagreement, agreeing
 from sfumato.gradients.derived import Forms
 from sfumato.gradients.discovery import discover, run_expanding
-from sfumato.gradients.examples import Tree, batch_size, each, signature, taking_part, tensors
+from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, signature, tensors
 from sfumato.gradients.expanded import trainable_parameters, zero_gradients
 from sfumato.gradients.explain import Explanation, explain
 from sfumato.gradients.made_up import Examples, checked, fits, repeated
@@ -160,12 +160,15 @@ class ClippedGradient:
             targets: (B, ...), or a tuple or dict of such.
             keys: (B, 4) int64, 256 bits for each example from which its dropout masks are made, apart from all other
                 examples; by default they are drawn from torch's global generator.
-            weights: (B,) of booleans, or of the real numbers 1 and 0: with 0 an example is padding, whose inputs and
-                target may be anything that the model runs on; by default there is none.
+            weights: (B,) of real numbers from 0 to 1, or of booleans, that clipped gradients are multiplied by. With 0
+                an example is padding, whose inputs and target may be anything that the model runs on; by default all
+                have 1.
 
-        **Guarantee.** Padding contributes exactly zero to `ClippedSum.gradients`, whatever it holds (nan too), so the
-        sum is that of the other examples, and its sensitivity theirs. Finite padding goes through the same operations
-        as all else, however much of it there is, if the model does not branch on its example.
+        **Guarantee.** A weight follows clipping and is at most 1, so an example's term has an L2 norm of at most its
+        weight times ``C``, and the sensitivity is what it is without weights, where each one is a function of its own
+        example and of public facts. Padding contributes exactly zero to `ClippedSum.gradients`, whatever it holds (nan
+        too), so the sum is that of the other examples, and its sensitivity theirs. Finite padding goes through the same
+        operations as all else, however much of it there is, if the model does not branch on its example.
         """
         examples = batch_size(inputs, targets, self._views)
         if keys is not None and (
@@ -181,7 +184,7 @@ class ClippedGradient:
             nothing = torch.zeros(0, dtype=torch.float64, device=device)
             return ClippedSum(gradients=zero_gradients(self._model), norms=nothing, losses=nothing.float())
         if weights is not None:
-            weights = taking_part(weights, examples).to(tensors(inputs)[0].device)
+            weights = checked_weights(weights, examples).to(tensors(inputs)[0].device)
         with torch.enable_grad():
             batch = each(_plain, (inputs, targets))
             key, path = self._path(batch)

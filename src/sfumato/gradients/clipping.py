@@ -102,7 +102,7 @@ def clip_factors(
     elements: int,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """``min(1, C / norm)`` for each example, rounded down; zero for an example that is not finite.
+    """``min(1, C / norm)`` for each example, rounded down, times its weight; zero for one that is not finite.
 
     Args:
         squares: (B,) float64, squared norms of the whole per-example gradients.
@@ -110,7 +110,7 @@ def clip_factors(
         max_norm: the bound ``C``.
         dtype: the coarsest type in which the weighted sums are computed.
         elements: of all gradients of an example together, for the rounding of sums on the grid (`grid`).
-        weights: (B,) of booleans, false for padding, whose factor is zero. Where its gradients are zero already, as
+        weights: (B,) float64 from 0 to 1. Padding has 0, and so is its factor. Where its gradients are zero already, as
             those of padding are but for a backward hook or something not finite, its factor is one as anybody's: to
             leave examples out takes time, which would tell that there are such.
 
@@ -119,14 +119,15 @@ def clip_factors(
 
     **Guarantee.** One example's term of a weighted sum with these factors has an L2 norm of at most ``C``: its exact
     value is at most ``C (1 - 4 epsilon - a)``, and two roundings of relative size ``epsilon / 2`` each follow; ``a C``
-    is left for the rounding of sums on the grid (`grid.allowance`).
+    is left for the rounding of sums on the grid (`grid.allowance`). A weight of at most 1 makes no factor larger.
     """
     bound = max_norm * (1 - 4 * torch.finfo(dtype).eps - grid.allowance(elements))
     norms = squares.sqrt()
     factors = torch.where(norms > bound, bound / norms, 1.0)
     taking_part = torch.isfinite(squares) & torch.isfinite(losses)
     if weights is not None:
-        taking_part &= weights | (squares == 0)
+        taking_part &= (weights > 0) | (squares == 0)
+        factors = torch.where(weights > 0, factors * weights, factors)
     return torch.where(taking_part, factors, 0.0)
 
 

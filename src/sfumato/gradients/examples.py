@@ -76,17 +76,17 @@ def batch_size(inputs: Tree, targets: Tree, views: int) -> int:
     return size
 
 
-def taking_part(weights: Tensor, examples: int) -> Tensor:
-    """Weights (B,) of 1 and 0, after checking that they are, as booleans: false for padding."""
-    remedy = "give 1 for each example, and 0 for padding"
+def checked_weights(weights: Tensor, examples: int) -> Tensor:
+    """Weights (B,) from 0, for padding, to 1, after checking that they are, in float64."""
+    remedy = "give 1 for each example, or less of it, and 0 for padding"
     if not isinstance(weights, Tensor) or weights.shape != (examples,):
         got = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
         raise SfumatoError(f"weights must be a tensor of shape ({examples},), got {got}", remedy)
     if weights.dtype != torch.bool and not weights.is_floating_point():
         raise SfumatoError(f"weights must be booleans or real numbers, got {weights.dtype}", remedy)
-    if not bool(((weights == 0) | (weights == 1)).all()):
-        raise SfumatoError("weights must be 1 or 0, got other numbers among them", remedy)
-    return weights == 1
+    if not bool(((weights >= 0) & (weights <= 1)).all()):
+        raise SfumatoError("weights must lie between 0 and 1, got other numbers among them", remedy)
+    return weights.double()
 
 
 def signature(tree: Tree) -> tuple:

@@ -33,7 +33,7 @@ def clipped_sum(
     reaches the next one, and is a copy itself, so that nothing written to it reaches the caller.
 
     Args:
-        weights: (B,) of booleans, false for padding.
+        weights: (B,) from 0, for padding, to 1.
         used: if given, names of the parameters that have a gradient are added to it.
     """
     total = zero_gradients(model)
@@ -47,7 +47,7 @@ def clipped_sum(
             example, target = (each(lambda tensor, row=index: tensor[row].clone(), tree) for tree in (inputs, targets))
             value = loss_of_one(model, loss, own, example, target, views)
             own_weight = None if weights is None else weights[index : index + 1]
-            counted = value if own_weight is None else torch.where(own_weight[0], value, 0)
+            counted = value if own_weight is None else torch.where(own_weight[0] > 0, value, 0)
             found = _gradients(counted, leaves)
         squares = value.detach().new_zeros(1).double()
         for gradient in found.values():

@@ -42,8 +42,8 @@ class ClippedSum:
         return ClippedSum(gradients=self.gradients, norms=self.norms[order], losses=self.losses[order])
 
     def of_weights(self, weights: Tensor) -> ClippedSum:
-        """The same where nothing is said of padding: the examples whose weights (B,) are false."""
-        norms, losses = (torch.where(weights, values, torch.nan) for values in (self.norms, self.losses))
+        """The same where nothing is said of padding: the examples whose weights (B,) are zero."""
+        norms, losses = (torch.where(weights > 0, values, torch.nan) for values in (self.norms, self.losses))
         return replace(self, norms=norms, losses=losses)
 
 
@@ -54,7 +54,7 @@ def clipped_sum(found: Run, trainable: dict[str, Tensor], max_norm: float, weigh
     Args:
         trainable: the parameters, by name.
         max_norm: the bound ``C``.
-        weights: (B,) of booleans, false for padding.
+        weights: (B,) from 0, for padding, to 1.
     """
     dtypes = {name: clipping.accumulation_dtype(parameter.dtype) for name, parameter in trainable.items()}
     coarsest = max(dtypes.values(), key=lambda dtype: torch.finfo(dtype).eps)

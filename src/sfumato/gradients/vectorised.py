@@ -111,7 +111,7 @@ def run(
         path: what is known of the model; of it `expanded`, `conditional` and `writes` count.
         memory: what earlier runs found out about the model.
         keys: (B, 4) int64, for dropout; by default drawn from torch's global generator, if any are needed.
-        weights: (B,) of booleans, false for padding, of which no gradient is taken.
+        weights: (B,), 0 for padding, of which no gradient is taken.
         own_copies: let the model work on copies of its parameters and buffers, and of inputs and targets.
 
     Raises:
@@ -139,7 +139,7 @@ def run(
         # Functions without a batching rule run one example at a time inside vmap: slower, and as exact.
         warnings.filterwarnings("ignore", message=".*performance drop.*")
         losses = torch.vmap(one, randomness="different")(leaves.expanded, inputs, targets)
-        counted = losses if weights is None else torch.where(weights, losses, 0)
+        counted = losses if weights is None else torch.where(weights > 0, losses, 0)
         mains, missed = leaves.gradient_of_mains(counted.sum(), [tape.anchor])
     writes = versions != [tensor._version for tensor in given]
     if writes and not (own_copies or path.writes):

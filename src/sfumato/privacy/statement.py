@@ -45,7 +45,10 @@ ORIGINS = {
 """What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
 
 
-MAY_BE_ABSENT = ("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public")
+MAY_BE_ABSENT = (
+    *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
+    "class_prevalence",
+)
 """What circumstances leave out of their record where it is nothing."""
 
 
@@ -101,6 +104,8 @@ class Circumstances:
         tokens: of texts, how they became numbers, in words.
         figures: the noisy table of the test part, whose figures may be published; None for none.
         calibrated_on_public: the model's temperature was fitted on data that their owner declared public.
+        class_prevalence: the declared share of each class, by whose inverse its examples are weighted; empty where all
+            weigh alike.
     """
 
     read: tuple[str, ...] = ()
@@ -120,6 +125,7 @@ class Circumstances:
     tokens: str | None = None
     figures: NoisyTable | None = None
     calibrated_on_public: bool = False
+    class_prevalence: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -131,6 +137,7 @@ class Circumstances:
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
         data = asdict(self) | {"read": list(self.read), "origins": list(self.origins), "kept": list(self.kept)}
+        data["class_prevalence"] = dict(self.class_prevalence)
         data["figures"] = None if self.figures is None else self.figures.to_dict()
         return {name: value for name, value in data.items() if value or name not in MAY_BE_ABSENT}
 
@@ -140,10 +147,11 @@ class Circumstances:
         try:
             search = None if data["search"] is None else Search(**data["search"])
             lists = {name: tuple(data[name]) for name in ("read", "origins")} | {"kept": tuple(data.get("kept", ()))}
+            lists |= {"class_prevalence": tuple(data.get("class_prevalence", {}).items())}
             figures = None if data.get("figures") is None else NoisyTable.from_dict(data["figures"])
             fields: dict[str, Any] = {**data, **lists, "search": search, "figures": figures}
             return cls(**fields)
-        except (TypeError, KeyError):
+        except (AttributeError, TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None
 
 
@@ -311,6 +319,12 @@ class Statement:
             lines.append(
                 f"How texts become numbers ({facts.tokens}): that nothing of it was made from the private texts is its "
                 "owner's word."
+            )
+        if facts.class_prevalence:
+            shares = ", ".join(f"{name} {share:g}" for name, share in facts.class_prevalence)
+            lines.append(
+                f"The shares of the classes by whose inverse examples are weighted ({shares}): that they were not "
+                "counted in the private labels is their owner's word."
             )
         if not facts.test_public:
             exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"

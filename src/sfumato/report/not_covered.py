@@ -57,6 +57,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("Whose record it is", INHERENT, ""),
     ("A single record at the noise of one record", INHERENT, ""),
     ("How texts become numbers", INHERENT, ""),
+    ("The shares of the classes", INHERENT, ""),
     ("Checks of the data before training", INHERENT, ""),
     ("The honesty of this record", INHERENT, ""),
     ("Everything. Private data must not", INHERENT, ""),

@@ -13,11 +13,12 @@ from sfumato.training.experiment import Experiment
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension, Space
 
-# Images are read once for all runs, and zoom and the unit decide which; clock and groups belong to the data.
+# Images are read once for all runs, and zoom and the unit decide which; clock, groups and shares belong to the data.
 VARIED = tuple(
     one.name
     for one in fields(Experiment)
     if one.name not in ("zoom", "seed", "start", "period", "unit", "per_user", "drawn", "drift_groups", "drift_size")
+    and one.name != "class_prevalence"
 )
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.data import Source
+from sfumato.data import BY_PATIENT, Source
 from sfumato.models import ensemble
 from sfumato.models.losses import probabilities
 from sfumato.privacy import PrivacyPlan, PrivateChoice
@@ -147,8 +147,9 @@ def aggregate(
 
 
 def _opened(loaded: Loaded, spec: str) -> Source:
-    """What to score on; of a folder it is known whose each image is, as it was in training."""
-    whose = {"user_from": loaded.user_from} if spec.startswith("folder:") else {}
+    """What to score on; of a folder it is known whose each image is, as in training, and of DICOM files in a table."""
+    known = spec.startswith("folder:") or (spec.startswith("csv:") and loaded.user_from == BY_PATIENT)
+    whose = {"user_from": loaded.user_from} if known else {}
     return loaded.opened(spec, **whose)
 
 

@@ -151,6 +151,14 @@ class Averages:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassShares:
+    """How frequent the classes are where the model is to be used, as far as it is declared."""
+
+    class_prevalence: tuple[str, ...] | None = left_out("NAME=SHARE [NAME=SHARE ...]", "all classes weigh alike")
+    """Each class's share, declared: its examples weigh the less the more frequent it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Normalisation:
     """What stands in the place of a model's normalisation layers, as far as it is asked for."""
 
@@ -213,7 +221,7 @@ class Choices(Averages):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Choices, Normalisation, Units, PairOfRecords, Budget):
+class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budget):
     """A private training as it is asked for. What is None follows a written rule, from public facts alone.
 
     With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see

@@ -16,6 +16,7 @@ from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Trans
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
 from sfumato.randomness import DiceKey
+from sfumato.training.class_weights import weights_of
 from sfumato.training.progress import Progress, Silence
 
 if TYPE_CHECKING:
@@ -67,12 +68,15 @@ class Inputs:
     **Guarantee.** Each record's input is a function of that record, of public constants and of draws that know no data.
     Where the plan's participation has a `padded_size`, each step has the same number of micro-batches of the same
     shape, whoever takes part: padding of weight 0, of zeros, fills them up. It costs what records cost: as many are
-    read, drawn for and prepared, and then zeros are put in their place.
+    read, drawn for and prepared, and then zeros are put in their place. Where shares of the classes are declared, a
+    record's weight is a function of its own label and of these (`weights_of`), and at most 1.
     """
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
         self._job = job
-        self._features = self._mirrored = None
+        self._features = self._mirrored = self._class_weights = None
+        if (prevalence := job.settings.class_prevalence) is not None:
+            self._class_weights = torch.tensor(weights_of(prevalence, job.source.classes), device=job.device)
         if job.source.cache is not None and _fits(job):
             self._features = _kept_features(job)
         if job.trunk is not None:
@@ -91,7 +95,7 @@ class Inputs:
 
     def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[MicroBatch]:
         """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys,
-        weights (b,) of booleans if the plan pads its steps.
+        weights (b,) if the plan pads its steps or classes are weighted.
 
         The views are drawn for the whole logical batch, and dropout for each record by itself, so how the
         batch is cut does not matter to them. A piece lasts until the next one is asked for: features that are read from
@@ -118,12 +122,14 @@ class Inputs:
                 words = [key.words("dropout", step, str(row)) for row in rows]
                 keys = torch.from_numpy(np.stack(words).view(np.int64))
             targets = torch.from_numpy(records.labels[rows]).to(job.device)
+            weights = None if self._class_weights is None else self._class_weights[targets]
             if padded is None:
-                yield inputs, targets, keys, None
+                yield inputs, targets, keys, weights
             else:
-                weights = torch.arange(start, start + size, device=job.device) < present
-                kept = weights.reshape(-1, *[1] * (inputs.dim() - 1))
-                yield torch.where(kept, inputs, 0), torch.where(weights, targets, 0), keys, weights
+                taking_part = torch.arange(start, start + size, device=job.device) < present
+                kept = taking_part.reshape(-1, *[1] * (inputs.dim() - 1))
+                weights = taking_part if weights is None else taking_part * weights
+                yield torch.where(kept, inputs, 0), torch.where(taking_part, targets, 0), keys, weights
 
     def _of(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> Tensor:
         """Inputs (b, ...), or (b, K, ...) with views, of these records.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import positive_integer
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Clock, Preparation, Source, Views, by_user
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
@@ -197,6 +197,8 @@ class PublicTraining:
     batch_size: int
 
     def __post_init__(self) -> None:
+        if self.settings.class_prevalence is not None:
+            raise SfumatoError("`class_prevalence` is for private training, and this one is not", "leave it out")
         positive_integer("steps", self.steps, remedy="give the number of training steps")
         positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
 

@@ -26,6 +26,7 @@ from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training import users
 from sfumato.training.building import build, transform_for
 from sfumato.training.calibration import public_calibration
+from sfumato.training.class_weights import weights_of
 from sfumato.training.descent import check_choices, trained_bytes
 from sfumato.training.drift import facts_read, second_group
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
@@ -90,6 +91,13 @@ def prepare(
             f"normalisation {models.PRINTED} promises nothing, and this training is to promise something",
             "give public-batch; or reproduce it by one run of `sfumato train` on public data, with one epsilon",
         )
+    if settings.class_prevalence is not None:
+        weights_of(settings.class_prevalence, source.classes)
+        if plan.unit.drawn == "users":
+            raise SfumatoError(
+                "`class_prevalence` weighs single examples, and a step draws users, who are clipped as a whole",
+                "leave it out, or give `drawn=examples`",
+            )
     times, groups = steps_by_time(source, plan, clock), second_group(source, plan)
     refuse_trained_on(source, trained_on(source, settings))
     device, threads = settled_on(device, threads, recorded)
@@ -247,6 +255,7 @@ def circumstances(
         search=search,
         published=source.published and source.public,
         tokens=None if source.tokens is None else source.tokens.described,
+        class_prevalence=tuple((settings.class_prevalence or {}).items()),
     )
 
 

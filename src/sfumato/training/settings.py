@@ -10,6 +10,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError, not_negative, number, one_of, positive, positive_integer
 from sfumato.data import Views
 from sfumato.models.losses import LOSSES
+from sfumato.training import class_weights
 
 AGGREGATES = ("ema", "uta")
 LAST = 5
@@ -32,6 +33,8 @@ class Settings:
             itself begins with where nothing is pre-trained.
         head_bias: what a new head's biases begin with; None likewise.
         loss: "softmax", or "sigmoid" for one yes-or-no question per class.
+        class_prevalence: each class's declared share where the model is to be used, by name, or as texts such as
+            "normal=0.98": examples count the less the more frequent their class (`class_weights`). None for all alike.
         pretrained_rate: by what the learning rate of all layers but the classifier is multiplied (alpha of Mehta et al.
             2022, table 7).
         trainable: which parameters are trained, as `models.select` takes them; none for what the model itself says.
@@ -67,6 +70,7 @@ class Settings:
     head_deviation: float | None = None
     head_bias: float | None = None
     loss: str = "softmax"
+    class_prevalence: Mapping[str, float] | None = None
     pretrained_rate: float = 1.0
     trainable: tuple[str, ...] = ()
     momentum: float = 0.9
@@ -99,6 +103,8 @@ class Settings:
                 "name a run of sfumato pretrain, or leave pretrained_weights out",
             )
         one_of("loss", self.loss, LOSSES)
+        if self.class_prevalence is not None:
+            object.__setattr__(self, "class_prevalence", class_weights.declared(self.class_prevalence))
         positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
         if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
             raise SfumatoError(
@@ -203,6 +209,7 @@ class Settings:
 
 
 MAY_BE_ABSENT = (
+    "class_prevalence",
     *("pretrained_weights", "ema_form"),
     *("aggregate", "aggregate_from", "aggregate_last", "aggregate_restart"),
     *("normalisation", "public_data", "public_examples"),
