@@ -243,7 +243,8 @@ def test_a_weight_multiplies_what_is_clipped_already(kind, weights, views, max_n
         for name in expected:
             expected[name] += weight * own[name]
     for name, value in found.gradients.items():
-        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
+        # Sums lie on a grid whose cells grow with the clipping norm.
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-10 * max_norm)
 
 
 @pytest.mark.parametrize("way", ["keep product", "drop product", "gram"])
