@@ -12,6 +12,9 @@ from .facts import Facts as Facts
 from .facts import OverSteps as OverSteps
 from .facts import Published as Published
 from .facts import Sample as Sample
+from .multilabel import Between as Between
+from .multilabel import LabelScore as LabelScore
+from .multilabel import MultilabelEvaluation as MultilabelEvaluation
 from .neighbours import Looked as Looked
 from .neighbours import Neighbour as Neighbour
 from .neighbours import neighbours as neighbours
