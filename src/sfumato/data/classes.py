@@ -73,7 +73,7 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
         if what == "classes":
             problem, remedy = "at least two classes", "name every class, each by itself"
         else:
-            problem, remedy = "at least two", "name every label; a single one is two classes, in a column `label`"
+            problem, remedy = "at least two", "name every label; a single one is two classes, in a column called label"
         raise SfumatoError(f"{what} must name {problem}, got {list(names)!r}", remedy)
     return names
 

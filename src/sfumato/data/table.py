@@ -36,15 +36,16 @@ def load(path: str, declared: Declared) -> Parts:
     if columns is not None:
         if declared.label_columns is not None:
             raise SfumatoError(
-                f"label_columns are of images, and table {str(table)!r} holds texts", "give a column `label` instead"
+                f"label_columns are of images, and table {str(table)!r} holds texts",
+                "give one, in a column called label",
             )
         return texts.load(table, first, columns, declared)
     return _load_images(table, first, declared)
 
 
 def _load_images(table: Path, first: Sequence[str], declared: Declared) -> Parts:
-    example = "path,label or path,label,user,split"
     labels = declared.label_columns
+    example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
     if declared.user_from == BY_PATIENT and "user" in first:
         raise SfumatoError(

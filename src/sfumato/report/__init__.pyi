@@ -1,6 +1,7 @@
 from .attack import RATES as RATES
 from .attack import Attack as Attack
 from .budgets import curve_of_budgets as curve_of_budgets
+from .classes import wilson as wilson
 from .comparison import compared as compared
 from .document import page as page
 from .drawing import png as png

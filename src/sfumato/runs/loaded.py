@@ -100,6 +100,11 @@ class Loaded:
             own = self.transform.declaration
         else:
             own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
+        if not exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
+            raise SfumatoError(
+                f"{spec} has one label for each image, and the model tells several",
+                "give a csv: or npz: of them",
+            )
         named = "classes" if exclusive(self.loss) else "label_columns"
         own |= {named: self.classes} if self.embedding is None else {}
         # As the model was trained, so that no training image is counted as a test image.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, fraction
 from sfumato.models.losses import MULTILABEL, multilabel_cross_entropy, probabilities
-from sfumato.report import Between, LabelScore, MultilabelEvaluation
+from sfumato.report import Between, LabelScore, MultilabelEvaluation, wilson
 from sfumato.training import diagnostic
 from sfumato.training.evaluate import finite
 
@@ -46,8 +45,8 @@ def evaluation(
     """How logits (N, L) do against labels (N, L) of 0 and 1, both on the CPU.
 
     Each label has an area under its ROC curve (DeLong et al. 1988), sensitivity and specificity (Clopper and Pearson
-    1934), as in `diagnostic`. The share of right decisions has the interval of a mean over records: decisions about one
-    record hang together, and are no independent trials.
+    1934), as in `diagnostic`. The share of right decisions has Wilson's interval for as many trials as there are
+    records, not decisions: those about one record hang together.
     """
     fraction("threshold", threshold, remedy=REMEDY)
     _same(outputs, labels)
@@ -85,10 +84,11 @@ def _label(name: str, scores: np.ndarray, true: np.ndarray, threshold: float) ->
 
 
 def _mean(shares: Tensor) -> Between:
-    """The mean of the records' own shares (N,), with its interval by the central limit theorem."""
-    value = shares.mean().item()
-    spread = diagnostic.Z * math.sqrt(shares.var(correction=1).item() / len(shares)) if len(shares) > 1 else 1.0
-    return Between(value, max(0.0, value - spread), min(1.0, value + spread))
+    """The mean of the records' own shares (N,), with Wilson's interval.
+
+    No variable within [0, 1] varies more than the coin of its mean, so the interval is at least as wide as it must be.
+    """
+    return Between(shares.mean().item(), *wilson(shares.sum().item(), len(shares)))
 
 
 def _same(outputs: Tensor, labels: Tensor) -> None:
