@@ -45,11 +45,15 @@ def multilabel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         () in nats.
 
+    Errors: `ValueError` for labels of another shape.
+
     >>> round(multilabel_cross_entropy(torch.zeros(2, 3), torch.tensor([[0, 0, 0], [1, 0, 1]])).item(), 4)  # 3 log 2
     2.0794
     """
-    wanted = labels.to(logits.dtype)
-    return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1).mean()
+    if labels.shape != logits.shape:
+        raise ValueError(f"labels must be of size {tuple(logits.shape)}, got {tuple(labels.shape)}")
+    # log p of what is true. Its gradient keeps its digits where p is all but 1, of which p - 1 has none.
+    return -functional.logsigmoid((2 * labels - 1) * logits).sum(-1).mean()
 
 
 MULTILABEL = "multilabel"
