@@ -284,7 +284,7 @@ def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
 def _refuse_single(declared: Declared, where: str) -> None:
     if declared.label_columns is not None:
         raise SfumatoError(
-            f"label_columns are declared, and {where} has one label for each image",
+            f"`label_columns` are declared, and {where} has one label for each image",
             "save y as rows of 0 and 1, or leave them out",
         )
 
@@ -311,12 +311,12 @@ def _several(
     if names is not None and len(names) != width:
         raise SfumatoError(f"classes of {where} names {len(names)} of {width} labels", "name each one")
     if names is None and asked is not None and len(asked) != width:
-        raise SfumatoError(f"label_columns names {len(asked)} labels, and {where} has {width}", "name each one")
+        raise SfumatoError(f"`label_columns` names {len(asked)} labels, and {where} has {width}", "name each one")
     if names is not None and asked is not None:
         for name in asked:
             if name not in names:
                 raise SfumatoError(
-                    f"label_columns names {name!r}, and {where} has no such label", "name one of its own"
+                    f"`label_columns` names {name!r}, and {where} has no such label", "name one of its own"
                 )
         places = [names.index(name) for name in asked]
         arrays = arrays | {name: array[:, places] for name, array in matrices.items()}

@@ -62,13 +62,14 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
     """
     if classes is None:
         return None
+    of = " class" if what == "classes" else ""
     if isinstance(classes, str) or not all(isinstance(name, str) and name for name in classes):
-        raise SfumatoError(f"{what} must be a list of names, got {classes!r}", "give one name for each")
+        raise SfumatoError(f"{what} must be a list of names, got {classes!r}", f"give one name for each{of}")
     names = tuple(classes)
     for name in names:
         refuse_unwritable(name, "class name" if what == "classes" else f"name in {what}")
         if names.count(name) > 1:
-            raise SfumatoError(f"{what} names {name!r} twice", "name each once")
+            raise SfumatoError(f"{what} names {name!r} twice", f"name each{of} once")
     if len(names) < 2:
         if what == "classes":
             problem, remedy = "at least two classes", "name every class, each by itself"

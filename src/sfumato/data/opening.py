@@ -136,10 +136,12 @@ def open_source(
         raise SfumatoError(f"`skip_unreadable` is for folder:, and the source is {spec}", "leave it out")
     if label_columns is not None and name not in ("csv", "npz"):
         raise SfumatoError(
-            f"label_columns are for csv: and npz:, and the source is {spec}", "leave them out, or write a table"
+            f"`label_columns` are for csv: and npz:, and the source is {spec}", "leave them out, or write a table"
         )
     if label_columns is not None and classes is not None:
-        raise SfumatoError("classes and label_columns are both given", "name several labels as label_columns alone")
+        raise SfumatoError(
+            "`classes` and `label_columns` are both given", "name several labels as `label_columns` alone"
+        )
     if size is not None:
         check_size(_checks.positive_integer("size", size))
     if channels not in (None, 1, 3):

@@ -98,7 +98,7 @@ def check_columns(
     for column in labels or ():
         if column in (*wanted, *FACTS, MARK):
             raise SfumatoError(
-                f"label_columns names {column!r}, a column that says something else", "rename the column of the label"
+                f"`label_columns` names {column!r}, a column that says something else", "rename the column of the label"
             )
     for column in (*wanted, *(labels or ["label"])):
         if column not in found:

@@ -36,7 +36,7 @@ def load(path: str, declared: Declared) -> Parts:
     if columns is not None:
         if declared.label_columns is not None:
             raise SfumatoError(
-                f"label_columns are of images, and table {str(table)!r} holds texts",
+                f"`label_columns` are of images, and table {str(table)!r} holds texts",
                 "give one, in a column called label",
             )
         return texts.load(table, first, columns, declared)
