@@ -12,14 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from sfumato import PrivacyPlan, SfumatoError, aggregate, load, open_source, train, verify
+from sfumato import DiceKey, PrivacyPlan, SfumatoError, aggregate, load, open_source, train, verify
 from sfumato.data import Records
 from sfumato.models import Ensemble
-from sfumato.privacy import FullBatch, Gaussian, User
+from sfumato.privacy import FullBatch, Gaussian, TruncatedPoisson, User
 from sfumato.report import MultilabelEvaluation
 from sfumato.runs import directory as names
 from sfumato.training import evaluate, multilabel
 from sfumato.training.calibration import fitted
+from sfumato.training.estimate import estimate
+from sfumato.training.inputs import Inputs
+from sfumato.training.prepare import prepare
 from sfumato.training.settings import Settings
 
 NAMES = ("westward", "northward", "eastward")
@@ -138,6 +141,20 @@ def test_a_small_network_with_views(source, tmp_path):
     found = train("cnn", source, plan(source, steps=3), **few, **CHOICES)
     assert found.figures["mean_auc"] is not None
     assert verify(found.directory).holds
+
+
+def test_padding_has_no_labels(spec):
+    """Steps of one shape, whoever takes part, with the labels of the records in their order."""
+    few = open_source(spec, owner_key=bytes(32), label_columns=NAMES, examples=200)
+    rule, facts = TruncatedPoisson(batch_size=20, largest=28), {"population": 200, "steps": 6, "adjacency": "zero-out"}
+    settings = Settings(model="linear", learning_rate=1.0, loss="multilabel", seed=0)
+    job = prepare(None, few, plan(few, participation=rule, **facts), settings, micro_batch=10)
+    rows = np.array([3, 50, 51, 120, 121, 122, 123, 124, 125, 126, 199])
+    pieces = list(Inputs(job).micro_batches(DiceKey.from_seed(0), 1, rows))
+    targets, weights = torch.cat([piece[1] for piece in pieces]), torch.cat([piece[3] for piece in pieces])
+    assert targets[weights].tolist() == few.train.labels[rows].tolist()
+    assert not targets[~weights].any()
+    assert estimate(job).micro_batches == 3
 
 
 def test_persons_with_all_of_their_images(source, tmp_path):
