@@ -102,7 +102,8 @@ def _headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluatio
             "with_noise": False,
         }
     if isinstance(evaluation, MultilabelEvaluation):
-        return evaluation.headline()
+        track = _track(*evaluation.accuracy, evaluation.baseline)
+        return evaluation.headline() | {"track": track, "with_noise": False}
     if evaluation is None or not evaluation.examples:
         return None
     low, high = wilson(evaluation.correct, evaluation.examples)

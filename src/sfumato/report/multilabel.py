@@ -123,12 +123,6 @@ class MultilabelEvaluation:
                 f"95% interval {percent(low)} to {percent(high)}, from {self.examples:,} test images{area}",
                 f"always the more frequent answer {percent(self.baseline)}",
             ],
-            "track": {
-                "width": f"{100 * value:.2f}",
-                "low": f"{100 * low:.2f}",
-                "spread": f"{100 * (high - low):.2f}",
-                "marks": [f"{100 * self.baseline:.2f}"],
-            },
         }
 
 

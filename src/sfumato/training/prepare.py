@@ -92,6 +92,7 @@ def prepare(
             "give public-batch; or reproduce it by one run of `sfumato train` on public data, with one epsilon",
         )
     if settings.class_prevalence is not None:
+        source.require_classes("`class_prevalence`")
         weights_of(settings.class_prevalence, source.classes)
         if plan.unit.drawn == "users":
             raise SfumatoError(
