@@ -106,7 +106,7 @@ def test_outputs_that_are_no_numbers_have_no_area():
 
 def test_each_label_is_learnt_and_kept(run, source, spec):
     figures = run.figures
-    assert figures["accuracy"] > 0.9
+    assert figures["accuracy"] > 0.85
     assert [one["name"] for one in figures["labels"]] == list(NAMES)
     assert [one["positives"] for one in figures["labels"]] == source.test.labels.sum(0).tolist()
     assert all(one["auc"][0] > 0.95 for one in figures["labels"])
