@@ -40,6 +40,48 @@ class Bug:
 
 
 BUGS = (
+    Bug(
+        "a data set's fingerprint has the first of several labels alone",
+        "data/fingerprint.py",
+        'np.ascontiguousarray(part.labels, dtype="<i8").data',
+        'np.ascontiguousarray(part.labels.reshape(len(part), -1)[:, 0], dtype="<i8").data',
+        ("data/test_several_labels.py",),
+    ),
+    Bug(
+        "an image has the several labels of its neighbour",
+        "data/files.py",
+        "known = np.array(labels, dtype=np.int64).reshape(-1, len(classes))",
+        "known = np.roll(np.array(labels, dtype=np.int64).reshape(-1, len(classes)), 1, axis=0)",
+        ("data/test_several_labels.py",),
+    ),
+    Bug(
+        "the loss of several labels leaves the first one out",
+        "models/losses.py",
+        "(2 * labels - 1) * logits).sum(-1)",
+        "(2 * labels - 1) * logits)[..., 1:].sum(-1)",
+        ("models/test_losses.py", "gradients/test_several_labels.py"),
+    ),
+    Bug(
+        "several labels are read as one distribution",
+        "models/losses.py",
+        'return logits.softmax(-1) if loss == "softmax" else',
+        'return logits.softmax(-1) if loss != "sigmoid" else',
+        ("models/test_losses.py", "training/test_multilabel.py"),
+    ),
+    Bug(
+        "padding has the labels of records",
+        "training/inputs.py",
+        "torch.where(known, targets, 0)",
+        "targets",
+        ("training/test_multilabel.py",),
+    ),
+    Bug(
+        "a threshold is taken for 0.5",
+        "training/multilabel.py",
+        "right = decided(outputs, threshold) ==",
+        "right = decided(outputs) ==",
+        ("training/test_multilabel.py",),
+    ),
     # -- promises
     Bug(
         "the accountant is told half of q",

@@ -683,11 +683,124 @@ def text_labels(path):
 
 
 @refused(
-    "y_train of archive 'PATH/a.npz' has the shape (4, 4); it must be (N,); save one whole number for "
-    "each image (y.argmax(1) of one-hot rows)"
+    "each image of archive 'PATH/a.npz' has exactly one of 4 labels, as classes have; save y.argmax(1) where they "
+    "exclude each other, or name them as label_columns where they do not"
 )
 def one_hot_labels(path):
-    return archive(path, **four(y_train=np.eye(4, dtype=int))), {}
+    return archive(path, **four(y_train=np.eye(4, dtype=int), y_test=np.eye(4, dtype=int))), {}
+
+
+@refused(
+    "y_train of archive 'PATH/a.npz' has the shape (4, 2, 2); it must be (N,), or (N, L) for several labels; save one "
+    "whole number for each image, or a row of 0 and 1"
+)
+def labels_of_three_dimensions(path):
+    return archive(path, **four(y_train=np.zeros((4, 2, 2), int))), {}
+
+
+@refused("the two arrays of labels of archive 'PATH/a.npz' differ in shape; save both in one shape")
+def several_labels_for_one_part(path):
+    return archive(path, **four(y_train=np.ones((4, 2), int))), {}
+
+
+@refused(
+    "y_test of archive 'PATH/a.npz' has the shape (4, 2) and holds something else than whole numbers 0 and 1; save 1 "
+    "where a label is true and 0 where it is not, as uint8"
+)
+def uncertain_labels(path):
+    return archive(path, **four(y_train=np.ones((4, 2), int), y_test=-np.ones((4, 2), int))), {}
+
+
+def several(path: Path, **further: Any) -> str:
+    return archive(path, **four(y_train=np.ones((4, 2), int), y_test=np.ones((4, 2), int)), **further)
+
+
+@refused("label_columns names 3 labels, and archive 'PATH/a.npz' has 2; name each one")
+def too_many_names_of_labels(path):
+    return several(path), {"label_columns": ["a", "b", "c"]}
+
+
+@refused("classes of archive 'PATH/a.npz' names 3 of 2 labels; name each one")
+def too_many_classes_of_labels(path):
+    return several(path, classes=np.array(["a", "b", "c"])), {}
+
+
+@refused("label_columns names 'c', and archive 'PATH/a.npz' has no such label; name one of its own")
+def unknown_name_of_a_label(path):
+    return several(path, classes=np.array(["a", "b"])), {"label_columns": ["a", "c"]}
+
+
+@refused("classes are declared, and archive 'PATH/a.npz' has 2 labels for each image; name them as label_columns")
+def classes_of_several_labels(path):
+    return several(path), {"classes": ["a", "b"]}
+
+
+@refused("classes and label_columns are both given; name several labels as label_columns alone")
+def classes_and_label_columns(path):
+    return several(path), {"classes": ["a", "b"], "label_columns": ["a", "b"]}
+
+
+@refused(
+    "label_columns are declared, and archive 'PATH/a.npz' has one label for each image; save y as rows of 0 and 1, or "
+    "leave them out"
+)
+def label_columns_of_single_labels(path):
+    return archive(path, **four()), {"label_columns": ["a", "b"]}
+
+
+@refused("label_columns are for csv: and npz:, and the source is folder:PATH; leave them out, or write a table")
+def label_columns_of_a_folder(path):
+    return folder(path, "cat", "dog"), {"label_columns": ["a", "b"]}
+
+
+@refused(
+    "label_columns must name at least two, got ['a']; name every label; a single one is two classes, in a column "
+    "called label"
+)
+def a_single_label_column(path):
+    return several(path), {"label_columns": ["a"]}
+
+
+def columns(path: Path, *lines: str) -> str:
+    for number in range(4):
+        image(path / f"{number}.png")
+    (path / "t.csv").write_text("\n".join(["path,cough,fever", *lines]) + "\n")
+    return f"csv:{path}/t.csv"
+
+
+@refused(
+    "column 'fever' of 'PATH/t.csv' holds something else than 0 and 1; write 1 where it is true and 0 where it is "
+    "not; what is empty or uncertain is yours to decide"
+)
+def an_uncertain_finding(path):
+    return columns(path, "0.png,1,0", "1.png,0,-1", "2.png,1,1"), {"label_columns": ["cough", "fever"]}
+
+
+@refused(
+    "column 'cough' of 'PATH/t.csv' holds something else than 0 and 1; write 1 where it is true and 0 where it is "
+    "not; what is empty or uncertain is yours to decide"
+)
+def an_empty_finding(path):
+    return columns(path, "0.png,,0", "1.png,0,1"), {"label_columns": ["cough", "fever"]}
+
+
+@refused(
+    "table 'PATH/t.csv' has no column 'pain' in its first line, which holds 'path,cough,fever'; begin the table with a "
+    "line such as path,cough,pain"
+)
+def a_finding_without_a_column(path):
+    return columns(path, "0.png,1,0"), {"label_columns": ["cough", "pain"]}
+
+
+@refused("label_columns names 'user', a column that says something else; rename the column of the label")
+def users_as_a_finding(path):
+    return columns(path, "0.png,1,0"), {"label_columns": ["cough", "user"]}
+
+
+@refused("label_columns are of images, and table 'PATH/t.csv' holds texts; give one, in a column called label")
+def texts_of_several_labels(path):
+    (path / "t.csv").write_text("text,cough,fever\na b,1,0\n")
+    return f"csv:{path}/t.csv", {"label_columns": ["cough", "fever"]}
 
 
 @refused("y_train of archive 'PATH/a.npz' holds the label -1; number the classes from 0")

@@ -12,6 +12,7 @@ from sfumato.cli.options import (
     BitDepth,
     Device,
     Fraction,
+    LabelColumns,
     Length,
     Names,
     Path,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from sfumato.training.progress import Progress
 
 SOURCE_OPTIONS = (
-    *("classes", "size", "channels", "bit_depth", "window"),
+    *("classes", "label_columns", "size", "channels", "bit_depth", "window"),
     *("examples", "root", "download", "test_fraction", "zoom", "user_from", "users"),
     *("text_column", "length", "vocabulary", "words"),
 )
@@ -52,6 +53,9 @@ class SourceChoices:
 
     classes: Names = None
     """Class names, declared."""
+    label_columns: LabelColumns = None
+    """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
+    or the columns of an archive's y."""
     size: Side = None
     """Side of the images, declared; others are resized."""
     channels: Whole = None

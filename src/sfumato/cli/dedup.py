@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.options import BitDepth, Path, UserFrom, Whole, Window
+from sfumato.cli.options import BitDepth, LabelColumns, Path, UserFrom, Whole, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,8 @@ class Dedup:
     """Or what of them becomes black and what white, in both sets."""
     user_from: UserFrom = None
     """Whose image each file of the private folder is: folder, or a regular expression; the smaller set keeps it."""
+    label_columns: LabelColumns = None
+    """Several labels of each image of the private set, as in training; the smaller set keeps them."""
     root: Path = None
     """Where torchvision's data sets are."""
     threads: Whole = None
@@ -161,6 +163,7 @@ class Dedup:
             bit_depth=self.bit_depth,
             window=self.window,
             user_from=self.user_from if spec == self.private else None,
+            label_columns=self.label_columns if spec == self.private else None,
         )
 
     def _written(self, pairs: Sequence[Pair], source: Source, place: Any, *, marked: bool) -> str | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sfumato.data import Source, Tokens, Transform
+    from sfumato.report import LabelScore
     from sfumato.runs import Loaded
     from sfumato.training.diagnostic import Diagnostic
 
@@ -68,9 +69,9 @@ class Evaluate:
     """Or what of them becomes black and what white."""
     positive: ClassName = None
     """A class, such as a disease: also print the area under its ROC curve, and sensitivity and specificity of a test
-    for it, each with a 95% interval."""
+    for it, each with a 95% interval. Of several labels, of which each is printed, one of them."""
     threshold: Number = None
-    """From which score for this class on the test is positive. (default: 0.5)"""
+    """From which score for this class on the test is positive; of several labels for each. (default: 0.5)"""
     prevalence: Number = None
     """The share of this class where the test is to be used, declared: also print predictive values there."""
     far: Number = None
@@ -91,6 +92,7 @@ class Evaluate:
         from sfumato._checks import SfumatoError, one_of
         from sfumato.data import AsStored, UnknownClassError, open_source
         from sfumato.data.kinds import parse
+        from sfumato.models.losses import exclusive
         from sfumato.randomness import owner_key
         from sfumato.runs import load
         from sfumato.training import evaluate, label_sets
@@ -101,7 +103,8 @@ class Evaluate:
         device = torch.device(choose_device(self.device))
         if loaded.embedding is not None:
             return self._embedding(loaded)
-        self._check_test(loaded.classes)
+        several = not exclusive(loaded.loss)
+        self._check_test(loaded.classes, several=several)
         if self.far is not None:
             raise SfumatoError(f"--far {self.far:g} is for embeddings, and the model is a classifier", "leave it out")
         module, transform = loaded.module, loaded.transform
@@ -133,9 +136,11 @@ class Evaluate:
         outputs = torch.cat([evaluate.logits(module.to(device), part, transform, device) for part in parts])
         outputs /= loaded.temperature
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
+        if several:
+            return self._several(loaded, source, outputs, labels)
         result = evaluate.summary(outputs, labels, loaded.classes, loss=loaded.loss)
         test = self._test(loaded, outputs, labels)
-        several = None if sets is None else label_sets.accuracy(outputs, sets)
+        of_sets = None if sets is None else label_sets.accuracy(outputs, sets)
         rows = [
             (name, row[place], sum(row))
             for place, (name, row) in enumerate(zip(loaded.classes, result.confusion, strict=True))
@@ -148,10 +153,10 @@ class Evaluate:
             "images": result.examples,
             "part": self.part,
             "accuracy_per_class": shares,
-            "accuracy_of_label_sets": several and several[0],
-            "images_with_label_sets": several and several[1],
+            "accuracy_of_label_sets": of_sets and of_sets[0],
+            "images_with_label_sets": of_sets and of_sets[1],
             "public": source.public,
-            **({} if test is None else {"test": {"positive": self.positive, **test.to_dict()}}),
+            **({} if test is None else self._as_json(test)),
         }
         if self.json:
             console.as_json(figures)
@@ -161,7 +166,7 @@ class Evaluate:
             [
                 ("accuracy", f"{result.accuracy:.2%} of {result.examples} {what} ({PARTS[self.part]})"),
                 *([] if result.top5 is None else [("top five", f"{result.top5:.2%}")]),
-                *([] if several is None else [("label sets", f"{several[0]:.2%} of {several[1]} images with a set")]),
+                *([] if of_sets is None else [("label sets", f"{of_sets[0]:.2%} of {of_sets[1]} images with a set")]),
                 ("loss", f"{result.loss:.4f}"),
                 *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
                 *([] if test is None else _lines(test, str(self.positive))),
@@ -171,24 +176,58 @@ class Evaluate:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
 
-    def _check_test(self, classes: tuple[str, ...]) -> None:
+    def _several(self, loaded: Loaded, source: Source, outputs: Tensor, labels: Tensor) -> int:
+        """The figures of several labels that may all be true, each by itself."""
+        from sfumato.training import multilabel
+
+        threshold = multilabel.THRESHOLD if self.threshold is None else self.threshold
+        found = multilabel.evaluation(outputs, labels, loaded.classes, threshold=threshold)
+        test = self._test(loaded, outputs, labels)
+        if self.json:
+            told = {"images": found.examples, "part": self.part, "public": source.public}
+            console.as_json(found.to_dict() | told | ({} if test is None else self._as_json(test)))
+            return 0
+        console.columns(
+            [
+                ("right decisions", f"{_shown(found.accuracy)} of {found.examples} x {len(loaded.classes)}"),
+                ("  by the more frequent answer", f"{found.baseline:.2%}"),
+                ("exact match", f"{_shown(found.exact_match)} of {found.examples} images ({PARTS[self.part]})"),
+                ("mean area under ROC", "unknown" if found.mean_auc is None else f"{found.mean_auc:.4f}"),
+                ("loss", f"{found.loss:.4f}"),
+                *((f"  {one.name}", _of_label(one)) for one in found.labels),
+                *([] if test is None else _lines(test, str(self.positive))),
+            ]
+        )
+        console.note(f"note: a label is said to be true from a score of {threshold:g} on; 95% intervals")
+        if not source.public:
+            console.note("note: measured on private data without noise; these figures are not covered by the promise")
+        return 0
+
+    def _as_json(self, test: Diagnostic) -> dict[str, Any]:
+        """The figures of a test, as data."""
+        return {"test": {"positive": self.positive, **test.to_dict()}}
+
+    def _check_test(self, classes: tuple[str, ...], *, several: bool) -> None:
         """Refuse a class that the model does not know, and a test for none, before anything is measured."""
         from sfumato._checks import SfumatoError, fraction, one_of
 
         given = {name: value for name in ("threshold", "prevalence") if (value := getattr(self, name)) is not None}
+        if several and self.label_sets is not None:
+            raise SfumatoError(
+                "--label-sets is for models of one class for each image", "leave it out: the source has all labels"
+            )
         if self.positive is None:
-            if given:
-                raise SfumatoError(
-                    f"--{next(iter(given))} is given, and no class to test for", "name one with --positive"
-                )
-            return
-        one_of("--positive", self.positive, classes, remedy="name a class of the model")
+            alone = [name for name in given if name != "threshold" or not several]
+            if alone:
+                raise SfumatoError(f"--{alone[0]} is given, and no class to test for", "name one with --positive")
+        else:
+            one_of("--positive", self.positive, classes, remedy="name a class of the model")
         for name, value in given.items():
             fraction(f"--{name}", value)
 
     def _test(self, loaded: Loaded, outputs: Tensor, labels: Tensor) -> Diagnostic | None:
         """The figures of a test for one class, where they were asked for."""
-        from sfumato.models.losses import probabilities
+        from sfumato.models.losses import exclusive, probabilities
         from sfumato.training.diagnostic import diagnostic
 
         if self.positive is None:
@@ -196,7 +235,8 @@ class Evaluate:
         place = loaded.classes.index(self.positive)
         scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
         threshold = 0.5 if self.threshold is None else self.threshold
-        return diagnostic(scores, (labels == place).numpy(), threshold=threshold, prevalence=self.prevalence)
+        true = labels == place if exclusive(loaded.loss) else labels[:, place] == 1
+        return diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self.prevalence)
 
     def _embedding(self, loaded: Loaded) -> int:
         """Recall at a false accept rate, and how often the nearest are of the same class."""
@@ -215,6 +255,7 @@ class Evaluate:
         if self.positive is not None:
             raise SfumatoError(f"--positive {self.positive} is for classifiers", "leave it out for embeddings")
         source = self._images(loaded, transform, open_set=True)
+        source.require_classes("a measure of embeddings")
         self._refuse_other_split(source, loaded.user_from)
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         device = torch.device(choose_device(self.device))
@@ -271,22 +312,33 @@ class Evaluate:
         return {"bit_depth": declared.bit_depth, "window": declared.window}
 
 
+def _shown(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:.2%} ({found[1]:.2%} to {found[2]:.2%})"
+
+
+def _of_label(score: LabelScore) -> str:
+    """The figures of one label, for the terminal."""
+    area = "unknown" if score.auc is None else "{:.4f} ({:.4f} to {:.4f})".format(*score.auc)
+    told = [f"area under ROC {area}"]
+    for name in ("sensitivity", "specificity"):
+        share = getattr(score, name)
+        told.append(f"{name} {'unknown' if share is None else _shown(share)}")
+    return "; ".join([*told, f"{score.positives} of {score.positives + score.negatives} images"])
+
+
 def _lines(test: Diagnostic, positive: str) -> list[tuple[str, str]]:
     """The figures of a test for one class, for the terminal."""
-
-    def shown(found: tuple[float, float, float]) -> str:
-        return f"{found[0]:.2%} ({found[1]:.2%} to {found[2]:.2%})"
 
     lines = [
         (f"test for {positive}", f"{test.positives} records of it, {test.negatives} others; 95% intervals"),
         ("  area under ROC", f"{test.auc.value:.4f} ({test.auc.low:.4f} to {test.auc.high:.4f})"),
-        ("  sensitivity", f"{shown(test.sensitivity)}, for scores from {test.threshold:g}"),
-        ("  specificity", shown(test.specificity)),
+        ("  sensitivity", f"{_shown(test.sensitivity)}, for scores from {test.threshold:g}"),
+        ("  specificity", _shown(test.specificity)),
     ]
     if test.positive_value is not None and test.negative_value is not None:
         where = f"where {test.prevalence:g} of all are {positive}"
         lines += [
-            ("  if positive, right", f"{shown(test.positive_value)}, {where}"),
-            ("  if negative, right", f"{shown(test.negative_value)}, {where}"),
+            ("  if positive, right", f"{_shown(test.positive_value)}, {where}"),
+            ("  if negative, right", f"{_shown(test.negative_value)}, {where}"),
         ]
     return lines

@@ -24,7 +24,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("drift", "drift_shape", "drift_groups", "drift_size"),
     ),
     "data": (
-        *("source", "examples", "users", "classes", "size", "channels", "bit_depth", "window", "test_fraction"),
+        *("source", "examples", "users", "classes", "label_columns", "size", "channels", "bit_depth", "window"),
+        *("test_fraction",),
         *("skip_unreadable", "user_from", "public", "private", "not_private", "root", "download"),
         *("text_column", "length", "vocabulary", "words", "part", "label_sets"),
     ),

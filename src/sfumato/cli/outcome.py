@@ -27,6 +27,7 @@ def show(run: Run, *, json: bool) -> None:
             {
                 "accuracy": run.accuracy,
                 "top5": run.top5,
+                **{name: run.figures[name] for name in ("exact_match", "mean_auc", "labels") if name in run.figures},
                 "epsilon": statement.to_dict()["epsilon"],
                 "delta": statement.plan.delta,
                 "steps": run.steps,
@@ -42,11 +43,10 @@ def show(run: Run, *, json: bool) -> None:
     if run.steps < statement.plan.steps:
         console.note(f"note: ended after {run.steps} of {statement.plan.steps} steps; the promise is the whole plan's")
     console.result()
-    console.result(
-        f"test accuracy  {run.accuracy:.2%}"
-        + ("" if run.top5 is None else f", top five {run.top5:.2%}")
-        + ("" if public else "  (measured on private data: keep it to yourself)")
-    )
+    told = f"test accuracy  {run.accuracy:.2%}" + ("" if run.top5 is None else f", top five {run.top5:.2%}")
+    if "labels" in run.figures:
+        told = "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.measured)
+    console.result(told + ("" if public else "  (measured on private data: keep it to yourself)"))
     for line in published_of(run):
         console.result(line)
     console.result()
@@ -141,7 +141,9 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
                 "settings": job.settings.to_dict(),
                 "performance": job.performance.to_dict(),
                 "estimate": asdict(expected),
-                "signal": remarks.signal_per_class(job.plan, len(job.source.classes)),
+                "signal": None
+                if job.source.multilabel
+                else remarks.signal_per_class(job.plan, len(job.source.classes)),
                 "kept": list(job.circumstances.kept),
                 **({} if figures is None else {"figures": figures.to_dict()}),
             }

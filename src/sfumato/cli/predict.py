@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.options import Directory, Number, Own
+from sfumato.cli.options import Directory, Number, Own, Top
+
+if TYPE_CHECKING:
+    from sfumato.runs import Loaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +24,10 @@ class Predict:
     """The run directory."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE|TEXT [...]")]
     """Image files, or folders of them; or texts, each in quotation marks."""
-    top: int = 3
+    top: Top = None
     """How many labels for each image or text."""
+    threshold: Number = None
+    """Of several labels that may all be true: from which score on one is said to be. (default: 0.5)"""
     model: Own = None
     """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     interval: Number = None
@@ -40,10 +45,17 @@ class Predict:
 
         from sfumato._checks import SfumatoError, positive_integer, shortened
         from sfumato.data import Tokens
+        from sfumato.models.losses import exclusive
         from sfumato.runs import load
 
-        positive_integer("--top", self.top)
+        top = 3 if self.top is None else positive_integer("--top", self.top)
         loaded = load(self.run_directory, model=self.model)
+        if not exclusive(loaded.loss):
+            return self._several(loaded)
+        if self.threshold is not None:
+            raise SfumatoError(
+                f"--threshold {self.threshold:g} is for models of several labels", "leave it out: one class is chosen"
+            )
         of_texts = isinstance(loaded.transform, Tokens)
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
@@ -51,7 +63,7 @@ class Predict:
                 f"no {what}s were given",
                 "give a text on each line" if of_texts else "name image files, or folders that hold some",
             )
-        scores, places = loaded.predict(paths).topk(min(self.top, len(loaded.classes)))
+        scores, places = loaded.predict(paths).topk(min(top, len(loaded.classes)))
         rows = [
             {
                 what: path,
@@ -82,6 +94,34 @@ class Predict:
             console.result(f"{path:<{width}}  {listing}{drawn}")
         for note in told.get("notes", ()):
             console.note(f"note: {note}")
+        return 0
+
+    def _several(self, loaded: Loaded) -> int:
+        """Each label's score, and which are said to be true."""
+        from sfumato._checks import SfumatoError, fraction
+
+        for name in ("top", "interval"):
+            if (value := getattr(self, name)) is not None:
+                raise SfumatoError(
+                    f"--{name} {value:g} is for models of one class for each image, and this one tells several labels",
+                    "leave it out: all labels are shown",
+                )
+        threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
+        paths = _expanded(self.images)
+        if not paths:
+            raise SfumatoError("no images were given", "name image files, or folders that hold some")
+        rows = []
+        for path, scores in zip(paths, loaded.predict(paths).tolist(), strict=True):
+            told = dict(zip(loaded.classes, scores, strict=True))
+            found = [name for name, score in told.items() if score >= threshold]
+            rows.append({"image": path, "labels": found, "scores": told})
+        if self.json:
+            console.as_json({"predictions": rows, "threshold": threshold})
+            return 0
+        width = max(map(len, paths))
+        for row in rows:
+            listing = ", ".join(f"{name} {score:.1%}" for name, score in row["scores"].items())
+            console.result(f"{row['image']:<{width}}  {' + '.join(row['labels']) or 'none'}  ({listing})")
         return 0
 
 

@@ -36,7 +36,7 @@ def _of_type(words: str) -> tuple[str, ...]:
 
 TEXTS = (*_of_type("str"), "normalisation", "source", "root", "output", "device", "user_from")
 SWITCHES = (*_of_type("bool"), "public", "private", "not_private", "download", "skip_unreadable")
-LISTS = (*_of_type("tuple[str, ...]"), "classes")
+LISTS = (*_of_type("tuple[str, ...]"), "classes", "label_columns")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )

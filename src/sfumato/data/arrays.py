@@ -38,18 +38,28 @@ def load(path: str, declared: Declared) -> Parts:
     is split by a keyed hash of each image's user, or of its pixels where there are no users. An array `time_train`, or
     `time`, of numbers or datetime64 says when each training image is from.
 
+    Labels (N, L) of 0 and 1 say of each of L labels whether it is true of an image; `classes` then names these, and
+    `label_columns` chooses among them, or names them where there are no names.
+
     Whole numbers (N, T) are texts, a row of numbers each, with 0 after the last, where their vocabulary is declared
     (`texts.load_numbers`).
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
     arrays, names, filtered = _read(file, where, declared)
-    classes, listed = _classes(arrays, names, declared, where)
+    multilabel = any(array.ndim == 2 for name, array in arrays.items() if name.startswith("y"))
+    if multilabel:
+        arrays, classes, listed = _several(arrays, names, declared, where)
+    else:
+        _refuse_single(declared, where)
+        classes, listed = _classes(arrays, names, declared, where)
     parted, of_texts = "x" not in arrays, next(arrays[name] for name in ("x", "x_train") if name in arrays).ndim == 2
     rows = dict[str, np.ndarray]()
     if not parted:
         arrays, rows = _split(arrays, declared)
     if of_texts:
+        if multilabel:
+            raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
         for side in ("_train", "_test"):
             arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where)
         known = {"classes": classes, "classes_listed": listed, "parted": parted, "filtered": filtered}
@@ -67,7 +77,9 @@ def load(path: str, declared: Declared) -> Parts:
         shown = _in_eight_bits(images, declared.levels)
         return Records(
             images=prepare_array(shown, size=size, channels=channels),
-            labels=class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where),
+            labels=arrays[f"y{side}"]
+            if multilabel
+            else class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where),
             # The first of what is stored: the same under all levels.
             codes=codes_of(declared.owner_key, images, shown),
             users=arrays.get(f"users{side}"),
@@ -236,11 +248,18 @@ def _in_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
 def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim != 1:
+    if labels.ndim not in (1, 2) or 0 in labels.shape[1:]:
         raise SfumatoError(
-            f"{name} of {where} has the shape {labels.shape}; it must be (N,)",
-            "save one whole number for each image (y.argmax(1) of one-hot rows)",
+            f"{name} of {where} has the shape {labels.shape}; it must be (N,), or (N, L) for several labels",
+            "save one whole number for each image, or a row of 0 and 1",
         )
+    if labels.ndim == 2:
+        if labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
+            raise SfumatoError(
+                f"{name} of {where} has the shape {labels.shape} and holds something else than whole numbers 0 and 1",
+                "save 1 where a label is true and 0 where it is not, as uint8",
+            )
+        return labels.astype(np.int64)
     if labels.dtype.kind not in "iu":
         raise SfumatoError(f"{name} of {where} is {labels.dtype}", "save labels as whole numbers 0, 1, 2, ...")
     for label in (labels.min(), labels.max()) if len(labels) else ():
@@ -260,6 +279,49 @@ def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
     for name in listed.tolist():
         class_lists.refuse_unwritable(name, f"classes of {where} holds a name that cannot be used:")
     return tuple(listed.tolist())
+
+
+def _refuse_single(declared: Declared, where: str) -> None:
+    if declared.label_columns is not None:
+        raise SfumatoError(
+            f"`label_columns` are declared, and {where} has one label for each image",
+            "save y as rows of 0 and 1, or leave them out",
+        )
+
+
+def _several(
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Declared, where: str
+) -> tuple[dict[str, np.ndarray], tuple[str, ...], bool]:
+    """The arrays with the chosen columns of labels, the labels' names, and whether these were written down."""
+    matrices = {name: array for name, array in arrays.items() if name.startswith("y")}
+    widths = {array.shape[1:] for array in matrices.values()}
+    if len(widths) > 1:
+        raise SfumatoError(f"the two arrays of labels of {where} differ in shape", "save both in one shape")
+    ((width,),) = widths
+    if declared.classes is not None:
+        raise SfumatoError(
+            f"classes are declared, and {where} has {width} labels for each image", "name them as `label_columns`"
+        )
+    asked = declared.label_columns
+    if asked is None and all((array.sum(1) == 1).all() for array in matrices.values()):
+        raise SfumatoError(
+            f"each image of {where} has exactly one of {width} labels, as classes have",
+            "save y.argmax(1) where they exclude each other, or name them as `label_columns` where they do not",
+        )
+    if names is not None and len(names) != width:
+        raise SfumatoError(f"classes of {where} names {len(names)} of {width} labels", "name each one")
+    if names is None and asked is not None and len(asked) != width:
+        raise SfumatoError(f"`label_columns` names {len(asked)} labels, and {where} has {width}", "name each one")
+    if names is not None and asked is not None:
+        for name in asked:
+            if name not in names:
+                raise SfumatoError(
+                    f"`label_columns` names {name!r}, and {where} has no such label", "name one of its own"
+                )
+        places = [names.index(name) for name in asked]
+        arrays = arrays | {name: array[:, places] for name, array in matrices.items()}
+    known = asked or names
+    return arrays, known or tuple(str(number) for number in range(width)), known is not None
 
 
 def _classes(

@@ -53,10 +53,10 @@ def _ranks(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: 
     Args:
         users: int64 (N,).
         codes: uint8 (N, 16), of what is stored.
-        labels: int64 (N,).
+        labels: int64 (N,) or (N, L).
     """
     drawn = [hmac.digest(owner_key, b"cap" + code.tobytes(), "sha256")[:8] for code in codes]
-    order = np.lexsort((labels, np.frombuffer(b"".join(drawn), ">u8"), users))
+    order = np.lexsort((*labels.reshape(len(labels), -1).T, np.frombuffer(b"".join(drawn), ">u8"), users))
     starts = np.searchsorted(users[order], users[order])
     ranks = np.empty(len(users), np.int64)
     ranks[order] = np.arange(len(users)) - starts

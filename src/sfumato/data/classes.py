@@ -51,25 +51,31 @@ def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAM
         raise SfumatoError(f"{what} {text!r} {why}", "rename it")
 
 
-def declared_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
+def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tuple[str, ...] | None:
     """The declared class list as a tuple, or None where nothing was declared.
+
+    Args:
+        what: the argument, in a refusal: "classes", or "label_columns".
 
     >>> declared_names(["cat", "dog"])
     ('cat', 'dog')
     """
     if classes is None:
         return None
+    of = " class" if what == "classes" else ""
     if isinstance(classes, str) or not all(isinstance(name, str) and name for name in classes):
-        raise SfumatoError(f"classes must be a list of names, got {classes!r}", "give one name for each class")
+        raise SfumatoError(f"{what} must be a list of names, got {classes!r}", f"give one name for each{of}")
     names = tuple(classes)
     for name in names:
-        refuse_unwritable(name, "class name")
+        refuse_unwritable(name, "class name" if what == "classes" else f"name in {what}")
         if names.count(name) > 1:
-            raise SfumatoError(f"classes names {name!r} twice", "name each class once")
+            raise SfumatoError(f"{what} names {name!r} twice", f"name each{of} once")
     if len(names) < 2:
-        raise SfumatoError(
-            f"classes must name at least two classes, got {list(names)!r}", "name every class, each by itself"
-        )
+        if what == "classes":
+            problem, remedy = "at least two classes", "name every class, each by itself"
+        else:
+            problem, remedy = "at least two", "name every label; a single one is two classes, in a column called label"
+        raise SfumatoError(f"{what} must name {problem}, got {list(names)!r}", remedy)
     return names
 
 

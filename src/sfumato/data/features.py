@@ -235,7 +235,7 @@ class Cache:
         Args:
             name: as `missing` gives it.
             features: (n, S, D); n and S, the versions of each record, are the piece's.
-            labels: int64 (n,).
+            labels: int64 (n,) or (n, L).
             codes: uint8 (n, 32), each record's own two (`codes`).
             users: text (n,), each record's user's code (`user_codes`), where it is known.
             groups: text (n,), the public group of each record's user, likewise.

@@ -28,7 +28,7 @@ class FileRecords:
 
     Args:
         files: array (N,) of paths.
-        labels: int64 array (N,), positions in the source's class list.
+        labels: int64 array (N,) or (N, L), as of `Records`.
         codes: uint8 array (N, 32), each record's own two (`codes`).
         users: array (N,) of text that says whose image each one is, where the source knows.
         groups: array (N,) of text, the public group that each image's user belongs to, likewise.

@@ -33,7 +33,7 @@ class Entry:
 
     Args:
         path: where the file lies.
-        label: its class's name.
+        label: its class's name; or 0 or 1 for each of the source's labels.
         part: "train", "test", or None to let the keyed hash decide.
         user: whose image it is, where that is known.
         group: the public group that the user belongs to, likewise.
@@ -42,7 +42,7 @@ class Entry:
     """
 
     path: Path
-    label: str
+    label: str | tuple[int, ...]
     part: str | None = None
     user: str | None = None
     group: str | None = None
@@ -61,23 +61,14 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str, left
         where: what to call the data set in an error.
         left_out: files of the set that are none of these; with `skip_unreadable` those that are broken are added.
     """
-    for label in sorted({entry.label for entry in entries}):
+    for label in sorted({entry.label for entry in entries if isinstance(entry.label, str)}):
         class_lists.refuse_unwritable(label, "class name")
     for what in ("user", "group"):
         for name in sorted({getattr(entry, what) for entry in entries} - {None}):
             class_lists.refuse_unwritable(name, what)
     for entry in entries:
         class_lists.refuse_unwritable(str(entry.path), "image", longest=None)
-    classes = declared.classes or class_lists.in_order(entry.label for entry in entries)
-    for entry in entries:
-        if entry.label not in classes:
-            raise class_lists.UnknownClassError(
-                f"{str(entry.path)!r} has the label {entry.label!r}",
-                "which is not among the declared classes",
-                "add it to the declared classes, or take the file out",
-            )
-    if len(classes) == 1:
-        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
+    classes = declared.label_columns or _classes(entries, declared, where)
     with image_files.quiet_decoder():
         if declared.skip_unreadable:
             broken = set(_unreadable(entries, declared))
@@ -92,13 +83,28 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str, left
         train=train,
         test=test,
         classes=classes,
-        classes_listed=declared.classes is not None,
+        classes_listed=(declared.classes or declared.label_columns) is not None,
         parted=entries[0].part is not None,
         size_rule=size_rule,
         filtered=any(entry.filtered for entry in entries),
         larger=larger,
         left_out=tuple(map(str, left_out)),
     )
+
+
+def _classes(entries: Sequence[Entry], declared: Declared, where: str) -> tuple[str, ...]:
+    """The class list, as declared or as it is read; every entry's class is in it."""
+    classes = declared.classes or class_lists.in_order(str(entry.label) for entry in entries)
+    for entry in entries:
+        if entry.label not in classes:
+            raise class_lists.UnknownClassError(
+                f"{str(entry.path)!r} has the label {entry.label!r}",
+                "which is not among the declared classes",
+                "add it to the declared classes, or take the file out",
+            )
+    if len(classes) == 1:
+        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
+    return classes
 
 
 def _unreadable(entries: Sequence[Entry], declared: Declared) -> list[Path]:
@@ -175,12 +181,12 @@ def _records(
     if held:
         count = len(train.entries)
         parts = ((train, images[:count]), (test, images[count:][::-1].copy()))
-        first, second = (Records(images=pixels, **members.known(classes)) for members, pixels in parts)
+        first, second = (Records(images=pixels, **members.known(classes, declared)) for members, pixels in parts)
         return first, second, replace(first, images=larger[:count]) if side else None
     # What decoders say about odd metadata, once for all: readers run beside other work, where no filter can be set.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL|pydicom")
     left, right = (
-        FileRecords(**members.known(classes), size=size, channels=channels, levels=declared.levels)
+        FileRecords(**members.known(classes, declared), size=size, channels=channels, levels=declared.levels)
         for members in (train, test)
     )
     return left, right, replace(left, size=side) if side else None
@@ -204,16 +210,21 @@ class _Members:
         self.entries.append(entry)
         self.codes.append(own)
 
-    def known(self, classes: tuple[str, ...]) -> dict[str, Any]:
+    def known(self, classes: tuple[str, ...], declared: Declared) -> dict[str, Any]:
         """Everything about them but their images."""
-        numbers = {name: number for number, name in enumerate(classes)}
+        labels = [entry.label for entry in self.entries]
+        if declared.label_columns is None:
+            numbers = {name: number for number, name in enumerate(classes)}
+            known = np.array([numbers[str(label)] for label in labels], dtype=np.int64)
+        else:
+            known = np.array(labels, dtype=np.int64).reshape(-1, len(classes))
         whose, of_group = (
             np.array(names, dtype=np.str_) if None not in names else None
             for names in ([entry.user for entry in self.entries], [entry.group for entry in self.entries])
         )
         when = bool(self.entries) and self.entries[0].time is not None
         return {
-            "labels": np.array([numbers[entry.label] for entry in self.entries], dtype=np.int64),
+            "labels": known,
             "users": whose,
             "groups": of_group,
             "files": np.array([str(entry.path) for entry in self.entries], dtype=np.str_),

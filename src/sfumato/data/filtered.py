@@ -64,17 +64,21 @@ def write_without(
 
 
 def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
-    """Lines of path, label and split, with absolute paths, and of user, group and time where they are known."""
+    """Lines of path, label and split, with absolute paths, and of user, group and time where they are known.
+
+    Several labels have a column each.
+    """
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
     told = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
-    lines.writerow(["path", "label", "split", *told, *([MARK] if marked else [])])
+    several = any(part.labels.ndim == 2 for part in parts.values())
+    lines.writerow(["path", *(classes if several else ["label"]), "split", *told, *([MARK] if marked else [])])
     for name, part in parts.items():
         assert part.files is not None
         beside = [known for column in told if (known := columns[name][column]) is not None]
         for place in np.flatnonzero(kept[name]):
-            label = classes[int(part.labels[place])]
+            labels = part.labels[place].tolist() if several else [classes[int(part.labels[place])]]
             further = [known[place] for known in beside]
-            lines.writerow([Path(part.files[place]).resolve(), label, name, *further, *(["yes"] if marked else [])])
+            lines.writerow([Path(part.files[place]).resolve(), *labels, name, *further, *(["yes"] if marked else [])])
     return text.getvalue()

@@ -49,7 +49,9 @@ def fingerprint(
     told = {"classes": list(classes), "shapes": shapes, "users": users}
     times = {name: [str(time) for time in part.times] for name, part in parts.items() if part.times is not None}
     groups = {name: part.groups.tolist() for name, part in parts.items() if part.groups is not None}
-    further = {name: known for name, known in (("times", times), ("groups", groups)) if known}
+    matrices = {name: list(part.labels.shape) for name, part in parts.items() if part.labels.ndim > 1}
+    known = (("times", times), ("groups", groups), ("labels", matrices))
+    further = {name: some for name, some in known if some}
     header = json.dumps(told | further, sort_keys=True).encode()
     code.update(len(header).to_bytes(8, "big"))
     code.update(header)

@@ -34,6 +34,7 @@ def open_source(
     owner_key: bytes,
     examples: int | None = None,
     classes: Sequence[str] | None = None,
+    label_columns: Sequence[str] | None = None,
     size: int | None = None,
     channels: int | None = None,
     bit_depth: int | None = None,
@@ -71,6 +72,8 @@ def open_source(
         owner_key: the owner's secret, 32 bytes.
         examples: the declared number of training examples.
         classes: the declared class names, in the order of the labels. A class may then be absent from the data.
+        label_columns: the labels of a table's or an archive's images where none, one or many may be true of each: the
+            table's columns of 0 and 1 in place of `label`, the columns of an archive's y. They are declared by it.
         size: the declared side of the images in pixels, 4 to 1024; images are brought to it.
         channels: the declared number of channels, 1 or 3; images are brought to it.
         bit_depth: how many bits the pixels of 16-bit images use: 12 where white is 4095. Larger values are refused.
@@ -118,6 +121,7 @@ def open_source(
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
     if kind.reader is None:
         before = {"classes": classes, "size": size, "channels": channels, "root": root, "test_fraction": test_fraction}
+        before |= {"label_columns": label_columns}
         before |= {"bit_depth": bit_depth, "window": window, "user_from": user_from}
         before |= {"skip_unreadable": skip_unreadable or None}
         before |= {"text_column": text_column, "length": length, "vocabulary": vocabulary, "words": words}
@@ -130,6 +134,14 @@ def open_source(
         )
     if skip_unreadable and name != "folder":
         raise SfumatoError(f"`skip_unreadable` is for folder:, and the source is {spec}", "leave it out")
+    if label_columns is not None and name not in ("csv", "npz"):
+        raise SfumatoError(
+            f"`label_columns` are for csv: and npz:, and the source is {spec}", "leave them out, or write a table"
+        )
+    if label_columns is not None and classes is not None:
+        raise SfumatoError(
+            "`classes` and `label_columns` are both given", "name several labels as `label_columns` alone"
+        )
     if size is not None:
         check_size(_checks.positive_integer("size", size))
     if channels not in (None, 1, 3):
@@ -138,6 +150,7 @@ def open_source(
     declared = Declared(
         owner_key=owner_key,
         classes=class_lists.declared_names(classes),
+        label_columns=class_lists.declared_names(label_columns, "label_columns"),
         size=size,
         channels=channels,
         levels=levels,
@@ -161,7 +174,7 @@ def open_source(
     _check_parts(loaded, spec, open_set=open_set)
     _check_groups(loaded, spec)
     material, pixels = _materials(owner_key, loaded.train, loaded.test)
-    given = {"examples": examples, "classes": classes, "size": size, "channels": channels}
+    given = {"examples": examples, "classes": classes or label_columns, "size": size, "channels": channels}
     facts = FACTS if loaded.tokens is None else ("examples", "classes")
     return Source(
         kind=name,
@@ -258,7 +271,8 @@ def _of_cache(
     known = contents.source
     train, test = (cache.records(part, progress=progress) for part in ("train", "test"))
     labels = np.concatenate([train.labels, test.labels])
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(known["classes"]):
+    _check_labels(labels, cache)
+    if labels.ndim == 1 and len(labels) and not 0 <= labels.min() <= labels.max() < len(known["classes"]):
         raise SfumatoError(
             f"cache {str(cache.path)!r} has labels from {labels.min()} to {labels.max()} and "
             f"{len(known['classes'])} classes",
@@ -283,6 +297,14 @@ def _of_cache(
         assignment=_assignment(owner_key, train, test),
         features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),
     )
+
+
+def _check_labels(labels: np.ndarray, cache: Cache) -> None:
+    """Refuse a matrix of labels that is not of the cache's classes."""
+    if labels.ndim == 1:
+        return
+    if labels.shape[1] != len(cache.contents.source["classes"]) or not np.isin(labels, (0, 1)).all():
+        raise SfumatoError(f"cache {str(cache.path)!r} has other labels than it says", "make it anew")
 
 
 def _users_of(train: Part, declared: int | None, where: str) -> dict[str, Any]:
@@ -311,7 +333,7 @@ def _check_groups(loaded: Parts, spec: str) -> None:
 
 
 def _check_parts(loaded: Parts, spec: str, *, open_set: bool) -> None:
-    if not open_set:
+    if not open_set and loaded.train.labels.ndim == 1:
         class_lists.check_counts(
             loaded.train.labels,
             loaded.test.labels,

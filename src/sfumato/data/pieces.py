@@ -25,6 +25,7 @@ _METADATA = "sfumato"
 _TEXTS = ("users", "groups")
 _LONGEST_HEADER = 1 << 20
 _CHECKED = 4 << 20
+MOST_LABELS = 1 << 16
 
 
 def write_piece(
@@ -41,7 +42,7 @@ def write_piece(
 
     Args:
         features: (n, S, D), as they are to be stored.
-        labels: int64 (n,).
+        labels: int64 (n,) or (n, L), as of `Records`.
         codes: uint8 (n, 32), each record's own two (`codes`).
         users, groups: text (n,), where they are known.
         cache: the identity of the cache that it belongs to.
@@ -67,7 +68,7 @@ class CachedRecords:
         which: positions in the part, where only some of its records are meant.
 
     Attributes:
-        labels: int64 (N,), positions in the source's class list.
+        labels: int64 (N,) or (N, L), as of `Records`.
         codes: uint8 (N, 32), each record's own two (`codes`).
         users: text (N,), the code of each record's user (`user_codes`), where the images said whose they are.
         groups: text (N,), the public group of each record's user, likewise.
@@ -162,6 +163,7 @@ class Piece:
     shape: tuple[int, ...]
     features_at: int
     labels_at: int
+    labels_of: tuple[int, ...]
     codes_at: int
     coded: int
     texts: Mapping[str, tuple[int, int]]
@@ -191,7 +193,10 @@ class Piece:
             end = 8 + length + max(stop for _, stop in places.values())
             coded = header["codes"]["shape"][1]
             widths = {name: header[name]["shape"][1] for name in held[3:]}
-            shapes = {"features": list(shape), "labels": [shape[0]], "codes": [shape[0], coded]}
+            several = header["labels"]["shape"][1:]
+            if len(several) > 1 or any(type(width) is not int or not 0 < width <= MOST_LABELS for width in several):
+                raise ValueError("labels of another shape")
+            shapes = {"features": list(shape), "labels": [shape[0], *several], "codes": [shape[0], coded]}
             shapes |= {name: [shape[0], width] for name, width in widths.items()}
             fits = end == size and all(header[name]["shape"] == expected for name, expected in shapes.items())
             fits = fits and coded in (LENGTH, 2 * LENGTH)
@@ -210,6 +215,7 @@ class Piece:
             shape=shape,
             features_at=at["features"],
             labels_at=at["labels"],
+            labels_of=tuple(several),
             codes_at=at["codes"],
             coded=coded,
             texts={name: (at[name], width) for name, width in widths.items()},
@@ -225,7 +231,7 @@ class Piece:
             some = memory[: min(rows, self.shape[0] - first)]
             self.fill(some, first)
             code.update(some.data)
-        code.update(self.labels().data)
+        code.update(self.labels().reshape(-1).data)
         code.update(self._stored_codes().data)
         for name in self.texts:
             code.update(self._stored_text(name).data)
@@ -235,8 +241,8 @@ class Piece:
             )
 
     def labels(self) -> np.ndarray:
-        """int64 (n,)."""
-        labels = np.empty(self.shape[0], np.int64)
+        """int64 (n,) or (n, L)."""
+        labels = np.empty((self.shape[0], *self.labels_of), np.int64)
         self._fill(labels.view(np.uint8).reshape(-1), self.labels_at)
         return labels
 

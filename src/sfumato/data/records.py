@@ -37,7 +37,8 @@ class Records:
 
     Args:
         images: uint8 array (N, H, W, C), C = 1 (grey) or 3 (red, green, blue), 0 is black.
-        labels: int64 array (N,), positions in the source's class list.
+        labels: int64 array (N,), positions in the source's class list; or (N, L) of 0 and 1, whether each of its L
+            labels is true of the image.
         users: array (N,) of text that says whose image each one is, where the source knows.
         groups: array (N,) of text, the public group that each image's user belongs to, likewise.
         files: array (N,) of the paths of the files that the images come from, likewise.
@@ -64,10 +65,12 @@ class Records:
         images, labels = self.images, self.labels
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
             raise TypeError(f"images must be uint8 (N, H, W, 1 or 3), got {images.dtype} {images.shape}")
-        if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
-            raise TypeError(f"labels must be int64 ({len(images)},), got {labels.dtype} {labels.shape}")
+        if labels.dtype != np.int64 or labels.ndim not in (1, 2) or len(labels) != len(images):
+            raise TypeError(
+                f"labels must be int64 ({len(images)},) or ({len(images)}, L), got {labels.dtype} {labels.shape}"
+            )
         for name, known in (("users", self.users), ("groups", self.groups), ("times", self.times)):
-            if known is not None and known.shape != labels.shape:
+            if known is not None and known.shape != labels.shape[:1]:
                 raise TypeError(f"{name} must have the shape ({len(images)},), got {known.shape}")
 
     def __len__(self) -> int:
@@ -112,6 +115,7 @@ class Declared:
     Args:
         owner_key: the owner's secret, for splits and fingerprints.
         classes: class names in their order, or None to read them from the data.
+        label_columns: the labels of which none, one or many are true of an image, each in a column of its own.
         size: side of the images in pixels, or None to read it.
         channels: 1 or 3, or None to read it.
         levels: how pixels of 16 bits become 0 to 255, or None to refuse them.
@@ -131,6 +135,7 @@ class Declared:
 
     owner_key: bytes = field(repr=False)
     classes: tuple[str, ...] | None = None
+    label_columns: tuple[str, ...] | None = None
     size: int | None = None
     channels: int | None = None
     levels: Levels | None = None

@@ -84,15 +84,23 @@ def _lines(stream: TextIO) -> Iterator[str]:
         yield line
 
 
-def check_columns(found: Sequence[str], wanted: Sequence[str], where: str, *, example: str) -> None:
+def check_columns(
+    found: Sequence[str], wanted: Sequence[str], where: str, *, example: str, labels: Sequence[str] | None = None
+) -> None:
     """Refuse a first line that lacks a column, or has one of those that are looked at twice.
 
     Args:
         found: the names in the first line.
         wanted: the record's own columns; a label is wanted beside them.
         example: of a first line.
+        labels: the columns of labels that don't exclude each other, where the record has such in place of a label.
     """
-    for column in (*wanted, "label"):
+    for column in labels or ():
+        if column in (*wanted, *FACTS, MARK):
+            raise SfumatoError(
+                f"`label_columns` names {column!r}, a column that says something else", "rename the column of the label"
+            )
+    for column in (*wanted, *(labels or ["label"])):
         if column not in found:
             shown = repr(",".join(found)[:100])
             raise SfumatoError(
@@ -103,18 +111,21 @@ def check_columns(found: Sequence[str], wanted: Sequence[str], where: str, *, ex
         raise SfumatoError(
             f"{where} has a column 'group' and no column 'user'", "add whose image each one is, or rename the column"
         )
-    for column in (*wanted, *FACTS):
+    for column in (*wanted, *FACTS, *(labels or ())):
         if list(found).count(column) > 1:
             raise SfumatoError(f"{where} has two columns {column!r}", "take one of them out")
 
 
-def facts_of(row: dict[str, str], wanted: Sequence[str], table: Path, line: int) -> dict[str, Any]:
+def facts_of(
+    row: dict[str, str], wanted: Sequence[str], table: Path, line: int, labels: Sequence[str] | None = None
+) -> dict[str, Any]:
     """What a line says besides its record: label, part, user, group, time, and whether its list was filtered.
 
     Args:
         wanted: the record's own columns, which must be filled in like those that say these things.
+        labels: as for `check_columns`.
     """
-    for column in (*wanted, *FACTS):
+    for column in (*wanted, *(FACTS if labels is None else FACTS[1:])):
         if column in row and not (row[column] or "").strip():
             other = f"; {OTHER_NAME}" if column == "time" else ""
             raise SfumatoError(
@@ -126,13 +137,25 @@ def facts_of(row: dict[str, str], wanted: Sequence[str], table: Path, line: int)
     user, group = (row[column].strip() if column in row else None for column in ("user", "group"))
     time = _time(row["time"].strip(), table, line) if "time" in row else None
     return {
-        "label": row["label"].strip(),
+        "label": row["label"].strip() if labels is None else _zeros_and_ones(row, labels, table),
         "part": part,
         "user": user,
         "group": group,
         "time": time,
         "filtered": MARK in row,
     }
+
+
+def _zeros_and_ones(row: dict[str, str], labels: Sequence[str], table: Path) -> tuple[int, ...]:
+    """Which of the labels are true. A refusal names the column, and no line or value of it."""
+    values = [(row[column] or "").strip() for column in labels]
+    for column, value in zip(labels, values, strict=True):
+        if value not in ("0", "1"):
+            raise SfumatoError(
+                f"column {column!r} of {str(table)!r} holds something else than 0 and 1",
+                "write 1 where it is true and 0 where it is not; what is empty or uncertain is yours to decide",
+            )
+    return tuple(int(value) for value in values)
 
 
 def refuse_other_time(time: TimeStamp | None, first: TimeStamp | None, where: str) -> None:

@@ -42,7 +42,7 @@ class Source:
         train: the training records; images uint8 (N, size, size, channels), or features float32 (N, S, D), of which the
             first is what a record is scored on and the last K are what it is trained on; or texts, int32 (N, T).
         test: the records that none is trained on, likewise.
-        classes: class names; a label is a position in it.
+        classes: class names; a label is a position in it. Where the source is `multilabel`, the labels' names.
         size: pixels on each side of every image; T of texts.
         channels: 1 (grey) or 3 (red, green, blue); 1 of texts.
         examples: the number of training examples that the promise is computed for: as declared, else counted.
@@ -123,7 +123,34 @@ class Source:
             form = f"images of {self.size} x {self.size} pixels {'in grey' if self.channels == 1 else 'in colour'}"
         users = "" if self.users is None else f", of {self.users:,} users"
         told = f"{self.kind}, {'public' if self.public else 'private'}"
-        return f"Source({told}: {self.examples:,} {form} to train on{users}, {len(self.classes)} classes)"
+        named = "labels" if self.multilabel else "classes"
+        return f"Source({told}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether none, one or many of `classes` are true of a record, whose labels are then (L,) of 0 and 1."""
+        return self.train.labels.ndim == 2
+
+    @property
+    def naming(self) -> dict[str, tuple[str, ...]]:
+        """What another source must declare to have the same classes, as `open_source` takes it."""
+        return {"label_columns" if self.multilabel else "classes": self.classes}
+
+    def made_up_labels(self, count: int) -> np.ndarray:
+        """Labels int64 (count,) or (count, L) that no record had a part in, different from one to the next."""
+        places = np.arange(count)
+        if not self.multilabel:
+            return places % len(self.classes)
+        return (places[:, None] + np.arange(len(self.classes))) // 2 % 2
+
+    def require_classes(self, what: str) -> None:
+        """Refuse several labels for what needs one class for each record."""
+        if self.multilabel:
+            raise SfumatoError(
+                f"{what} needs one class for each record, and the source has {len(self.classes)} labels that may all "
+                "be true",
+                "leave it out, or give a source with one label for each image",
+            )
 
     @property
     def materials(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ class SourceSpec:
 
     spec: str
     classes: tuple[str, ...] | None = None
+    label_columns: tuple[str, ...] | None = None
     size: int | None = None
     channels: int | None = None
     bit_depth: int | None = None

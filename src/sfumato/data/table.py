@@ -1,5 +1,5 @@
 """csv:PATH - a table of image files with the columns path and label, or of texts with the columns text and label; and
-optionally user, group, time and split."""
+optionally user, group, time and split. In place of label, images may have a column for each of several labels."""
 
 from __future__ import annotations
 
@@ -27,18 +27,26 @@ def load(path: str, declared: Declared) -> Parts:
     person's images stay together, else of the file's bytes. With `user_from` "dicom" each file's own patient identifier
     is the user, and there is no such column. A column named as `filtered.MARK` says that the list was filtered by
     looking at private data. Other columns are not looked at.
+
+    Of images, `label_columns` name columns of 0 and 1 in place of `label`, of which none, one or many may be 1.
     """
     table = paths.expanded(path)
     first = rows.first_of(table)
     columns = texts.columns_of(first, declared)
     if columns is not None:
+        if declared.label_columns is not None:
+            raise SfumatoError(
+                f"`label_columns` are of images, and table {str(table)!r} holds texts",
+                "give one, in a column called label",
+            )
         return texts.load(table, first, columns, declared)
     return _load_images(table, first, declared)
 
 
 def _load_images(table: Path, first: Sequence[str], declared: Declared) -> Parts:
-    example = "path,label or path,label,user,split"
-    rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example)
+    labels = declared.label_columns
+    example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
+    rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
     if declared.user_from == BY_PATIENT and "user" in first:
         raise SfumatoError(
             f"table {str(table)!r} has the column user, and `user_from={BY_PATIENT}` is given", "leave one of them out"
@@ -46,7 +54,7 @@ def _load_images(table: Path, first: Sequence[str], declared: Declared) -> Parts
     entries = []
     lines: dict[Hashable, int] = {}
     for line, row in rows.rows_of(table):
-        known = rows.facts_of(row, _PATH, table, line)
+        known = rows.facts_of(row, _PATH, table, line, labels)
         entry = Entry(path=table.parent / paths.expanded(row["path"].strip()), **known)
         where = f"line {line} of {str(table)!r}"
         earlier = lines.setdefault(_identity(entry.path, where), line)

@@ -96,6 +96,7 @@ def begin(
     request: dict[str, Any] | None = None,
 ) -> Run | PublicRun:
     """Train as it is asked for, in this directory."""
+    source.require_classes("a training of embeddings")
     performance = {"device": device, "threads": threads, "request": request}
     performance |= {"recorded": recorded_performance(run), "key": recorded_key(run)}
     if experiment.method == "central":

@@ -97,14 +97,14 @@ class UserGradient:
 
         Args:
             inputs: (B, R, ...) if views is 1, (B, R, K, ...) otherwise: of each of B users R records.
-            targets: (B, R).
+            targets: (B, R, ...).
             shares: (B, R), by what each record's loss counts; 0 for padding.
             keys: (B, 4) int64, of which each user's dropout masks are made.
         """
-        users, records = targets.shape
-        if inputs.shape[:2] != targets.shape or shares.shape != targets.shape:
+        users, records = targets.shape[:2]
+        if inputs.shape[:2] != targets.shape[:2] or shares.shape != targets.shape[:2]:
             raise SfumatoError(
-                f"inputs, targets and shares begin with {tuple(inputs.shape[:2])}, {tuple(targets.shape)} and "
+                f"inputs, targets and shares begin with {tuple(inputs.shape[:2])}, {tuple(targets.shape[:2])} and "
                 f"{tuple(shares.shape)}",
                 "give (users, records) in all three",
             )
@@ -122,7 +122,7 @@ class UserGradient:
     def _sum(
         self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None, *, clipped: bool = True
     ) -> ClippedSum:
-        users, records = targets.shape
+        users, records = targets.shape[:2]
         views = records * self._views
         shape = inputs.shape[2 if self._views == 1 else 3 :]
         examples = inputs.reshape(users, *([views] if views > 1 else []), *shape)
@@ -156,18 +156,19 @@ class UserGradient:
         }
         return ClippedSum(gradients=total, norms=squares.sqrt(), losses=losses)
 
-    def self_check(self, example_shape: tuple[int, ...] | Tensor) -> None:
+    def self_check(self, example_shape: tuple[int, ...] | Tensor, *, targets: Tensor | None = None) -> None:
         """Compares the sums over made-up users with the slow truth, and refuses if they differ: see `ClippedGradient`.
 
         Args:
             example_shape: of one view of one record; in its place a made-up one where it holds whole numbers.
+            targets: (M, ...) made-up targets of records, used in turn; by default the classes of the model's output.
         """
         for records in (1, 2):
-            self._of(records).self_check(example_shape, targets=self._made_up(example_shape, records))
+            self._of(records).self_check(example_shape, targets=self._made_up(example_shape, records, targets))
 
-    def bytes_per_example(self, example_shape: tuple[int, ...] | Tensor) -> int:
+    def bytes_per_example(self, example_shape: tuple[int, ...] | Tensor, *, targets: Tensor | None = None) -> int:
         """An estimate of the memory, in bytes, that one more record costs, views included."""
-        return self._of(1).bytes_per_example(example_shape, targets=self._made_up(example_shape, 1))
+        return self._of(1).bytes_per_example(example_shape, targets=self._made_up(example_shape, 1, targets))
 
     def _of(self, records: int, *, clipped: bool = True) -> ClippedGradient:
         """The clipped gradient where a user's `records` K views are the views of one example."""
@@ -182,8 +183,8 @@ class UserGradient:
             )
         return self._by_records[records, clipped]
 
-    def _made_up(self, shape: tuple[int, ...] | Tensor, records: int) -> tuple[Tensor, Tensor]:
-        """Targets and shares (M, R) for made-up users."""
+    def _made_up(self, shape: tuple[int, ...] | Tensor, records: int, targets: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Targets (M, R, ...) and shares (M, R) for made-up users."""
         parameter = next(self._model.parameters())
         if isinstance(shape, Tensor):
             inputs = shape.to(parameter.device).expand(2, *shape.shape)
@@ -196,7 +197,9 @@ class UserGradient:
         places = torch.arange(2 * outputs.shape[1] * records, device=parameter.device)
         shares = torch.where(places.reshape(-1, records) % 3 == 2, 0.0, 1 / records)
         shares[:, 0] = 1 / records
-        return (places % outputs.shape[1]).reshape(-1, records), shares
+        if targets is None:
+            targets = torch.arange(outputs.shape[1], device=parameter.device)
+        return targets[places % len(targets)].unflatten(0, (-1, records)), shares
 
 
 class _OfRecords:
@@ -206,8 +209,9 @@ class _OfRecords:
         self._loss, self._records = loss, records
 
     def __call__(self, outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
-        """Outputs (R K, classes) and, for each of these, targets (R,) and shares (R,)."""
+        """Outputs (R K, classes) and, for each of these, targets (R, ...) and shares (R,)."""
         labels, shares = targets[0][0], targets[1][0]
         each = outputs.unflatten(0, (self._records, -1))
-        losses = [self._loss(each[r], labels[r].expand(each.shape[1])) for r in range(self._records)]
+        own = [labels[r].expand(each.shape[1], *labels.shape[1:]) for r in range(self._records)]
+        losses = [self._loss(each[r], own[r]) for r in range(self._records)]
         return sum(torch.where(shares[r] > 0, shares[r] * loss, 0.0) for r, loss in enumerate(losses))  # type: ignore

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json, shortened
+from sfumato.models.losses import LOSSES
 
 METADATA = "sfumato"
 """The key under which a model file of ours says what it is."""
@@ -98,7 +99,7 @@ _RIGHT = {
     "test_fraction": lambda value: value is None or (isinstance(value, (int, float)) and 0 <= value <= 1),
     "features": lambda value: value is None or isinstance(value, dict),
     "trained_on": _texts,
-    "loss": lambda value: isinstance(value, str),
+    "loss": lambda value: isinstance(value, str) and value in LOSSES,
     "weights": _spelling,
     "user_from": _spelling,
     "embedding": _whole(MOST_NUMBERS),

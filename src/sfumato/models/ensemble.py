@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato.models.losses import LOSSES, logits_of, probabilities
+from sfumato.models.losses import LOSSES, exclusive, logits_of, probabilities
 
 TIE = 1 / 64
 """The vote of the mean distribution, in votes: too little to outvote a model, enough to decide between equal ones."""
@@ -76,7 +76,7 @@ class Ensemble(nn.Module):
     Args:
         members: modules of the same kind, from inputs to logits (N, classes), no two the same object.
         method: "opa", the mean of probabilities, or "omv", the majority of labels.
-        loss: what the members were trained by, "softmax" or "sigmoid".
+        loss: what the members were trained by, one of `LOSSES`, with "multilabel" for "opa" alone.
 
     **Guarantee.** Post-processing of its members.
 
@@ -88,6 +88,8 @@ class Ensemble(nn.Module):
         super().__init__()
         self.method = one_of("method", method, METHODS)
         self.loss = one_of("loss", loss, LOSSES)
+        if method == "omv" and not exclusive(loss):
+            raise SfumatoError("a majority is of classes that exclude each other, got loss multilabel", "take opa")
         if not members or len({id(member) for member in members}) < len(members):
             raise SfumatoError(
                 f"members must be different modules, one at least, got {len(members)} of them", "give each one once"

@@ -1,4 +1,8 @@
-"""Losses by name: logits and labels to one number, and logits to probabilities."""
+"""Losses by name: logits and labels to one number, and logits to probabilities.
+
+The name is what says whether classes exclude each other: it goes from settings to the model file, and whoever reads
+logits reads them by it.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +32,48 @@ def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1).mean()
 
 
+def multilabel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over examples of the sum over labels of the binary cross-entropy; none, one or many may be true.
+
+    The sum and not the mean: clipping makes up for a gradient that is long because there are many labels, and nothing
+    makes up for one that a mean over fourteen of them has made short beside the noise.
+
+    Args:
+        logits: (N, L).
+        labels: (N, L) of 0 and 1.
+
+    Returns:
+        () in nats.
+
+    Errors: `ValueError` for labels of another shape.
+
+    >>> round(multilabel_cross_entropy(torch.zeros(2, 3), torch.tensor([[0, 0, 0], [1, 0, 1]])).item(), 4)  # 3 log 2
+    2.0794
+    """
+    if labels.shape != logits.shape:
+        raise ValueError(f"labels must be of size {tuple(logits.shape)}, got {tuple(labels.shape)}")
+    # log p of what is true. Its gradient keeps its digits where p is all but 1, of which p - 1 has none.
+    return -functional.logsigmoid((2 * labels - 1) * logits).sum(-1).mean()
+
+
+MULTILABEL = "multilabel"
 LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"softmax": functional.cross_entropy, "sigmoid": sigmoid_cross_entropy}
+    {
+        "softmax": functional.cross_entropy,
+        "sigmoid": sigmoid_cross_entropy,
+        MULTILABEL: multilabel_cross_entropy,
+    }
 )
 
 
+def exclusive(loss: str) -> bool:
+    """Whether one of the classes is right and all others wrong; otherwise each is a question of its own."""
+    return loss != MULTILABEL
+
+
 def probabilities(logits: Tensor, loss: str) -> Tensor:
-    """What logits (N, classes) of a model trained by this loss mean: of each class, by itself for "sigmoid"."""
-    return logits.sigmoid() if loss == "sigmoid" else logits.softmax(-1)
+    """What logits (N, classes) of a model trained by this loss mean: of each class by itself, but for "softmax"."""
+    return logits.softmax(-1) if loss == "softmax" else logits.sigmoid()
 
 
 def logits_of(probabilities: Tensor, loss: str) -> Tensor:
@@ -46,6 +84,6 @@ def logits_of(probabilities: Tensor, loss: str) -> Tensor:
     True
     """
     within = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny)
-    if loss == "sigmoid":
+    if loss != "softmax":
         return within.log() - (1 - probabilities).clamp(min=torch.finfo(probabilities.dtype).tiny).log()
     return within.log()

@@ -1,6 +1,7 @@
 from .attack import RATES as RATES
 from .attack import Attack as Attack
 from .budgets import curve_of_budgets as curve_of_budgets
+from .classes import wilson as wilson
 from .comparison import compared as compared
 from .document import page as page
 from .drawing import png as png
@@ -12,6 +13,9 @@ from .facts import Facts as Facts
 from .facts import OverSteps as OverSteps
 from .facts import Published as Published
 from .facts import Sample as Sample
+from .multilabel import Between as Between
+from .multilabel import LabelScore as LabelScore
+from .multilabel import MultilabelEvaluation as MultilabelEvaluation
 from .neighbours import Looked as Looked
 from .neighbours import Neighbour as Neighbour
 from .neighbours import neighbours as neighbours

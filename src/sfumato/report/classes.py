@@ -12,7 +12,7 @@ ENOUGH = 10
 """Fewer test images say hardly anything of a class: Wilson's interval then spans 29 points or more."""
 
 
-def wilson(correct: int, examples: int) -> tuple[float, float]:
+def wilson(correct: float, examples: int) -> tuple[float, float]:
     """Wilson's 95% interval for a share (Wilson 1927); (0, 1) without examples.
 
     >>> [f"{end:.3f}" for end in wilson(90, 100)]

@@ -17,6 +17,7 @@ from sfumato.report.classes import ENOUGH, ClassScore, class_scores, confused_pa
 from sfumato.report.drawing import rendered
 from sfumato.report.embedding import EmbeddingEvaluation
 from sfumato.report.facts import Evaluation, Facts, OverSteps, Published
+from sfumato.report.multilabel import MultilabelEvaluation, label_by_label
 from sfumato.report.not_covered import grouped
 from sfumato.report.numbers import cell, percent, significant
 from sfumato.report.plots import curve, heat_map, surer_of_mistakes
@@ -61,6 +62,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         facts = replace(facts, metrics=(), evaluation=None, most_of_one=None)
     promised, promise = facts.statement["epsilon"] is not None, _promise(facts.statement, facts.attack)
     told = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
+    several = facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None
     return rendered(
         "page.html.jinja",
         title=facts.title,
@@ -78,6 +80,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         published=published(facts.published),
         training=_training(facts.metrics, told),
         result=None if told is None else _result(told, promised),
+        several=several and label_by_label(several, public_test=facts.public_test),
         embedding=facts.evaluation.presented() if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),
@@ -87,7 +90,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
     )
 
 
-def _headline(evaluation: Evaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
+def _headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
     """The figure that a reader looks for first, and what it has to be compared with."""
     if isinstance(evaluation, EmbeddingEvaluation):
         figures = evaluation.presented()
@@ -98,6 +101,9 @@ def _headline(evaluation: Evaluation | EmbeddingEvaluation | None) -> dict[str, 
             "track": None,
             "with_noise": False,
         }
+    if isinstance(evaluation, MultilabelEvaluation):
+        track = _track(*evaluation.accuracy, evaluation.baseline)
+        return evaluation.headline() | {"track": track, "with_noise": False}
     if evaluation is None or not evaluation.examples:
         return None
     low, high = wilson(evaluation.correct, evaluation.examples)

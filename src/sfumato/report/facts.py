@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sfumato._checks import SfumatoError
 from sfumato.report.attack import Attack
 from sfumato.report.embedding import EmbeddingEvaluation
+from sfumato.report.multilabel import MultilabelEvaluation
 
 Interval = tuple[float | None, float, float]
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -198,7 +199,7 @@ class Facts:
     environment: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, Any]] = ()
-    evaluation: Evaluation | EmbeddingEvaluation | None = None
+    evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None = None
     public_test: bool = False
     published: Published | None = None
     persons: Sequence[tuple[int, float]] = ()

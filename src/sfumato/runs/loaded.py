@@ -16,7 +16,7 @@ from torch import nn
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, each, open_source, preparation
-from sfumato.models.losses import probabilities
+from sfumato.models.losses import exclusive, probabilities
 from sfumato.privacy.statement import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
@@ -32,7 +32,7 @@ class Loaded:
     Args:
         module: in evaluation mode, on the CPU.
         transform: from images to its inputs (N, ...), in all forms that `predict` takes; of texts likewise.
-        classes: the names of its outputs.
+        classes: the names of its outputs. With the loss "multilabel" none, one or many of them may be true of an image.
         statement: what its training promised, as in statement.json.
         loss: the name of the loss that it was trained by, which says what its logits mean.
         features: of a head that was trained on a cache: the width and the digest of its backbone's features.
@@ -73,6 +73,11 @@ class Loaded:
                     f"label {label} of the source means {there!r}, and of the model {here!r}",
                     "give a source with the classes of the model, in their order",
                 )
+        if source.multilabel == exclusive(self.loss):
+            given, told = ("several labels", "one class") if source.multilabel else ("one label", "several labels")
+            raise SfumatoError(
+                f"the source has {given} for each record, and the model tells {told}", "give a source of the same kind"
+            )
         if (source.tokens is None) == isinstance(self.transform, Tokens):
             given, taken = ("images", "texts") if source.tokens is None else ("texts", "images")
             raise SfumatoError(f"the source holds {given}, and the model takes {taken}", f"give a source of {taken}")
@@ -95,7 +100,13 @@ class Loaded:
             own = self.transform.declaration
         else:
             own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
-        own |= {"classes": self.classes} if self.embedding is None else {}
+        if not exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
+            raise SfumatoError(
+                f"{spec} has one label for each image, and the model tells several",
+                "give a csv: or npz: of them",
+            )
+        named = "classes" if exclusive(self.loss) else "label_columns"
+        own |= {named: self.classes} if self.embedding is None else {}
         # As the model was trained, so that no training image is counted as a test image.
         own["test_fraction"] = self.test_fraction
         return open_source(spec, owner_key=owner_key(), **(own | declared))
@@ -115,6 +126,8 @@ class Loaded:
 
     def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.
+
+        They sum to 1 where the loss is "softmax". With "multilabel" each is that of its own label, yes or no.
 
         Args:
             images: paths, bytes, open binary files, images of Pillow, or arrays (H, W) or (H, W, C) of uint8, with 1 or

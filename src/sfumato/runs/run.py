@@ -33,7 +33,8 @@ class Measured:
 
     @property
     def accuracy(self) -> float:
-        """The share of the test split that a classifier names rightly."""
+        """The share of the test split that a classifier names rightly; of several labels the share of right
+        decisions."""
         return self.figures["accuracy"]
 
     @property
@@ -46,6 +47,10 @@ class Measured:
         """What was measured and its value, in words: of a classifier or of an embedding."""
         if "recall" in self.figures:
             return [(f"recall at a false accept rate of {self.figures['far']:g}", f"{self.figures['recall']:.1%}")]
+        if "labels" in self.figures:
+            area, exact = self.figures["mean_auc"], self.figures["exact_match"][0]
+            areas = [] if area is None else [("mean area under ROC", f"{area:.3f}")]
+            return [("right decisions", f"{self.accuracy:.1%}"), *areas, ("exact match", f"{exact:.1%}")]
         return [("test accuracy", f"{self.accuracy:.1%}")]
 
 

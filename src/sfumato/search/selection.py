@@ -110,6 +110,7 @@ def private(
         )
     shared = Shared.of(trial, scoring, processes)
     held = data.read(shared)
+    held.source.require_classes("a private selection")
     selection = _selection(experiment, held, draws, score_noise, public_scores=scoring.score_on is not None)
     shared = replace(
         shared, selection=selection, search=_with(behind, selection, held), fingerprint=held.source.fingerprint

@@ -110,7 +110,7 @@ def read(shared: Shared) -> Held:
 
 def _public_test_part(score_on: str, source: Source, named: str) -> Part:
     """The test part of a public source that the runs on this one can be scored on."""
-    declared: dict[str, Any] = {"classes": source.classes}
+    declared: dict[str, Any] = dict(source.naming)
     declared |= (
         {"size": source.size, "channels": source.channels} if source.tokens is None else source.tokens.declaration
     )
@@ -128,7 +128,7 @@ def _public_test_part(score_on: str, source: Source, named: str) -> Part:
             f"`score_on={score_on}` is private",
             "name a published collection or features that were made with --public; without it, a part is held out",
         )
-    if other.classes != source.classes:
+    if (other.classes, other.multilabel) != (source.classes, source.multilabel):
         raise SfumatoError(
             f"`score_on={score_on}` has the classes {', '.join(other.classes)}, and the data "
             f"{', '.join(source.classes)}",

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.data import BY_PATIENT, Source
 from sfumato.models import ensemble
-from sfumato.models.losses import probabilities
+from sfumato.models.losses import exclusive, probabilities
 from sfumato.privacy import PrivacyPlan, PrivateChoice
 from sfumato.randomness import DiceKey, choose
 from sfumato.runs import aggregated
@@ -106,6 +106,7 @@ def aggregate(
     for name, given in (("epsilon", epsilon), ("public", public or None)):
         if given is not None and score_on is None:
             raise SfumatoError(f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}")
+    _refuse_for_labels(run, method, scored=score_on is not None)
     path = aggregated.place_of(run, method) if output is None else Path(output)
     aggregated.refuse_to_overwrite(run, path)
     candidates = _candidates(method, steps, last, decay)
@@ -144,6 +145,16 @@ def aggregate(
         epsilon=epsilon,
         beside_the_run=any(path.samefile(one) for one in aggregated.files(run)),
     )
+
+
+def _refuse_for_labels(run: RunDirectory, method: Method, *, scored: bool) -> None:
+    """Refuse majorities and right answers where several labels may be true, of which neither is known."""
+    if not exclusive(run.read_json(names.SETTINGS)["settings"]["loss"]) and (scored or method == "omv"):
+        what = "score_on counts right classes" if scored else "the method omv takes a majority of classes"
+        raise SfumatoError(
+            f"{what}, and the model tells several labels that may all be true",
+            "leave score_on out, and take the method upa, ema or opa",
+        )
 
 
 def _opened(loaded: Loaded, spec: str) -> Source:

@@ -10,6 +10,7 @@ from torch import nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Contents, Preparation, Source, Tokens, Transform
+from sfumato.models.losses import MULTILABEL, exclusive
 from sfumato.randomness import DiceKey
 from sfumato.runs import checkpoint
 from sfumato.training.public_examples import PublicExamples
@@ -59,6 +60,11 @@ def build(
         raise SfumatoError(
             f"pretrained {settings.pretrained} is given beside a module, which has its weights already",
             "load them into the module, and leave it out",
+        )
+    if source.multilabel == exclusive(settings.loss):
+        has, right = ("several labels", MULTILABEL) if source.multilabel else ("one label", "softmax")
+        raise SfumatoError(
+            f"loss is {settings.loss}, and each record of the source has {has}", f"give loss {right}, or leave it out"
         )
     if source.tokens is not None:
         settings.view_rule.refuse_for_texts()

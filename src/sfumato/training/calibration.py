@@ -69,6 +69,11 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
             f"{named} has the classes {', '.join(opened.classes[:5])}, and the source {', '.join(source.classes[:5])}",
             "give a public source of the same classes in the same order, or leave it out",
         )
+    if opened.multilabel != source.multilabel:
+        raise SfumatoError(
+            f"{named} has {'several labels' if opened.multilabel else 'one label'} for each record, unlike the source",
+            "give a public source with the same labels, or leave it out",
+        )
     if opened.shape != source.shape or (opened.tokens is None) != (source.tokens is None):
         raise SfumatoError(
             f"{named} holds records of shape {opened.shape}, and the source of {source.shape}",
@@ -92,7 +97,7 @@ def _opened(spec: str, source: Source, transform: Preparation) -> Source:
         like = {"size": source.size, "channels": source.channels}
         if isinstance(transform, Transform):
             like |= {name: getattr(transform, name) for name in ("bit_depth", "window")}
-    return open_source(spec, owner_key=owner_key(), public=True, classes=source.classes, **like)
+    return open_source(spec, owner_key=owner_key(), public=True, **source.naming, **like)
 
 
 def _spread(part: Part, most: int) -> Part:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sfumato.models.losses import MULTILABEL
 from sfumato.models.scattering import FEATURE_NORM
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan
 from sfumato.privacy.requested import Request
@@ -128,6 +129,7 @@ def training_rules(
     channels: int,
     cached: int | None = None,
     texts: bool = False,
+    multilabel: bool = False,
 ) -> dict[str, Rule]:
     """Model, optimizer and the rest.
 
@@ -138,18 +140,23 @@ def training_rules(
         channels: 1 for grey, 3 for colour.
         cached: K of a cache of features; None for images.
         texts: whether the records are texts; size and channels then say nothing.
+        multilabel: whether none, one or many of the classes are true of a record.
     """
     momentum = 0.9 if given.get("momentum") is None else given["momentum"]
-    rules = {
-        "model": Rule(
-            value="scattering", reason="fixed public wavelet features, a linear head: little to put noise on"
-        ),
-        "optimizer": Rule(value="momentum", reason="as good as any on noisy gradients"),
-        "ema": Rule(value=0.9999, reason="averaged weights, De et al. 2022: free of privacy cost"),
-        "views": Rule(value=1, reason="the fastest; more of them help networks that are trained as a whole"),
-        "shift": Rule(value=0, reason="one view"),
-        "flip": Rule(value=False, reason="one view"),
-    } | _aggregate_rules(given)
+    rules = (
+        {
+            "model": Rule(
+                value="scattering", reason="fixed public wavelet features, a linear head: little to put noise on"
+            ),
+            "optimizer": Rule(value="momentum", reason="as good as any on noisy gradients"),
+            "ema": Rule(value=0.9999, reason="averaged weights, De et al. 2022: free of privacy cost"),
+            "views": Rule(value=1, reason="the fastest; more of them help networks that are trained as a whole"),
+            "shift": Rule(value=0, reason="one view"),
+            "flip": Rule(value=False, reason="one view"),
+        }
+        | _aggregate_rules(given)
+        | _loss_rules(multilabel)
+    )
     scattering = given.get("model") in (None, "scattering")
     if scattering:
         rules["views"] = Rule(value=1, reason="the features stand small shifts by themselves")
@@ -205,26 +212,31 @@ def public_rules(
     channels: int,
     cached: int | None = None,
     texts: bool = False,
+    multilabel: bool = False,
 ) -> dict[str, Rule]:
     """Choices for training without privacy: De et al. 2022, appendix C.3 (CIFAR-100), for fewer epochs.
 
     Args:
         examples: training examples.
         batch_size: of them, in a step.
-        given, size, channels, cached, texts: as for `training_rules`.
+        given, size, channels, cached, texts, multilabel: as for `training_rules`.
     """
     still = given.get("zoom") in (None, 1)
-    rules = {
-        "model": Rule(value="wrn-16-4", reason="the smallest network of De et al. 2022"),
-        "steps": Rule(value=PUBLIC_EPOCHS * -(-examples // batch_size), reason=f"{PUBLIC_EPOCHS} epochs"),
-        "optimizer": Rule(value="momentum", reason="SGD with momentum 0.9"),
-        "learning_rate": Rule(value=0.1 * batch_size / 128, reason="0.1 for 128 examples, in proportion"),
-        "weight_decay": Rule(value=5e-4, reason="as De et al. 2022 on CIFAR-100"),
-        "schedule": Rule(value="step", reason="ten times less at 1/2 and at 3/4 of the way"),
-        "shift": Rule(value=max(1, size // 8) if still else 0, reason="an eighth of the side"),
-        "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
-        "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
-    } | _aggregate_rules(given)
+    rules = (
+        {
+            "model": Rule(value="wrn-16-4", reason="the smallest network of De et al. 2022"),
+            "steps": Rule(value=PUBLIC_EPOCHS * -(-examples // batch_size), reason=f"{PUBLIC_EPOCHS} epochs"),
+            "optimizer": Rule(value="momentum", reason="SGD with momentum 0.9"),
+            "learning_rate": Rule(value=0.1 * batch_size / 128, reason="0.1 for 128 examples, in proportion"),
+            "weight_decay": Rule(value=5e-4, reason="as De et al. 2022 on CIFAR-100"),
+            "schedule": Rule(value="step", reason="ten times less at 1/2 and at 3/4 of the way"),
+            "shift": Rule(value=max(1, size // 8) if still else 0, reason="an eighth of the side"),
+            "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
+            "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
+        }
+        | _aggregate_rules(given)
+        | _loss_rules(multilabel)
+    )
     if cached is None and not texts:
         return rules
     alone = Rule(value=HEAD, reason="one linear layer on features of one norm")
@@ -236,6 +248,13 @@ def public_rules(
         "shift": Rule(value=0, reason="no images"),
         "flip": Rule(value=False, reason="no images"),
     }
+
+
+def _loss_rules(multilabel: bool) -> dict[str, Rule]:
+    """Of several labels, the only loss that takes them."""
+    if not multilabel:
+        return {}
+    return {"loss": Rule(value=MULTILABEL, reason="none, one or many of the labels are true of an image")}
 
 
 def _aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:

@@ -29,8 +29,8 @@ class Diagnostic:
     Args:
         positives, negatives: how many records there are of the class, and of all others.
         auc: area under the ROC curve: how often a record of the class has a higher score than one of the others, ties
-            counted half, with the interval of DeLong et al. 1988 on the scale of log odds; of all or nothing, for
-            which that has no width, the one of Hanley and McNeil 1982 at half a pair less.
+            counted half, with the interval of DeLong et al. 1988 on the scale of log odds. Of all or nothing, for which
+            that has no width, the exact one of as many separate pairs as there are: as likely as their all being right.
         threshold: a score of at least this is a positive test.
         sensitivity, specificity: the shares of the class that test positive, and of the others that test negative, with
             the exact interval of Clopper and Pearson 1934.
@@ -137,9 +137,12 @@ def auc(own: np.ndarray, others: np.ndarray) -> Interval:
         float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else value * (1 - value)
         for placed in (by_own, by_others)
     )
+    if value in (0, 1):
+        pairs = min(len(own), len(others))  # no record in two of them, so that they are independent
+        return share(round(value * pairs), pairs)
     half = 0.5 / (len(own) * len(others))
     inner = min(max(value, half), 1 - half)
-    if not 0 < value < 1 or not variance:
+    if not variance:
         variance = _hanley_mcneil(inner, len(own), len(others))
     middle, spread = math.log(inner / (1 - inner)), Z * math.sqrt(variance) / (inner * (1 - inner))
     low, high = (_logistic(middle - spread), _logistic(middle + spread))

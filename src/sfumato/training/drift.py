@@ -40,6 +40,8 @@ def of_names(source: Source, names: Sequence[str]) -> np.ndarray:
             "the drift's second group is not named, and no record is known to be in it",
             "give `drift_groups`, the names of its classes, or of its groups where the source has a column of them",
         )
+    if groups is None:
+        source.require_classes("a drift between classes")
     known = set(source.classes) if groups is None else set(np.unique(groups).tolist())
     if odd := sorted(set(names) - known):
         what = "class" if groups is None else "group"

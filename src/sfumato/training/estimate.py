@@ -38,7 +38,7 @@ def estimate(job: PrivateJob) -> Estimate:
         inputs = job.input_shape.to(job.device).expand(*lead, -1)
     else:
         inputs = torch.randn(*lead, *views, *job.input_shape, device=job.device)
-    made_up = [inputs, torch.arange(count, device=job.device).reshape(lead) % len(job.source.classes)]
+    made_up = [inputs, torch.from_numpy(job.source.made_up_labels(count)).to(job.device).unflatten(0, lead)]
     if each is not None:
         made_up.append(torch.full(lead, 1 / each, device=job.device))
     job.gradient(*(values[:1] for values in made_up))
@@ -47,7 +47,7 @@ def estimate(job: PrivateJob) -> Estimate:
     drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return Estimate(
         seconds=job.plan.steps * (one * rows + drawing) + _trunk_seconds(job),
-        activation_bytes=job.gradient.bytes_per_example(job.input_shape) * count,
+        activation_bytes=job.gradient.bytes_per_example(job.input_shape, targets=job.made_up_targets) * count,
         data_bytes=_data_bytes(job),
         parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
         micro_batches=-(-rows // job.performance.micro_batch),

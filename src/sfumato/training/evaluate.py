@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
 from sfumato.models import evaluating
-from sfumato.models.losses import LOSSES, probabilities
+from sfumato.models.losses import LOSSES, exclusive, probabilities
 from sfumato.report import Calibration, Evaluation, OverSteps, png
 
 BATCH = 256
@@ -58,7 +58,12 @@ class Score:
 
 
 def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score:
-    """How logits (N, classes) do against labels (N,), both on the CPU, by the loss of that name."""
+    """How logits (N, classes) do against labels (N,), both on the CPU, by the loss of that name.
+
+    One class is right for each record; of several labels speaks `multilabel`.
+    """
+    if not exclusive(loss) or labels.dim() != 1:
+        raise TypeError(f"one label for each record is measured here, got loss {loss} and {tuple(labels.shape)}")
     top5 = None
     if outputs.shape[1] > 5:
         top5 = (outputs.topk(5, dim=1).indices == labels.unsqueeze(1)).any(1).double().mean().item()

@@ -192,8 +192,8 @@ class Choices(Averages):
     """Standard deviation of a new classifier's first weights."""
     head_bias: float | None = left_out(by_default="0 on pre-trained weights")
     """What a new classifier's biases begin with; -10 for the sigmoid loss in Mehta et al. 2022."""
-    loss: str | None = left_out("softmax|sigmoid", "softmax")
-    """softmax, or sigmoid for one yes-or-no question per class."""
+    loss: str | None = left_out("softmax|sigmoid|multilabel", "softmax; multilabel for --label-columns")
+    """softmax, or sigmoid for one yes-or-no question per class; multilabel for images with several labels."""
     pretrained_rate: float | None = left_out(by_default="1")
     """By what the learning rate of all layers but the classifier is multiplied."""
     trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
@@ -265,6 +265,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
             channels=source.channels,
             cached=source.cached_views,
             texts=source.tokens is not None,
+            multilabel=source.multilabel,
         )
         values = {name: rule.value for name, rule in rules.items()}
         values |= {one.name: given[one.name] for one in fields(Settings) if given[one.name] is not None}
@@ -375,13 +376,15 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
                     f"{plan.expected_batch_size}",
                 )
             )
-        notes.append(remarks.weak_signal(plan, len(source.classes)))
+        if not source.multilabel:  # trials have shown what signals are worth for classes alone
+            notes.append(remarks.weak_signal(plan, len(source.classes)))
         notes.append(defaults.by_hand(self.model, self.pretrained, source.examples))
         notes.append(users.several_of_one(source, plan))
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
         lines = [f"note: {note}" for note in notes if note is not None]
-        if self.model in (None, "scattering") and source.cache is None and source.tokens is None:
+        images = source.cache is None and source.tokens is None
+        if self.model in (None, "scattering") and images and not source.multilabel:
             lines.append(f"forecast: {remarks.forecast(plan, len(source.classes))}")
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
@@ -425,14 +428,20 @@ def refuse_budget(choices: Mapping[str, Any]) -> None:
 
 
 def settings_of(
-    settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
+    settings: Settings | None,
+    model: str | None,
+    averaging: EMA | None,
+    choices: Mapping[str, Any],
+    source: Source | None = None,
 ) -> Settings:
-    """The settings that were given as such, or as their fields."""
+    """The settings that were given as such, or as their fields; the loss by rule is the source's."""
+    from sfumato.models.losses import MULTILABEL
     from sfumato.training.settings import Settings
 
     if settings is None:
         named = {} if model is None else {"model": model}
-        return of_fields(Settings, {**_averages(averaging, choices), **named, **choices})
+        by_rule = {"loss": MULTILABEL} if source is not None and source.multilabel else {}
+        return of_fields(Settings, {**_averages(averaging, choices), **named, **by_rule, **choices})
     if choices:
         raise SfumatoError(f"settings and {', '.join(choices)} are both given", "give settings, or their fields")
     if model not in (None, settings.model):

@@ -15,9 +15,19 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.data import Preparation, Source
+from sfumato.models.losses import exclusive
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, PrivateSelection, Quantile, Statement, User, detections
 from sfumato.privacy.other_units import of_person
-from sfumato.report import RATES, Attack, EmbeddingEvaluation, Evaluation, Facts, Published, page
+from sfumato.report import (
+    RATES,
+    Attack,
+    EmbeddingEvaluation,
+    Evaluation,
+    Facts,
+    MultilabelEvaluation,
+    Published,
+    page,
+)
 from sfumato.runs import directory as names
 from sfumato.runs import kept, published, uses
 from sfumato.runs.checkpoint import METADATA, backbone_of, read_safetensors, to_bytes
@@ -30,7 +40,7 @@ from sfumato.training.loop import Measure, Outcome
 from sfumato.training.origins import trained_on
 from sfumato.training.over_steps import over_steps
 from sfumato.training.published import released as release
-from sfumato.training.scorer import Scorer
+from sfumato.training.scorer import Scorer, scorer_of
 from sfumato.training.settings import Settings
 
 PERSONS = (2, 5, 10)
@@ -51,7 +61,7 @@ def conclude(
     """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again.
 
     Args:
-        scorer: what the run was measured by; by default a classifier's `Scorer`.
+        scorer: what the run was measured by; by default a classifier's (`scorer_of`).
         selection: the private selection that the run has won, which its statement then speaks for.
     """
     if job.candidate and selection is None:
@@ -64,7 +74,7 @@ def conclude(
     lying = kept.files(run)
     reached = tuple(step for step in job.circumstances.kept if step <= outcome.step and step in lying)
     kept.drop_others(run, reached)
-    scorer = scorer or Scorer(job)
+    scorer = scorer or scorer_of(job)
     outputs = scorer.outputs(released) if outcome.outputs is None else outcome.outputs
     temperature, figures = _calibrated(job, run, ledger, outcome.step, released, outputs)
     facts = replace(
@@ -75,7 +85,7 @@ def conclude(
     )
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     result = scorer.evaluation(released, outputs if temperature is None else outputs / temperature)
-    if reached and isinstance(scorer, Scorer):
+    if reached and isinstance(scorer, Scorer) and exclusive(job.settings.loss):
         result |= _over_steps(job, run, scorer, released, outputs, reached)
     run.write_json(names.EVALUATION, result, private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
@@ -261,11 +271,13 @@ def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
     return own | {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
 
 
-def evaluation_of(run: RunDirectory) -> Evaluation | EmbeddingEvaluation | None:
+def evaluation_of(run: RunDirectory) -> Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None:
     """How a run did, as it has written down; None where that is not known yet."""
     if not (run / names.EVALUATION).exists():
         return None
     data = run.read_json(names.EVALUATION)
+    if "labels" in data:
+        return MultilabelEvaluation.from_dict(data)
     return EmbeddingEvaluation.from_dict(data) if "recall" in data else evaluate.from_dict(data)
 
 

@@ -127,9 +127,9 @@ class Inputs:
                 yield inputs, targets, keys, weights
             else:
                 taking_part = torch.arange(start, start + size, device=job.device) < present
-                kept = taking_part.reshape(-1, *[1] * (inputs.dim() - 1))
+                held, known = (taking_part.reshape(-1, *[1] * (some.dim() - 1)) for some in (inputs, targets))
                 weights = taking_part if weights is None else taking_part * weights
-                yield torch.where(kept, inputs, 0), torch.where(taking_part, targets, 0), keys, weights
+                yield torch.where(held, inputs, 0), torch.where(known, targets, 0), keys, weights
 
     def _of(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> Tensor:
         """Inputs (b, ...), or (b, K, ...) with views, of these records.

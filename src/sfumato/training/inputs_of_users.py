@@ -54,7 +54,8 @@ class UserInputs(Inputs):
             inputs = self._of(rows.reshape(-1), draws, taken).unflatten(0, rows.shape)
             mask = torch.from_numpy(own).to(job.device)
             inputs = torch.where(mask.reshape(*rows.shape, *[1] * (inputs.dim() - 2)), inputs, 0)
-            targets = torch.where(mask, torch.from_numpy(records.labels[rows]).to(job.device), 0)
+            labels = torch.from_numpy(records.labels[rows]).to(job.device)
+            targets = torch.where(mask.reshape(*rows.shape, *[1] * (labels.dim() - 2)), labels, 0)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None
             if job.gradient.draws:

@@ -98,6 +98,11 @@ class Job:
         }
 
 
+def made_up_targets(source: Source, device: torch.device | str) -> Tensor | None:
+    """Labels (M, L) of nobody's where a record has several; None where it has one, which any model's output shows."""
+    return torch.from_numpy(source.made_up_labels(len(source.classes) + 3)).to(device) if source.multilabel else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateJob(Job):
     """A private run that is to be.
@@ -128,6 +133,11 @@ class PrivateJob(Job):
     times: np.ndarray | None = None
     groups: np.ndarray | None = None
     calibration: PublicCalibration | None = None
+
+    @property
+    def made_up_targets(self) -> Tensor | None:
+        """What `gradient` is tried on in place of the classes of the model's output; None for these."""
+        return made_up_targets(self.source, self.device)
 
     @property
     def overlap(self) -> int:

@@ -30,7 +30,7 @@ from sfumato.training.class_weights import weights_of
 from sfumato.training.descent import check_choices, trained_bytes
 from sfumato.training.drift import facts_read, second_group
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
-from sfumato.training.job import PrivateJob, Shape
+from sfumato.training.job import PrivateJob, Shape, made_up_targets
 from sfumato.training.origins import origins, trained_on
 from sfumato.training.public_examples import PublicExamples, public_examples
 from sfumato.training.published import planned
@@ -92,6 +92,7 @@ def prepare(
             "give public-batch; or reproduce it by one run of `sfumato train` on public data, with one epsilon",
         )
     if settings.class_prevalence is not None:
+        source.require_classes("`class_prevalence`")
         weights_of(settings.class_prevalence, source.classes)
         if plan.unit.drawn == "users":
             raise SfumatoError(
@@ -127,6 +128,7 @@ def prepare(
         )  # refuses what would be refused after the beginning
         shape = (trunk.width,)
     trained = module if trunk is None else OnFeatures(module, trunk.head)
+    targets = made_up_targets(source, device)
     clipped = UserGradient if plan.unit.drawn == "users" else ClippedGradient
     gradient = clipped(
         trained,
@@ -141,9 +143,9 @@ def prepare(
         if texts and isinstance(gradient, ClippedGradient):
             gradient.self_check()  # on the template
         else:
-            gradient.self_check(shape)
+            gradient.self_check(shape, targets=targets)
         if micro_batch is None:
-            micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device)
+            micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, targets)
     transform = transform_for(module, source, settings)
     calibration = public_calibration(calibrate_on, source, transform)
     figures = planned(report_epsilon, source, plan, candidate=candidate is not None, calibrated=calibration is not None)
@@ -305,9 +307,11 @@ def default_threads() -> int:
     return max(1, min(torch.get_num_threads(), joblib.cpu_count()))
 
 
-def size_micro_batch(gradient: ClippedGradient | UserGradient, shape: Shape, device: str) -> int:
+def size_micro_batch(
+    gradient: ClippedGradient | UserGradient, shape: Shape, device: str, targets: torch.Tensor | None = None
+) -> int:
     """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
-    each = max(1, gradient.bytes_per_example(shape))
+    each = max(1, gradient.bytes_per_example(shape, targets=targets))
     if device.startswith("cuda"):
         most = int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0]) // each
     elif isinstance(shape, torch.Tensor):  # steps through a text are as many however few texts are at it

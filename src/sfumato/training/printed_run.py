@@ -142,6 +142,7 @@ def train(
     spec = source if isinstance(source, SourceSpec) else None
     source = source if isinstance(source, Source) else read_source(source, progress)
     plain = {"views": 1, "shift": 0, "flip": False}
+    source.require_classes(f"normalisation {models.PRINTED}")
     if not source.public:
         raise SfumatoError(
             f"normalisation {models.PRINTED} promises nothing, and this {source.kind} source is private",

@@ -42,14 +42,14 @@ from sfumato.training.origins import origins
 from sfumato.training.prepare import own_threads, settled_on
 from sfumato.training.progress import Progress, Silence, read_source
 from sfumato.training.run import recorded_key, recorded_performance
-from sfumato.training.scorer import Scorer
+from sfumato.training.scorer import scorer_of
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PublicSteps
 
 MICRO_BATCH = 256
 LAST = "last"
 """What a model file says of its weights where these are not averaged."""
-CLASSIFIER = Kind(steps=PublicSteps, scorer=Scorer)
+CLASSIFIER = Kind(steps=PublicSteps, scorer=scorer_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
         channels=source.channels,
         cached=source.cached_views,
         texts=source.tokens is not None,
+        multilabel=source.multilabel,
     )
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}
@@ -313,9 +314,10 @@ def pretrain(
     **Guarantee.** None. Private data are refused.
     """
     own = isinstance(model, nn.Module)
-    settings = settings_of(settings, "module" if own else model, averaging, choices)
     if isinstance(source, str):
-        source = open_source(source, owner_key=owner_key(), public=True if public else None, zoom=settings.zoom)
+        zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
+        source = open_source(source, owner_key=owner_key(), public=True if public else None, zoom=zoom)
+    settings = settings_of(settings, "module" if own else model, averaging, choices, source)
     run = RunDirectory(directory)
     job = prepare(
         source,

@@ -51,6 +51,7 @@ def planned(
         )
     if source.public:
         raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published")
+    source.require_classes(f"report_epsilon {epsilon:g}")
     share = source.test_fraction
     table = NoisyTable.by_rule(
         epsilon, classes=len(source.classes), records=max(1, round(source.examples * share / (1 - share)))

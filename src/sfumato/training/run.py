@@ -29,12 +29,12 @@ from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import trained_on
 from sfumato.training.prepare import own_threads, prepare
 from sfumato.training.progress import Progress, Silence
-from sfumato.training.scorer import Scorer
+from sfumato.training.scorer import scorer_of
 from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PrivateSteps
 from sfumato.training.times import without_a_step
 
-CLASSIFIER = Kind(steps=PrivateSteps, scorer=Scorer)
+CLASSIFIER = Kind(steps=PrivateSteps, scorer=scorer_of)
 
 
 @own_threads()
@@ -107,7 +107,7 @@ def train(
     else:
         refuse_budget(choices)
         source = users.kept_for(source, plan)
-        settings = settings_of(settings, name, averaging, choices)
+        settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
     job = prepare(
         model if isinstance(model, nn.Module) else None,

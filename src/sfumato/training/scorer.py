@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfumato.training import evaluate
+from sfumato.models.losses import exclusive
+from sfumato.training import evaluate, multilabel
 from sfumato.training.inputs import OnFeatures, features
 from sfumato.training.job import Job
 from sfumato.training.progress import Progress, Silence
@@ -50,3 +51,21 @@ class Scorer:
         source, loss = self._job.source, self._job.settings.loss
         outputs = self.outputs(weights) if outputs is None else outputs
         return evaluate.to_dict(evaluate.evaluation(outputs, source.test, source.classes, loss=loss))
+
+
+class MultilabelScorer(Scorer):
+    """The same of a model that decides each of several labels by itself."""
+
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """The share of right decisions and the loss of logits (N, L)."""
+        return multilabel.score_of(outputs, self._labels)
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
+        """The figures of each label of the model with these weights, whose logits may be known already."""
+        outputs = self.outputs(weights) if outputs is None else outputs
+        return multilabel.evaluation(outputs, self._labels, self._job.source.classes).to_dict()
+
+
+def scorer_of(job: Job, progress: Progress | None = None) -> Scorer:
+    """What measures a run's classifier, by what its loss says of its classes."""
+    return (Scorer if exclusive(job.settings.loss) else MultilabelScorer)(job, progress)

@@ -32,7 +32,8 @@ class Settings:
         head_deviation: of the Gaussian that a new head's weights are drawn from; None for zeros, or for what the model
             itself begins with where nothing is pre-trained.
         head_bias: what a new head's biases begin with; None likewise.
-        loss: "softmax", or "sigmoid" for one yes-or-no question per class.
+        loss: "softmax", or "sigmoid" for one yes-or-no question per class; "multilabel" where none, one or many of the
+            classes are true of a record, and for such records alone.
         class_prevalence: each class's declared share where the model is to be used, by name, or as texts such as
             "normal=0.98": examples count the less the more frequent their class (`class_weights`). None for all alike.
         pretrained_rate: by what the learning rate of all layers but the classifier is multiplied (alpha of Mehta et al.

@@ -1,0 +1,86 @@
+"""Clipped sums for targets with several labels each: against the slow truth with the loss written out, in every way."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients import ClippedGradient, oracle
+from sfumato.gradients.of_users import UserGradient
+from sfumato.models.losses import LOSSES
+
+WAYS = ("drop product", "keep product", "gram")
+
+
+def written_out(outputs: Tensor, labels: Tensor) -> Tensor:
+    """- sum_l y_l log p_l + (1 - y_l) log(1 - p_l), the mean over views."""
+    chance = 1 / (1 + torch.exp(-outputs.double()))
+    each = labels * chance.log() + (1 - labels) * (1 - chance).log()
+    return -each.sum(1).mean()
+
+
+def network(labels: int, seed: int, *, convolution: bool) -> nn.Module:
+    torch.manual_seed(seed)
+    first = [nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(32, labels)]
+    return nn.Sequential(*(first if convolution else [nn.Flatten(), nn.Linear(36, labels)]))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 2), st.booleans(), st.floats(0.05, 8.0), st.integers(0, 9))
+def test_sums_are_those_of_the_loss_written_out(examples, labels, views, convolution, max_norm, seed):
+    model = network(labels, seed, convolution=convolution)
+    generator = torch.Generator().manual_seed(seed)
+    lead = (examples,) if views == 1 else (examples, views)
+    inputs = torch.randn(*lead, 1, 6, 6, generator=generator)
+    targets = torch.randint(2, (examples, labels), generator=generator)
+    expected, norms, losses = oracle.clipped_sum(model, written_out, inputs, targets, max_norm=max_norm, views=views)
+    first = ClippedGradient(model, LOSSES["multilabel"], max_norm=max_norm, views=views)
+    first.self_check((1, 6, 6), targets=torch.tensor([[0] * labels, [1] * labels, [1] + [0] * (labels - 1)]))
+    compared = 0
+    for way in (None, *WAYS):
+        ways = first.ways if way is None else dict.fromkeys(first.ways, way)
+        gradient = ClippedGradient(model, LOSSES["multilabel"], max_norm=max_norm, views=views, ways=ways)
+        with suppress(SfumatoError):  # a site that has no such way
+            found = gradient(inputs, targets)
+            torch.testing.assert_close(found.norms, norms, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(found.losses.double(), losses, rtol=1e-4, atol=1e-6)
+            for name, value in expected.items():
+                assert (found.gradients[name].double() - value).norm() <= 1e-4 * max_norm * max(1, examples)
+            compared += 1
+    assert compared >= 2
+
+
+def test_labels_that_are_surely_right_pass_the_check():
+    """Made-up examples of a huge scale are, by some initial weights, and the rest of their gradient is rounding."""
+    for seed in range(12):
+        model = network(2, seed, convolution=False)
+        gradient = ClippedGradient(model, LOSSES["multilabel"], max_norm=1.0)
+        gradient.self_check((1, 6, 6), targets=torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_users_with_several_labels(at_once):
+    model, generator = network(3, 0, convolution=True), torch.Generator().manual_seed(1)
+    inputs = torch.randn(4, 3, 1, 6, 6, generator=generator)
+    targets = torch.randint(2, (4, 3, 3), generator=generator)
+    shares = torch.tensor([[1 / 3] * 3, [1.0, 0, 0], [0.5, 0.5, 0], [1 / 3] * 3])
+    gradient = UserGradient(model, LOSSES["multilabel"], max_norm=0.3, at_once=at_once)
+    gradient.self_check((1, 6, 6), targets=torch.tensor([[0, 1, 0], [1, 1, 0]]))
+    found = gradient(inputs, targets, shares)
+    wanted = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for user in range(4):
+        model.zero_grad()
+        losses = [written_out(model(inputs[user, r][None]), targets[user, r][None]) for r in range(3)]
+        sum(share * loss for share, loss in zip(shares[user], losses, strict=True)).backward()
+        own = {name: value.grad.clone() for name, value in model.named_parameters()}
+        norm = torch.stack([value.norm() for value in own.values()]).norm()
+        for name, value in own.items():
+            wanted[name] += value * min(1.0, 0.3 / float(norm))
+    for name, value in wanted.items():
+        torch.testing.assert_close(found.gradients[name], value.detach(), atol=2e-6, rtol=1e-4)

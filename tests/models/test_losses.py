@@ -1,0 +1,42 @@
+"""The loss of several labels against its formula, written out; and no loss that takes another one's labels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato.models.losses import LOSSES, exclusive, logits_of, probabilities
+
+rows = st.integers(1, 4).flatmap(
+    lambda width: st.lists(
+        st.lists(st.tuples(st.floats(-30, 30), st.integers(0, 1)), min_size=width, max_size=width),
+        min_size=1,
+        max_size=4,
+    )
+)
+
+
+@given(rows)
+def test_every_label_counts_once_and_by_itself(rows):
+    logits = torch.tensor([[score for score, _ in row] for row in rows], dtype=torch.float64)
+    labels = torch.tensor([[true for _, true in row] for row in rows])
+    expected = sum(math.log1p(math.exp(-score if true else score)) for row in rows for score, true in row) / len(rows)
+    assert LOSSES["multilabel"](logits, labels).item() == pytest.approx(expected, abs=1e-9)
+    read = probabilities(logits, "multilabel")
+    assert torch.allclose(probabilities(logits_of(read, "multilabel"), "multilabel"), read)
+    assert [exclusive(name) for name in LOSSES] == [True, True, False]
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_no_loss_takes_labels_of_another_form(width):
+    """Three records and three labels would broadcast."""
+    logits, places, matrix = torch.randn(3, width), torch.tensor([0, 1, 1]), torch.ones(3, width, dtype=torch.int64)
+    with pytest.raises(ValueError, match="size"):
+        LOSSES["multilabel"](logits, places)
+    for name in ("softmax", "sigmoid"):
+        with pytest.raises((ValueError, RuntimeError)):
+            LOSSES[name](logits, matrix)
