@@ -66,8 +66,19 @@ def test_a_test_for_one_class_is_measured(digits_run, call):
     assert "if positive" not in call(f"{command} --positive 3")
 
 
+def test_the_roc_curve_of_a_class_is_drawn_for_its_owner(digits_run, call, tmp_path):
+    place = tmp_path / "roc.svg"
+    found = json.loads(call(f"evaluate {digits_run} digits --positive 3 --plot {place} --json"))["test"]
+    drawn = place.read_text()
+    assert drawn.startswith("<?xml")
+    assert f"3  {100 * found['auc'][0]:.1f}%" in drawn
+    assert place.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
     command = f"evaluate {digits_run} digits"
     assert "--positive must be one of 0, 1" in call(f"{command} --positive cat", status=1)
     assert "no class to test for" in call(f"{command} --prevalence 0.1", status=1)
+    assert "--plot is given, and no class to test for" in call(f"{command} --plot a.svg", status=1)
+    assert "--plot must end with .svg, got 'a.png'" in call(f"{command} --positive 3 --plot a.png", status=1)
     assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)

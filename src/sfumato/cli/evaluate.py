@@ -74,6 +74,8 @@ class Evaluate:
     """From which score for this class on the test is positive; of several labels for each. (default: 0.5)"""
     prevalence: Number = None
     """The share of this class where the test is to be used, declared: also print predictive values there."""
+    plot: Path = None
+    """Where to draw the ROC curve of that class, a .svg file."""
     far: Number = None
     """Of an embedding: the false accept rate at which recall is measured. (default: 0.001)"""
     device: Device = None
@@ -211,7 +213,8 @@ class Evaluate:
         """Refuse a class that the model does not know, and a test for none, before anything is measured."""
         from sfumato._checks import SfumatoError, fraction, one_of
 
-        given = {name: value for name in ("threshold", "prevalence") if (value := getattr(self, name)) is not None}
+        options = ("threshold", "prevalence", "plot")
+        given = {name: value for name in options if (value := getattr(self, name)) is not None}
         if several and self.label_sets is not None:
             raise SfumatoError(
                 "--label-sets is for models of one class for each image", "leave it out: the source has all labels"
@@ -222,12 +225,18 @@ class Evaluate:
                 raise SfumatoError(f"--{alone[0]} is given, and no class to test for", "name one with --positive")
         else:
             one_of("--positive", self.positive, classes, remedy="name a class of the model")
+        if not (plot := str(given.pop("plot", ".svg"))).lower().endswith(".svg"):
+            raise SfumatoError(f"--plot must end with .svg, got {plot!r}", "name a file such as roc.svg")
         for name, value in given.items():
             fraction(f"--{name}", value)
 
     def _test(self, loaded: Loaded, outputs: Tensor, labels: Tensor) -> Diagnostic | None:
         """The figures of a test for one class, where they were asked for."""
+        from pathlib import Path as FilePath
+
+        from sfumato._files import write
         from sfumato.models.losses import exclusive, probabilities
+        from sfumato.report import receiver_file
         from sfumato.training.diagnostic import diagnostic
 
         if self.positive is None:
@@ -236,7 +245,12 @@ class Evaluate:
         scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
         threshold = 0.5 if self.threshold is None else self.threshold
         true = labels == place if exclusive(loaded.loss) else labels[:, place] == 1
-        return diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self.prevalence)
+        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self.prevalence)
+        if self.plot is not None:
+            point = 1 - found.specificity.value, found.sensitivity.value
+            drawn = receiver_file(self.positive, found.curve, found.auc.value, point)
+            write(FilePath(self.plot), drawn.encode(), private=True)
+        return found
 
     def _embedding(self, loaded: Loaded) -> int:
         """Recall at a false accept rate, and how often the nearest are of the same class."""

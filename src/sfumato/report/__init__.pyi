@@ -23,4 +23,5 @@ from .noise_study import page_of_noise as page_of_noise
 from .pairs import ShownPair as ShownPair
 from .pairs import page_of_pairs as page_of_pairs
 from .recall import roc as roc
+from .receiver import receiver_file as receiver_file
 from .sweep import swept as swept
