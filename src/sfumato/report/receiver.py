@@ -48,7 +48,7 @@ def receiver_file(name: str, curve: Curve, area: float, point: tuple[float, floa
         figure = Figure(figsize=(4.6, 4.6))
         _draw(figure, {name: curve}, {name: area})
         figure.axes[0].plot(*point, "o", color=SERIES[0], markersize=6, clip_on=False)
-        return svg(figure)
+        return svg(figure, bbox_inches="tight")
 
 
 def _draw(figure: Figure, curves: Mapping[str, Curve], areas: Mapping[str, float]) -> None:
