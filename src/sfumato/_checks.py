@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import operator
@@ -87,7 +88,9 @@ def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | 
     if isinstance(value, str) and value in allowed:
         return value
     listing = ", ".join(allowed)
-    raise SfumatoError(f"{name} must be one of {listing}; got {value!r}", remedy or "choose one of these names")
+    near = difflib.get_close_matches(value, list(allowed), n=1) if isinstance(value, str) else []
+    remedy = f"did you mean {near[0]}" if near else remedy or "choose one of these names"
+    raise SfumatoError(f"{name} must be one of {listing}; got {value!r}", remedy)
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sfumato.training.diagnostic import Diagnostic
 
 
+TRAINED_ON = "note: of a source that the run was trained on, these images are among those that it has learnt"
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
 
 
@@ -127,7 +128,8 @@ class Evaluate:
                 source = self._images(loaded, transform)
             except UnknownClassError as error:
                 raise SfumatoError(
-                    f"{error.record}, a class that the model does not know", "take its images out of the source"
+                    f"{error.record}, a class that the model does not know",
+                    "take its images out of the source; or give the run that was trained on these classes",
                 ) from None
             module, transform = loaded.on(source)
         self._refuse_other_split(source, loaded.user_from)
@@ -174,6 +176,8 @@ class Evaluate:
                 *([] if test is None else _lines(test, str(self.positive))),
             ]
         )
+        if self.part != "test":
+            console.note(TRAINED_ON)
         if not source.public:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
@@ -201,6 +205,8 @@ class Evaluate:
             ]
         )
         console.note(f"note: a label is said to be true from a score of {threshold:g} on; 95% intervals")
+        if self.part != "test":
+            console.note(TRAINED_ON)
         if not source.public:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
@@ -292,6 +298,8 @@ class Evaluate:
                 ),
             ]
         )
+        if self.part != "test":
+            console.note(TRAINED_ON)
         if not source.public:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ def show(run: Run, *, json: bool) -> None:
             {
                 "accuracy": run.accuracy,
                 "top5": run.top5,
+                "majority": majority_of(run),
                 **{name: run.figures[name] for name in ("exact_match", "mean_auc", "labels") if name in run.figures},
                 "epsilon": statement.to_dict()["epsilon"],
                 "delta": statement.plan.delta,
@@ -43,7 +45,11 @@ def show(run: Run, *, json: bool) -> None:
     if run.steps < statement.plan.steps:
         console.note(f"note: ended after {run.steps} of {statement.plan.steps} steps; the promise is the whole plan's")
     console.result()
-    told = f"test accuracy  {run.accuracy:.2%}" + ("" if run.top5 is None else f", top five {run.top5:.2%}")
+    told = f"test accuracy  {run.accuracy:.2%}"
+    if (majority := majority_of(run)) is not None:
+        told += f", where always the most frequent class has {majority:.2%}"
+    if run.top5 is not None:
+        told += f", top five {run.top5:.2%}"
     if "labels" in run.figures:
         told = "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.measured)
     console.result(told + ("" if public else "  (measured on private data: keep it to yourself)"))
@@ -69,6 +75,15 @@ def show(run: Run, *, json: bool) -> None:
     console.note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 
+def majority_of(run: Run) -> float | None:
+    """The accuracy of always saying the most frequent class of the test part; None where that is not known."""
+    confusion = run.figures.get("confusion")
+    if not confusion:
+        return None
+    counts = [sum(row) for row in confusion]
+    return max(counts) / max(1, sum(counts))
+
+
 def published_of(run: Run) -> list[str]:
     """What a run's published figures say, in lines."""
     figures = run.published
@@ -80,6 +95,8 @@ def published_of(run: Run) -> list[str]:
             "published      the noise leaves nothing of the accuracy: give a larger --report-epsilon, or more images"
         ]
     lines = [f"published      accuracy {value:.2%}, from {low:.2%} to {high:.2%} with the noise (may be given away)"]
+    if figures.majority is not None:
+        lines.append(f"               always the most frequent class has about {figures.majority:.0%}")
     value, low, high = figures.calibration_error
     if value is not None:
         tempered = "" if figures.temperature == 1 else f", at temperature {figures.temperature:.2f}"
@@ -105,18 +122,22 @@ def uses_of(run: Run) -> dict[str, Any]:
         "epsilon_of_all_uses": run.together[0] if run.together else None,
         "uses_of_other_units": [one._asdict() for one in run.beside],
         "adjacency_of_all_uses": run.adjacency,
+        "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
     }
 
 
 def show_uses(run: Run) -> None:
     """The same in words, for each unit by itself."""
-    from sfumato.runs.uses import beside, of_all
+    from sfumato.runs.uses import beside, of_all, of_figures
 
     if run.together is not None:
         epsilon, delta = run.together
         alike = run.uses - sum(other.runs for other in run.beside)
         users = run.statement.plan.users is not None
         console.result(of_all(alike, epsilon, delta, run.adjacency, users=users))
+        console.result()
+    for line in of_figures(run.publishing):
+        console.result(line)
         console.result()
     for other in run.beside:
         console.result(f"On the same data {beside(other)}.")

@@ -96,7 +96,8 @@ class Plan(Units, PairOfRecords):
             raise UnclearError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
                 f"{', '.join(given) or 'none'}",
-                "leave out only the one that should follow from the others",
+                "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by "
+                "rules",
             )
         with console.bar("calibrating"):
             plan = self._plan()

@@ -98,6 +98,7 @@ def load(path: str, declared: Declared) -> Parts:
         classes_listed=listed,
         parted=parted,
         size_rule=rule,
+        cut=1 - min(height, width) / max(height, width),
         filtered=filtered,
         larger=larger(train, originals, declared),
     )

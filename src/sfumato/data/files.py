@@ -77,7 +77,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str, left
                 raise SfumatoError(f"{where} holds no image that can be read", "give images")
         if declared.user_from == BY_PATIENT:
             entries = _of_patients(entries, declared.owner_key)
-        size, channels, size_rule = _shape(entries, declared)
+        size, channels, size_rule, cut = _shape(entries, declared)
         train, test, larger = _records(entries, declared, classes, size, channels)
     return Parts(
         train=train,
@@ -86,6 +86,7 @@ def load_files(entries: Sequence[Entry], declared: Declared, *, where: str, left
         classes_listed=(declared.classes or declared.label_columns) is not None,
         parted=entries[0].part is not None,
         size_rule=size_rule,
+        cut=cut,
         filtered=any(entry.filtered for entry in entries),
         larger=larger,
         left_out=tuple(map(str, left_out)),
@@ -134,21 +135,23 @@ def _of_patients(entries: Sequence[Entry], owner_key: bytes) -> list[Entry]:
     return [replace(entry, user=code) for entry, code in zip(entries, in_threads(whose, entries), strict=True)]
 
 
-def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str]:
+def _shape(entries: Sequence[Entry], declared: Declared) -> tuple[int, int, str, float]:
+    """Size, channels, the size's rule, and the share that a middle square leaves out (`Parts.cut`)."""
     if declared.size is not None and declared.channels is not None:
-        return declared.size, declared.channels, "declared"
+        return declared.size, declared.channels, "declared", 0.0
 
     def header(entry: Entry) -> image_files.Header:
         return image_files.header(image_files.read_bytes(entry.path), entry.path, levels=declared.levels)
 
     headers = list(in_threads(header, entries))
     channels = declared.channels or (1 if all(found.grey for found in headers) else 3)
+    cut = statistics.median(1 - found.shorter_side / found.longer_side for found in headers)
     if declared.size is not None:
-        return declared.size, channels, "declared"
+        return declared.size, channels, "declared", cut
     sides = [found.shorter_side for found in headers]
     size = min(round(statistics.median(sides)), image_files.SIZE_CAP)
     rule = f"the median of the images' shorter sides, at most {image_files.SIZE_CAP} pixels"
-    return image_files.check_size(size, "declare a size for the images to be brought to"), channels, rule
+    return image_files.check_size(size, "declare a size for the images to be brought to"), channels, rule, cut
 
 
 def _records(

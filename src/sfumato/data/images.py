@@ -42,9 +42,10 @@ _GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says about its image before any pixel is decoded: its shorter side in pixels, and if it is grey."""
+    """What a file says about its image before any pixel is decoded: its sides in pixels, and if it is grey."""
 
     shorter_side: int
+    longer_side: int
     grey: bool
 
 
@@ -89,10 +90,10 @@ def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Heade
     if dicom.is_dicom(content):
         with refusals(path):
             width, height, grey = dicom.shape(content, name)
-            return Header(shorter_side=min(width, height), grey=grey)
+            return Header(shorter_side=min(width, height), longer_side=max(width, height), grey=grey)
     with refusals(path), _opened(content, levels, name) as image:
         _check(image, levels, name)
-        return Header(shorter_side=min(image.size), grey=image.mode in _GREY)
+        return Header(shorter_side=min(image.size), longer_side=max(image.size), grey=image.mode in _GREY)
 
 
 def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:

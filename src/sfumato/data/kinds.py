@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 from dataclasses import dataclass
@@ -88,6 +89,10 @@ def parse(spec: str) -> tuple[str, str]:
         from sfumato.data.features import Cache
 
         remedy = f"write one of {spellings}"
+        if near := difflib.get_close_matches(name, KINDS, n=1, cutoff=0.75):
+            remedy = f"did you mean {near[0]}{colon}{argument}"
+        elif not colon and os.sep in spec:
+            remedy = f"no run is there either; {remedy}"
         named = [known for known in zoo.NAMES if known.lower() == spec.lower()]
         if named:
             remedy = f"write torchvision:{named[0]}"

@@ -189,6 +189,7 @@ def open_source(
         public=kind.published if public is None else public,
         fingerprint=fingerprint(owner_key, seen, loaded.test, loaded.classes, progress=progress if in_files else None),
         size_rule=loaded.size_rule,
+        cut=loaded.cut,
         bit_depth=bit_depth,
         window=None if levels is None else levels.window,
         filtered=loaded.filtered,

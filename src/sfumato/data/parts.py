@@ -22,6 +22,8 @@ class Parts:
             any image is meant; otherwise the list is what the labels show.
         parted: whether the parts were made beforehand; otherwise the keyed hash made them.
         size_rule: how the images' size came about, in words.
+        cut: the share of an image that its middle square leaves out, in the middle of all images; 0 where that is not
+            known.
         filtered: whether the set was filtered by looking at private data.
         left_out: the files from which no image could be read, where such may be left out.
         larger: the part to learn from with its images at `zoomed` pixels a side; None where that was not asked for,
@@ -35,6 +37,7 @@ class Parts:
     classes_listed: bool
     parted: bool
     size_rule: str
+    cut: float = 0.0
     filtered: bool = False
     left_out: tuple[str, ...] = ()
     larger: Records | FileRecords | None = None

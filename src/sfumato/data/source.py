@@ -52,6 +52,8 @@ class Source:
         fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits; of the larger training
             images in place of the others where there are such.
         size_rule: how the size came about, in words.
+        cut: the share of an image that its middle square leaves out, in the middle of all images, as far as it is
+            known: for the owner's eyes.
         bit_depth: what was declared of pixels of 16 bits (`Levels`); None for nothing, and for a cache, whose transform
             has it.
         window: likewise.
@@ -91,6 +93,7 @@ class Source:
     public: bool
     fingerprint: str = field(repr=False)
     size_rule: str
+    cut: float = field(repr=False, default=0.0)
     bit_depth: int | None = None
     window: Sequence[int] | None = None
     left_out: tuple[str, ...] = field(repr=False, default=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -161,7 +162,9 @@ def _create(name: str, options: Mapping[str, Any], *, classes: int, channels: in
     if custom.is_own(name):
         return custom.create(name, options, classes=classes, channels=channels, size=size)
     listing = ", ".join(NAMES)
-    raise SfumatoError(f"model must be one of {listing}; got {name!r}", "choose one of these, such as cnn or wrn-16-4")
+    near = difflib.get_close_matches(name, NAMES, n=1)
+    remedy = f"did you mean {near[0]}" if near else "choose one of these, such as cnn or wrn-16-4"
+    raise SfumatoError(f"model must be one of {listing}; got {name!r}", remedy)
 
 
 def _refuse_others(name: str, options: Mapping[str, Any], known: tuple[str, ...]) -> None:

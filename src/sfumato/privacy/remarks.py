@@ -109,15 +109,23 @@ def learnt(signal: float) -> Learnt:
     return next(one for one in LEARNT if signal >= one.least_signal)
 
 
-def forecast(plan: PrivacyPlan, classes: int) -> str:
-    """What the default model will probably learn by this plan, from public facts alone."""
-    signal = signal_per_class(plan, classes)
+def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> str:
+    """What the default model will probably learn by this plan, from public facts alone.
+
+    Args:
+        rarest: the share of the rarest class, where shares are declared; None for classes that are taken as even.
+    """
+    signal = signal_per_class(plan, classes) * (1 if rarest is None else rarest * classes)
     found, figure = learnt(signal), f"{signal:,.0f}" if signal >= 10 else f"{signal:.2g}"
-    return (
-        f"will probably learn {found.words} of what these images teach without privacy (a signal of {figure} over the "
-        f"noise for each of {classes} classes, at which {found.trials} trials learnt {found.lowest:.0%} to "
-        f"{found.highest:.0%} of it, in the middle {found.middle:.0%})"
+    of, whose = f"each of {classes} classes, taken as equally frequent", "these images teach"
+    if rarest is not None:
+        of, whose = f"the rarest class, by its declared share of {rarest:g}", "images teach of the rarest class"
+    told = (
+        f"will probably learn {found.words} of what {whose} without privacy (a signal of {figure} over the noise for "
+        f"{of}, at which {found.trials} trials learnt {found.lowest:.0%} to {found.highest:.0%} of it, in the middle "
+        f"{found.middle:.0%})"
     )
+    return told if rarest is not None else f"{told}; of a class that is rare it may learn nothing"
 
 
 def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:

@@ -132,9 +132,10 @@ def _published_headline(found: Published | None) -> dict[str, Any] | None:
         "lines": [
             f"95% interval {percent(low)} to {percent(high)}, from about {records:,.0f} test images, with noise that "
             f"is worth epsilon {found.epsilon:g}",
-            f"by chance {percent(chance)}",
+            f"by chance {percent(chance)}"
+            + ("" if found.majority is None else f"; always the most frequent class about {percent(found.majority)}"),
         ],
-        "track": _track(accuracy, low, high, chance),
+        "track": _track(accuracy, low, high, chance, *([] if found.majority is None else [found.majority])),
         "with_noise": True,
     }
 

@@ -82,6 +82,7 @@ class Published:
         accuracy: the share named rightly.
         per_class: the same of each class.
         auc: area under the ROC curve of each class against all others; empty where that was not counted.
+        majority: about which share the most frequent class has; None where that is not known.
         roc: those curves: (false-positive rate, true-positive rate) at each threshold, rising.
         error: expected calibration error.
         bands: of each bin of confidence: where it begins and ends, about how many images it has, and their accuracy.
@@ -97,6 +98,7 @@ class Published:
     bands: Sequence[tuple[float, float, float, Interval]]
     temperature: float = 1.0
     roc: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    majority: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,12 @@ class NoisyFigures:
         """The share of records named rightly."""
         return self._share(self.right, ~self.right)
 
+    @property
+    def majority(self) -> float | None:
+        """About which share the most frequent class has: the accuracy of always saying it. None for no records."""
+        found = self.counts.sum((1, 2))
+        return min(1.0, float(found.max() / found.sum())) if self._told(float(found.sum()), self.table.cells) else None
+
     @cached_property
     def per_class(self) -> dict[str, Estimate]:
         """The share named rightly of the records of each class: its recall, the sensitivity to it."""
@@ -166,9 +172,12 @@ class NoisyFigures:
         """The share of hits among both. Where a is right, H (1 - a) - M a is zero in the mean, with variance
         N a (1 - a) + v (h (1 - a)^2 + m a^2), for h and m cells with noise of variance v."""
         hit, miss = float(self.counts[hits].sum()), float(self.counts[misses].sum())
-        total, one, other = hit + miss, int(hits.sum()), int(misses.sum())
-        if not self._told(total, one + other):
+        one, other = int(hits.sum()), int(misses.sum())
+        if not self._told(hit + miss, one + other):
             return Estimate(None, 0.0, 1.0)
+        # A sum that noise has brought below zero says no more than zero does, or no share would be left over.
+        hit, miss = max(0.0, hit), max(0.0, miss)
+        total = hit + miss
         noise = self.table.variance * (one * (1 - GRID) ** 2 + other * GRID**2)
         return _inverted(hit / total, hit - GRID * total, total * GRID * (1 - GRID) + noise)
 
@@ -203,7 +212,7 @@ class NoisyFigures:
         by_own = (above @ others)[:, None] - second * GRID
         by_others = (own @ above)[:, None] - first * GRID
         pairs = one @ above**2 @ other - 2 * GRID * (one @ above @ other) + GRID**2 * one.sum() * other.sum()
-        found = own @ above @ others
+        found = min(max(0.0, own @ above @ others), first * second)  # likewise
         return _inverted(
             float(found / (first * second)),
             found - GRID * first * second,

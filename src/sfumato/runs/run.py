@@ -67,6 +67,7 @@ class Run(Measured):
         uses: how many runs of this owner, this one among them, have used the data; 0 for public data.
         together: (epsilon, delta) by composition of all of them that promise for the same unit; None where this run is
             the only one.
+        publishing: what the figures that these runs publish cost each test image, for each that publishes some.
         beside: what those with another unit come to, which does not add up with it.
         adjacency: what `together` holds for, as each of them does.
     """
@@ -80,6 +81,7 @@ class Run(Measured):
     together: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
     beside: tuple[Together, ...] = ()
+    publishing: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         measured = "".join(f"{name} {value}, " for name, value in self.measured if self._open)

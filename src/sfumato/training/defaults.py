@@ -30,6 +30,10 @@ BAG = "bag"
 SMALL_NETWORKS = ("cnn", "lenet", "lenet5", "lenet-300-100", "tf-tutorial")
 BEHIND_UP_TO = 60_000
 """Examples up to which these have stayed behind the default: Tramèr and Boneh 2021, benchmarks/networks_by_hand.py."""
+NOTED_CUT = 0.1
+"""The share of an image that may be left out without a word."""
+MIRRORED = "colour images are taken for photographs, which may be mirrored; of digits or letters give flip False"
+
 NOISE_ON_A_LOGIT = 3.0
 """By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
 
@@ -170,13 +174,13 @@ def training_rules(
         rules |= {"model": Rule(value=HEAD, reason="one linear layer on features of one norm"), "views": views}
     elif channels == 3 and scattering and given.get("views") is None and given.get("flip") is not False:
         rules["views"] = Rule(value=2, reason="colour photographs and their mirror images")
-        rules["flip"] = Rule(value=True, reason="colour photographs may be mirrored, digits and letters not")
+        rules["flip"] = Rule(value=True, reason=MIRRORED)
     elif (given.get("views") or 1) > 1:
         if given.get("zoom") in (None, 1):
             rules["shift"] = Rule(
                 value=max(1, size // 8), reason="an eighth of the side, as 4 of 32 pixels in De et al. 2022"
             )
-        rules["flip"] = Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not")
+        rules["flip"] = Rule(value=channels == 3, reason=MIRRORED)
     if scattering and given.get("optimizer") in (None, "momentum"):
         rate, reason = _linear_rate(plan, momentum), f"keeps the run's noise on a logit near {NOISE_ON_A_LOGIT:g}"
     else:
@@ -185,6 +189,16 @@ def training_rules(
         )
         reason = "a middling rate for gradients divided by the clipping norm; worth tuning on public data"
     return rules | {"learning_rate": Rule(value=rate, reason=reason)}
+
+
+def cut_off(share: float) -> str | None:
+    """What to say of images whose middle square leaves so much of them out; None for little."""
+    if share < NOTED_CUT:
+        return None
+    return (
+        f"images are shown by their middle square, which leaves out about {share:.0%} of each; where their ends "
+        "matter, save them as squares, filled up or squeezed"
+    )
 
 
 def by_hand(model: str | None, pretrained: str | None, examples: int) -> str | None:
@@ -231,7 +245,7 @@ def public_rules(
             "weight_decay": Rule(value=5e-4, reason="as De et al. 2022 on CIFAR-100"),
             "schedule": Rule(value="step", reason="ten times less at 1/2 and at 3/4 of the way"),
             "shift": Rule(value=max(1, size // 8) if still else 0, reason="an eighth of the side"),
-            "flip": Rule(value=channels == 3, reason="colour photographs may be mirrored, digits and letters not"),
+            "flip": Rule(value=channels == 3, reason=MIRRORED),
             "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
         }
         | _aggregate_rules(given)

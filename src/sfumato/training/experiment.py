@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind")
 
 
+OF_SOURCES = frozenset(
+    {"classes", "size", "channels", "bit_depth", "window", "test_fraction", "examples", "public", "label_columns"}
+    | {"user_from", "skip_unreadable", "text_column", "root", "download"}
+)
+"""What is declared of a source where it is opened, and is no field of an experiment."""
 SHORT = {"eps": "epsilon", "lr": "learning_rate", "sigma": "noise_multiplier", "wd": "weight_decay"}
 """What fields are called elsewhere."""
 
@@ -354,6 +359,13 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
             )
         return users.unit_of(source, drawn), [*users.reasons(source, self.per_user), *why]
 
+    @property
+    def _rarest(self) -> float | None:
+        """The share of the rarest class, where shares are declared."""
+        from sfumato.training.class_weights import declared
+
+        return None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
+
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""
         from sfumato.privacy import remarks
@@ -382,10 +394,14 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         notes.append(users.several_of_one(source, plan))
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
+        notes.append(defaults.cut_off(source.cut))
         lines = [f"note: {note}" for note in notes if note is not None]
         images = source.cache is None and source.tokens is None
+        if images and source.size_rule != "declared":
+            colours = "grey" if source.channels == 1 else "colour"
+            lines.append(f"by rule: size {source.size} ({source.size_rule}), {colours}")
         if self.model in (None, "scattering") and images and not source.multilabel:
-            lines.append(f"forecast: {remarks.forecast(plan, len(source.classes))}")
+            lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), self._rarest)}")
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(
@@ -466,6 +482,10 @@ def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
         if name not in known:
             near = [SHORT[name]] if SHORT.get(name) in known else difflib.get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]}" if near else f"give {', '.join(known)}"
+            if name in OF_SOURCES:
+                remedy = (
+                    f"give it to sfumato.open_source, and the source in place of its name: open_source(..., {name}=...)"
+                )
             raise SfumatoError(f"{name} is no field of {getattr(kind, '__name__', kind)}", remedy)
     missing = [name for name, one in known.items() if one.default is MISSING and name not in choices]
     if missing:

@@ -264,11 +264,20 @@ def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
     choices = presentable(dict(record["settings"]))
     clients: dict[str, Any] = dict(record.get("embedding", {}))
     if not clients:
-        return choices | backbone_shown(record)
+        return images_shown(record) | choices | backbone_shown(record)
     own, local = {name: choices[name] for name in choices if name not in OF_CLASSIFIERS}, clients.pop("local", {})
     renamed = {"count": "clients", "far": "false accept rate"}
     own |= {renamed.get(name, name): value for name, value in clients.items()}
     return own | {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
+
+
+def images_shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """How large the images were that the model saw, for its page: a fact that is declared, or named as read."""
+    data, tokens = record["data"], record["circumstances"].get("tokens")
+    if tokens or data.get("features") or not data.get("size"):
+        return {}
+    colours = "grey" if data["channels"] == 1 else "colour"
+    return {"images": f"middle squares at {data['size']} x {data['size']} pixels, {colours}"}
 
 
 def evaluation_of(run: RunDirectory) -> Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None:
@@ -292,6 +301,7 @@ def published_of(run: RunDirectory) -> Published | None:
         accuracy=found.accuracy,
         per_class=found.per_class,
         auc=found.auc,
+        majority=found.majority,
         roc={name: found.roc(name) for name in found.auc},
         error=found.calibration_error,
         bands=found.reliability,

@@ -223,7 +223,10 @@ def go_on(
     resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
     if paid:
-        progress.report(f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}")
+        progress.report(
+            f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}, of which those that are "
+            "taken again are drawn as before and cost nothing more"
+        )
     steps = kind.steps(job, key, progress)
     scorer = kind.scorer(job, progress) if job.scored else None
     looking_on = (Rows(run), Shown(progress, "training"), *observers)
@@ -292,4 +295,5 @@ def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome:
         together=uses.together(own) if len(own) > 1 else None,
         adjacency=uses.adjacency_of(own) if len(own) > 1 else None,
         beside=tuple(uses.side_by_side(others)),
+        publishing=() if job.source.public else tuple(earlier_figures(job)),
     )
