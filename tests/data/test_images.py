@@ -96,9 +96,9 @@ def test_colour_to_grey_and_back():
 
 
 def test_headers_tell_grey_and_the_shorter_side():
-    assert images.header(encoded(grey(RAMP)), NAME) == images.Header(shorter_side=8, grey=True)
+    assert images.header(encoded(grey(RAMP)), NAME) == images.Header(shorter_side=8, longer_side=8, grey=True)
     colour = images.header(encoded(Image.new("RGB", (20, 30))), NAME)
-    assert colour == images.Header(shorter_side=20, grey=False)
+    assert colour == images.Header(shorter_side=20, longer_side=30, grey=False)
 
 
 def test_arrays_follow_the_rule_of_files():

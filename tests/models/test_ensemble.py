@@ -12,7 +12,9 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.models import Ensemble, create, majority, outputs_mean
-from sfumato.models.losses import LOSSES, logits_of, probabilities
+from sfumato.models.losses import LOSSES, exclusive, logits_of, probabilities
+
+EXCLUSIVE = [loss for loss in LOSSES if exclusive(loss)]
 
 
 def classifier(seed: int) -> nn.Module:
@@ -32,8 +34,10 @@ def inputs() -> torch.Tensor:
     return 3 * torch.randn(50, 2, 5, 5, generator=torch.Generator().manual_seed(9))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("method", "together"), [("opa", outputs_mean), ("omv", majority)])
+@pytest.mark.parametrize(
+    ("method", "together", "loss"),
+    [("opa", outputs_mean, loss) for loss in LOSSES] + [("omv", majority, loss) for loss in EXCLUSIVE],
+)
 def test_its_probabilities_are_those_of_its_members_together(members, inputs, loss, method, together):
     ensemble = Ensemble(members, method=method, loss=loss).eval()
     with torch.inference_mode():
@@ -71,12 +75,11 @@ def test_a_tie_is_told_by_the_ensemble_s_logits_too():
             member.weight[label] = torch.tensor(share).logit()
             member.weight[1 - label] = 0
         members.append(member)
-    for loss in LOSSES:
+    for loss in EXCLUSIVE:
         assert Ensemble(members, method="omv", loss=loss)(torch.ones(1, 1)).argmax().item() == 1
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("method", ["opa", "omv"])
+@pytest.mark.parametrize(("method", "loss"), [("opa", loss) for loss in LOSSES] + [("omv", loss) for loss in EXCLUSIVE])
 def test_sure_members_leave_losses_finite(loss, method):
     member = nn.Linear(1, 3, bias=False)
     with torch.no_grad():
@@ -84,7 +87,15 @@ def test_sure_members_leave_losses_finite(loss, method):
     logits = Ensemble([member, copy.deepcopy(member)], method=method, loss=loss)(torch.ones(2, 1))
     assert logits.isfinite().all()
     for label in range(3):
-        assert LOSSES[loss](logits, torch.tensor([label, label])).isfinite()
+        labels = torch.tensor([label, label])
+        if not exclusive(loss):
+            labels = torch.eye(3, dtype=torch.int64)[labels]
+        assert LOSSES[loss](logits, labels).isfinite()
+
+
+def test_a_majority_of_several_labels_is_refused(members):
+    with pytest.raises(SfumatoError, match="a majority is of classes that exclude each other"):
+        Ensemble(members, method="omv", loss="multilabel")
 
 
 @pytest.mark.parametrize("loss", LOSSES)
