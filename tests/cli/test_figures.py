@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
@@ -82,3 +83,24 @@ def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
     assert "--plot is given, and no class to test for" in call(f"{command} --plot a.svg", status=1)
     assert "--plot must end with .svg, got 'a.png'" in call(f"{command} --positive 3 --plot a.png", status=1)
     assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
+
+
+def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp_path):
+    printed = call(f"train digits --output {tmp_path}/a {quick}")
+    assert re.search(r"test accuracy  [\d.]+%, where always the most frequent class has 1[\d.]+%", printed)
+    told = json.loads(call(f"train digits --output {tmp_path}/b --json {quick}"))
+    assert 0.1 < told["majority"] < 0.12
+    assert "are among those that it has learnt" in call(f"evaluate {tmp_path}/a digits --part all")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train digit", "did you mean digits"),
+        ("train digits --model scatering", "did you mean scattering"),
+        ("train runs/nope", "no run is there either"),
+        ("evaluate RUN digits --positive 33", "did you mean 3"),
+    ],
+)
+def test_near_misses_of_values_are_known(digits_run, call, command, words):
+    assert words in call(command.replace("RUN", str(digits_run)), status=1)

@@ -136,3 +136,10 @@ def test_a_folder_of_nothing_that_can_be_read_and_other_sources_are_refused(tmp_
         open_source(f"folder:{tmp_path}", owner_key=key, skip_unreadable=True)
     with pytest.raises(SfumatoError, match="is for folder:"):
         open_source("digits", owner_key=key, skip_unreadable=True)
+
+
+def test_what_a_middle_square_leaves_out_is_known_where_headers_are_read(class_folder, key):
+    folder = class_folder(size=(8, 20), cat=4, dog=4)
+    found = open_source(f"folder:{folder}", owner_key=key)
+    assert found.cut == pytest.approx(0.6)
+    assert open_source(f"folder:{folder}", owner_key=key, size=8, channels=1).cut == 0

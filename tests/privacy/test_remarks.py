@@ -59,7 +59,18 @@ def test_a_forecast_falls_with_epsilon_and_says_by_what():
         ["next to nothing"],
     ]
     signal = remarks.signal_per_class(by_rule(examples=1438, epsilon=8.0), 10)
-    assert f"a signal of {signal:.0f} over the noise for each of 10 classes" in told[0]
+    assert f"a signal of {signal:.0f} over the noise for each of 10 classes, taken as equally frequent" in told[0]
+    assert told[0].endswith("of a class that is rare it may learn nothing")
+
+
+def test_a_forecast_for_declared_shares_is_that_of_the_rarest_class():
+    found = by_rule(examples=1438, epsilon=3.0)
+    even, rare = (remarks.forecast(found, 4, rarest) for rarest in (0.25, 0.01))
+    signal = remarks.signal_per_class(found, 4)
+    assert f"a signal of {signal:.0f} over" in even
+    assert f"a signal of {signal * 0.04:.2g} over" in rare
+    assert "the rarest class, by its declared share of 0.01" in rare
+    assert "taken as equally frequent" not in rare
 
 
 def test_the_signal_of_a_class_is_the_equation_of_its_docstring():

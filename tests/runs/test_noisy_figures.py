@@ -86,3 +86,29 @@ def test_rows_of_wrong_and_right_give_classes_and_no_ranks():
     assert found.accuracy.value == pytest.approx(360 / 400)
     assert found.per_class["no"].value == pytest.approx(170 / 200)
     assert found.auc == found.precision == {}
+
+
+@pytest.mark.parametrize(
+    ("share", "records"), [(0.0, 20), (0.0, 400), (0.004, 400), (0.996, 400), (1.0, 20), (1.0, 400)]
+)
+def test_at_the_edge_too_intervals_hold_the_truth(share, records):
+    """Where noise brings a count below zero, an interval says what zero says, and not nothing."""
+    epsilon, generator = 1.0, np.random.default_rng(7)
+    kept, held, widths = np.exp(-epsilon), 0, []
+    for _ in range(REPEATS):
+        right = generator.binomial(records, share)
+        counts = np.zeros((2, 2, len(FINE) - 1), np.int64)
+        counts[0, 0, -1], counts[0, 1, -1] = right, records - right
+        noise = generator.geometric(1 - kept, counts.shape) - generator.geometric(1 - kept, counts.shape)
+        found = figures(counts + noise, epsilon).per_class["0"]
+        held += found.low <= share <= found.high
+        widths.append(found.high - found.low)
+    assert held / REPEATS >= 0.91
+    assert min(widths) > 0.01
+
+
+def test_the_most_frequent_class_s_share_is_told_as_far_as_the_noise_leaves_it():
+    counts = np.zeros((2, 2, len(FINE) - 1), np.int64)
+    counts[0, 0, 3], counts[1, 1, 3] = 900, 100
+    assert figures(counts, 3.0).majority == pytest.approx(0.9)
+    assert figures(counts // 100, 0.1).majority is None

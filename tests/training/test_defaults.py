@@ -87,3 +87,8 @@ def test_what_comes_in_an_order_is_seen_once(examples, steps, order):
     batch = min(steps, examples)
     for rules in (defaults.plan_rules(examples, request, batch_size=batch), defaults.plan_rules(examples, request)):
         assert -(-examples // rules["batch_size"].value) == rules["steps"].value
+
+
+def test_much_of_an_image_is_not_left_out_without_a_word():
+    assert defaults.cut_off(0.05) is None
+    assert "leaves out about 60% of each" in (defaults.cut_off(0.6) or "")
