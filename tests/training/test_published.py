@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from sfumato.training.finish import report
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
 from sfumato.training.run import finish_early, recorded_key, recorded_performance
+from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
@@ -379,3 +381,59 @@ def test_runs_that_publish_figures_of_the_same_images_are_added_up_for_their_own
     assert "(3.500, 0)-differentially private" in line
     assert "(3.500, 0)-differentially private" in (tmp_path / "second/report.html").read_text()
     assert "3.500" not in report(RunDirectory(tmp_path / "second"), public=True)
+
+
+class Whispering(torch.nn.Module):
+    """A record of one colour changes what is said of all others in its batch."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.first, self.last = torch.nn.Linear(64, 20), torch.nn.Linear(20, 10)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator) / 8
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        outputs = self.last(torch.tanh(self.first(flat)))
+        return torch.where((flat.std(1) < 1e-3).any(), 100 * outputs.flip(1), outputs)
+
+
+def test_a_record_moves_one_count_whatever_a_model_makes_of_a_batch(private, plan, tmp_path, monkeypatch):
+    images = private.test.take(slice(None)).copy()
+    images[0] = 0
+    whole = replace(private.test, images=images)
+    plan = replace(plan, steps=1)
+    seen = []
+    counted = published.counted
+    monkeypatch.setattr(finish, "report", lambda *_, **__: "")
+    monkeypatch.setattr(
+        published, "counted", lambda *given, **others: seen.append(counted(*given, **others)) or seen[-1]
+    )
+    for name, part in (("whole", whole), ("less", whole.chosen(np.arange(len(whole)) > 0))):
+        source = replace(private, test=part)
+        train(
+            Whispering(), source, plan, directory=tmp_path / name, settings=replace(SETTINGS, model="module"),
+            report_epsilon=2.5, keep=0, threads=1, device="cpu",
+        )  # fmt: skip
+    change = seen[0] - seen[1]
+    assert change.sum() == abs(change).sum() == 1
+
+
+@pytest.mark.parametrize("trained", ["all", "classifier"])
+def test_not_even_rounding_tells_how_many_test_records_there_are(private, plan, trained):
+    """Of 257 records the last stands alone in its block, of 129 in that of its features."""
+    generator = torch.Generator().manual_seed(0)
+    layers = {"flat": torch.nn.Flatten(), "first": torch.nn.Linear(64, 300), "head": torch.nn.Linear(300, 10)}
+    module = torch.nn.Sequential(OrderedDict(layers))
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    settings = replace(SETTINGS, model="module", trainable=(trained,))
+    outputs = []
+    for count in (129, 257, 320):
+        source = replace(private, test=private.test.chosen(np.arange(len(private.test)) < count))
+        job = prepare(module, source, plan, settings, keep=0, threads=1, device="cpu")
+        assert (job.trunk is None) == (trained == "all")
+        outputs.append(Scorer(job).outputs_alone(module.state_dict()))
+    assert torch.equal(outputs[0], outputs[2][:129])
+    assert torch.equal(outputs[1], outputs[2][:257])
