@@ -151,10 +151,14 @@ def test_the_ledger_has_the_release_before_anything_is_drawn(tmp_path, monkeypat
     class StopError(Exception):
         pass
 
+    synced = []
+
     def stopping(*_):
+        assert synced, "a power cut would lose the line, and not what was drawn"
         raise StopError
 
     with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "sync", synced.append)
         patch.setattr(published, "noisy_counts", stopping)
         with pytest.raises(StopError):
             released(tmp_path / "run")
@@ -244,6 +248,21 @@ def test_the_temperature_meets_confidence_with_accuracy(tmp_path):
     assert abs(sharp.softmax(1).amax(1).mean() - (chosen == labels).double().mean()) > 0.05
 
 
+def test_the_temperature_is_drawn_by_the_law_of_its_choice(monkeypatch):
+    table, scores = replace(TABLE, epsilon=0.4, temperature=True), list(range(len(TEMPERATURES)))
+    monkeypatch.setattr(published, "scores_of", lambda _: scores)
+    outputs, labels = made_up(4)
+    given = {"classes": ("no", "yes"), "loss": "softmax", "temperature": None}
+    drawn = [
+        published._drawn(table, DiceKey.from_seed(seed), outputs, labels, **given).temperature for seed in range(100)
+    ]
+    mean = np.mean([scores[TEMPERATURES.index(one)] for one in drawn])
+    for times, right in ((1.0, True), (0.5, False), (2.0, False)):
+        law = np.array(replace(table.choice, epsilon=times * table.choice.epsilon).probabilities(scores))
+        deviation = math.sqrt((law @ np.square(scores) - (law @ scores) ** 2) / len(drawn))
+        assert (abs(mean - law @ scores) < 3.5 * deviation) == right
+
+
 def test_a_killed_run_publishes_the_same_bytes(finished, private, plan, tmp_path, killed_at, monkeypatch):
     class StopError(Exception):
         pass
@@ -309,6 +328,14 @@ def test_verify_finds_a_second_release_and_changed_counts(finished, tmp_path):
         place = shutil.copytree(finished.directory, tmp_path / name)
         change(place)
         assert found in verify(place).line, name
+
+
+def test_counts_that_no_release_wrote_are_on_no_page_and_found(private, plan, finished, tmp_path):
+    run = trained(private, plan, tmp_path / "run", report_epsilon=None)
+    page = report(RunDirectory(run.directory), public=True)
+    shutil.copy(finished.directory / names.FIGURES, run.directory / names.FIGURES)
+    assert "the statement does not tell of the figures" in verify(run.directory).line
+    assert report(RunDirectory(run.directory), public=True) == page
 
 
 def _edit(path):

@@ -223,7 +223,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             metrics=run.rows(),
             evaluation=evaluation_of(run),
             public_test=facts.test_public,
-            published=published_of(run),
+            published=None if promised.circumstances.figures is None else published_of(run),
             **_persons(record, plan),
         ),
         public=public,
