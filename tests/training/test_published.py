@@ -158,7 +158,7 @@ def test_the_ledger_has_the_release_before_anything_is_drawn(tmp_path, monkeypat
         raise StopError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "sync", synced.append)
+        patch.setattr(Ledger, "sync", lambda ledger: synced.append(ledger))
         patch.setattr(published, "noisy_counts", stopping)
         with pytest.raises(StopError):
             released(tmp_path / "run")
