@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from sfumato.cli import main
 
@@ -30,6 +32,8 @@ def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
     assert main(["train", "run"]) == 0  # what was asked for is in the run
     printed = capsys.readouterr().out
     assert "may be given away" in printed
+    assert "test accuracy" in printed
+    assert "(measured on private data: keep it to yourself)" in printed
     assert "(4.0, 0)-differentially private for each single test example" in printed
     assert main(["verify", "run"]) == 0
     assert main(["report", "run", "--public"]) == 0
@@ -84,3 +88,15 @@ def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
     assert "--plot is given, and no class to test for" in call(f"{command} --plot a.svg", status=1)
     assert "--plot must end with .svg, got 'a.png'" in call(f"{command} --positive 3 --plot a.png", status=1)
     assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
+
+
+def test_figures_measured_on_private_data_are_called_so(digits_run, call, capsys):
+    given = load_digits()
+    np.savez("own.npz", x=(given.images * 15).astype(np.uint8), y=given.target)
+    command = f"evaluate {digits_run} npz:own.npz"
+    assert json.loads(call(f"{command} --json"))["public"] is False
+    assert json.loads(call(f"evaluate {digits_run} digits --json"))["public"] is True
+    capsys.readouterr()
+    for source, private in (("npz:own.npz", True), ("digits", False)):
+        assert main(["evaluate", str(digits_run), source]) == 0
+        assert ("not covered by the promise" in capsys.readouterr().err) == private
