@@ -19,7 +19,7 @@ from sfumato.privacy.noisy_table import TEMPERATURES
 from sfumato.randomness import Choice
 from sfumato.runs import directory as names
 from sfumato.runs import published as records
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.search import Trial
 from sfumato.training import Experiment, finish, published
 from sfumato.training.finish import report
@@ -323,6 +323,7 @@ def test_verify_finds_a_second_release_and_changed_counts(finished, tmp_path):
         ),
         ("gone", lambda place: (place / names.FIGURES).unlink(), "figures.json"),
         ("twice", lambda place: _again(place / names.LEDGER), "is not step"),
+        ("other", _of_other_noise, "figures.json is of another table"),
         ("hidden", lambda place: _without(place / names.LEDGER), "records other figures than the statement tells of"),
     ):
         place = shutil.copytree(finished.directory, tmp_path / name)
@@ -354,6 +355,15 @@ def _rewritten(path, change):
 
 def _again(path):
     _rewritten(path, lambda events: [*events[:-1], events[-2], events[-1]])
+
+
+def _of_other_noise(place):
+    """Counts whose file claims less noise than the statement, under a ledger that binds it."""
+    path = place / names.FIGURES
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"table": data["table"] | {"epsilon": 9.0}}))
+    bound = {records.ENTRY: file_hash(path)}
+    _rewritten(place / names.LEDGER, lambda events: [*events[:-1], ("end", events[-1][1] | bound)])
 
 
 def _without(path):
