@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
@@ -21,7 +22,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import published as records
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.search import Trial
-from sfumato.training import Experiment, finish, published
+from sfumato.training import Experiment, evaluate, finish, published
 from sfumato.training.finish import report
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
@@ -474,3 +475,14 @@ def test_not_even_rounding_tells_how_many_test_records_there_are(private, plan, 
         outputs.append(Scorer(job).outputs_alone(module.state_dict()))
     assert torch.equal(outputs[0], outputs[2][:129])
     assert torch.equal(outputs[1], outputs[2][:257])
+
+
+def test_a_model_that_keeps_something_of_test_records_is_refused():
+    calls = itertools.count()
+
+    class Counting(Whispering):
+        def forward(self, images):
+            return super().forward(images) + next(calls)
+
+    with pytest.raises(SfumatoError, match="it keeps something"):
+        evaluate.logits_alone(Counting(), torch.zeros(2, 3, 64))
