@@ -145,7 +145,7 @@ class NoisyFigures:
         as wide as the 95th percentile of what they add, from Monte-Carlo draws: it holds whatever the error is, since
         |d + e| is within |e| of |d|, and is wider than it need be.
         """
-        from scipy.optimize import brentq
+        from scipy.optimize import root_scalar
 
         found = self.records
         if not self._told(found.value or 0.0, self.table.cells):
@@ -165,7 +165,8 @@ class NoisyFigures:
         def beyond(part: float) -> float:
             return float(_mean_size(part * missed, deviations).sum()) / total - plain
 
-        part = brentq(beyond, 0.0, 1.0) if beyond(0.0) < 0 < beyond(1.0) else float(beyond(0.0) < 0)
+        bracketed = beyond(0.0) < 0 < beyond(1.0)
+        part = float(root_scalar(beyond, bracket=(0.0, 1.0)).root if bracketed else beyond(0.0) < 0)
         return Estimate(part * plain, max(0.0, plain - most), min(1.0, plain + most))
 
     def _in(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
