@@ -2683,8 +2683,8 @@ BUGS = (
     Bug(
         "a forecast counts the classes that are there",
         "training/experiment.py",
-        "remarks.forecast(plan, len(source.classes))",
-        "remarks.forecast(plan, len(set(source.train.labels.tolist())))",
+        "remarks.forecast(plan, len(source.classes), ",
+        "remarks.forecast(plan, len(set(source.train.labels.tolist())), ",
         ("training/test_experiment.py",),
     ),
     Bug(
