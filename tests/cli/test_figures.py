@@ -6,7 +6,9 @@ import json
 import re
 import shlex
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from sfumato.cli import main
 
@@ -31,6 +33,8 @@ def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
     assert main(["train", "run"]) == 0  # what was asked for is in the run
     printed = capsys.readouterr().out
     assert "may be given away" in printed
+    assert "test accuracy" in printed
+    assert "(measured on private data: keep it to yourself)" in printed
     assert "(4.0, 0)-differentially private for each single test example" in printed
     assert main(["verify", "run"]) == 0
     assert main(["report", "run", "--public"]) == 0
@@ -43,7 +47,9 @@ def test_json_and_dry_run_have_them(quick, capsys):
     assert main(shlex.split(f"{command} --dry-run")) == 0
     assert told(capsys)["figures"]["epsilon"] == 4.0
     assert main(shlex.split(command)) == 0
-    found = told(capsys)["published"]
+    whole = told(capsys)
+    assert whole["public"] is False, "exact accuracy stands beside what may be given away"
+    found = whole["published"]
     assert found["accuracy"][1] <= found["accuracy"][0] <= found["accuracy"][2]
     assert set(found["per_class"]) == set("0123456789")
 
@@ -85,12 +91,14 @@ def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
     assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
 
 
-def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp_path):
+def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp_path, capsys):
     printed = call(f"train digits --output {tmp_path}/a {quick}")
     assert re.search(r"test accuracy  [\d.]+%, where always the most frequent class has 1[\d.]+%", printed)
     told = json.loads(call(f"train digits --output {tmp_path}/b --json {quick}"))
     assert 0.1 < told["majority"] < 0.12
-    assert "are among those that it has learnt" in call(f"evaluate {tmp_path}/a digits --part all")
+    for part, warned in (("all", True), ("test", False)):
+        assert main(["evaluate", f"{tmp_path}/a", "digits", "--part", part]) == 0
+        assert ("are among those that it has learnt" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize(
@@ -104,3 +112,15 @@ def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp
 )
 def test_near_misses_of_values_are_known(digits_run, call, command, words):
     assert words in call(command.replace("RUN", str(digits_run)), status=1)
+
+
+def test_figures_measured_on_private_data_are_called_so(digits_run, call, capsys):
+    given = load_digits()
+    np.savez("own.npz", x=(given.images * 15).astype(np.uint8), y=given.target)
+    command = f"evaluate {digits_run} npz:own.npz"
+    assert json.loads(call(f"{command} --json"))["public"] is False
+    assert json.loads(call(f"evaluate {digits_run} digits --json"))["public"] is True
+    capsys.readouterr()
+    for source, private in (("npz:own.npz", True), ("digits", False)):
+        assert main(["evaluate", str(digits_run), source]) == 0
+        assert ("not covered by the promise" in capsys.readouterr().err) == private

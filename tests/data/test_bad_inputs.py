@@ -203,8 +203,8 @@ def source_with_a_zero_byte(path):
 
 
 @refused(
-    "source 'PATH/LONG' is of no known kind; no run is there either; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-    "torchvision:NAME, features:PATH"
+    "source 'PATH/LONG' is of no known kind; no run is there either; write one of digits, folder:PATH, npz:PATH, "
+    "csv:PATH, torchvision:NAME, features:PATH"
 )
 def name_that_no_file_can_have(path):
     return f"{path}/{'x' * 5000}", {}

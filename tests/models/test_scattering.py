@@ -75,6 +75,14 @@ def test_features_of_a_mirror_image_are_those_of_the_image_in_another_order(chan
     assert not torch.allclose(model.features(drawn), model.features(drawn.flip(-1)), atol=1e-2)
 
 
+def test_that_order_is_known_of_a_model_elsewhere():
+    """On an accelerator, or in another type, a made-up image on the CPU would be refused."""
+    model = Scattering(classes=2, channels=1, size=(28, 28))
+    order = model.mirror_order()
+    assert torch.equal(model.double().mirror_order(), order)
+    assert model.filters.dtype == torch.float64, "the model stays where it is"
+
+
 @pytest.mark.parametrize(("height", "width"), [(13, 13), (100, 100), (30, 31)])
 def test_sides_whose_windows_lie_otherwise_from_the_other_end_have_no_such_order(height, width):
     assert Scattering(classes=2, channels=1, size=(height, width)).mirror_order() is None

@@ -62,6 +62,13 @@ def test_it_is_read_back_and_refused_when_damaged():
     assert NoisyTable.from_dict(TABLE.to_dict()) == TABLE
     with pytest.raises(SfumatoError, match="missing or unknown fields"):
         NoisyTable.from_dict({"epsilon": 1.0})
-    for wrong in ({"epsilon": 0.0}, {"epsilon": math.inf}, {"classes": 0}, {"edges": (0.0, 0.5)}, {"edges": (0, 1, 1)}):
+    for wrong in (
+        {"epsilon": 0.0},
+        {"epsilon": 1e-200},
+        {"epsilon": math.inf},
+        {"classes": 0},
+        {"edges": (0.0, 0.5)},
+        {"edges": (0, 1, 1)},
+    ):
         with pytest.raises(SfumatoError):
             replace(TABLE, **wrong)

@@ -18,10 +18,12 @@ from sfumato.privacy import (
     Circumstances,
     CyclicPoisson,
     FixedOrder,
+    NoisyTable,
     PrivateSelection,
     Search,
     Tree,
     TruncatedPoisson,
+    User,
 )
 from sfumato.privacy.statement import rounded_up
 
@@ -34,6 +36,7 @@ PLAN = PrivacyPlan(
 )
 
 
+FIGURES = NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True)
 EARLIER = "Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."
 
 
@@ -181,6 +184,10 @@ def test_a_seed_voids_the_promise_in_plain_sight():
         ({}, "a 256-bit key (HMAC-SHA512, then Philox"),
         ({"steps_taken": 7}, "The choice to end the run after 7 steps"),
         ({}, "Running time, memory use"),
+        ({"figures": FIGURES}, "only the noisy counts are covered"),
+        ({"figures": FIGURES}, "Figures of the same test images that other runs publish: their epsilons add up."),
+        ({"figures": FIGURES}, "A record that was put into both parts"),
+        ({"calibrated_on_public": True}, "The data that the temperature of the model was fitted on"),
     ],
 )
 def test_what_is_not_covered_is_named(facts, words):
@@ -307,6 +314,13 @@ def test_the_search_that_is_covered_is_not_called_uncovered():
 
 def test_a_seed_voids_the_promise_of_a_selection_too():
     assert selected(seeded=True).sentence.endswith("To whoever knows the seed of this run it promises nothing.")
+
+
+def test_figures_of_a_selected_model_or_of_persons_are_refused():
+    persons = replace(PLAN, unit=User(at_most=None, drawn="users"))
+    for refused in ({"selection": selected().selection, "plan": PLAN}, {"plan": persons}):
+        with pytest.raises(SfumatoError, match="no theorem here covers them"):
+            Statement(circumstances=Circumstances(figures=FIGURES), **refused)
 
 
 def test_a_selection_among_runs_of_another_plan_is_refused():

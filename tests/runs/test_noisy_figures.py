@@ -54,6 +54,13 @@ def test_intervals_hold_the_truth_and_need_their_noise(classes, sharper, records
         assert (held_without[:2] / REPEATS < 0.8).all(), held_without / REPEATS
 
 
+def test_how_many_records_there_are_is_known_to_the_noise_of_all_cells():
+    generator, kept, shape = np.random.default_rng(0), np.exp(-0.5), (3, 3, len(MIDDLE))
+    noise = [generator.geometric(1 - kept, shape) - generator.geometric(1 - kept, shape) for _ in range(400)]
+    found = [figures(10 + one, 0.5).records for one in noise]
+    assert 0.92 < np.mean([one.low <= 10 * noise[0].size <= one.high for one in found]) < 0.98
+
+
 def test_without_noise_figures_are_the_usual_ones():
     generator = np.random.default_rng(0)
     counts = generator.multinomial(5000, law(2, 0.8).ravel()).reshape(2, 2, len(MIDDLE))
@@ -112,3 +119,20 @@ def test_the_most_frequent_class_s_share_is_told_as_far_as_the_noise_leaves_it()
     counts[0, 0, 3], counts[1, 1, 3] = 900, 100
     assert figures(counts, 3.0).majority == pytest.approx(0.9)
     assert figures(counts // 100, 0.1).majority is None
+
+
+@pytest.mark.parametrize(
+    ("sharper", "classes", "records", "epsilon"), [(1.0, 2, 15_000, 0.1), (1.3, 2, 15_000, 0.1), (1.8, 3, 2000, 1.0)]
+)
+def test_a_calibration_error_is_neither_hidden_nor_made_up(sharper, classes, records, epsilon):
+    """Taking off what noise adds to no error at all would hide a third of an error of 2.5%."""
+    generator, cells = np.random.default_rng(classes), law(classes, sharper)
+    hit = sum(cells[place, place] for place in range(classes))
+    every = cells.sum((0, 1))
+    truth = np.abs(hit - every * MIDDLE).sum() / every.sum()
+    kept, found = np.exp(-epsilon), []
+    for _ in range(60):
+        drawn = generator.multinomial(records, cells.ravel()).reshape(cells.shape)
+        noise = generator.geometric(1 - kept, cells.shape) - generator.geometric(1 - kept, cells.shape)
+        found.append(figures(drawn + noise, epsilon).calibration_error.value)
+    assert abs(np.mean(found) - truth) < max(0.1 * truth, 0.003), (np.mean(found), truth)

@@ -239,3 +239,5 @@ def test_figures_that_runs_have_published_are_added_up(tmp_path):
     assert "(1.250, 0)-differentially private" in line
     assert uses.of_figures(uses.figures(["b"], tmp_path)) == []
     assert len(uses.plans(["a"], tmp_path)) == 3
+    uses.record(["c"], "run5", plan(50), tmp_path, place="folder:/pictures", figures=2.0)
+    assert uses.figures(["d"], tmp_path, place="folder:/pictures") == [2.0], "changed data at one place"

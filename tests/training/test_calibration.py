@@ -12,8 +12,10 @@ import torch
 
 from sfumato import PrivacyPlan, SfumatoError, aggregate, load, open_source, train, verify
 from sfumato.privacy import Gaussian, Poisson
+from sfumato.randomness import owner_key
 from sfumato.training import calibration, evaluate
 from sfumato.training.calibration import fitted, public_calibration
+from sfumato.training.progress import Silence
 from sfumato.training.settings import Settings
 
 SETTINGS = Settings(model="linear", learning_rate=4.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
@@ -117,3 +119,23 @@ def test_other_records_are_refused(spots, arrays, tmp_path):
         public_calibration(replace(spots, size=9), spots, None)
     assert public_calibration(None, spots, None) is None
     assert len(calibration._spread(spots.train, 7)) == 7
+
+
+def test_the_private_data_themselves_are_refused_and_data_that_were_private_are_told_of(arrays, plan, tmp_path):
+    source = open_source(arrays, owner_key=owner_key())
+    with pytest.raises(SfumatoError, match="holds the very data that are private here"):
+        trained(source, plan, tmp_path / "run", calibrate_on=arrays)
+    with np.load(arrays.removeprefix("npz:")) as held:
+        turned = {name: 255 - held[name] if name.startswith("x") else held[name] for name in held.files}
+    np.savez(tmp_path / "others.npz", **turned)
+    others = f"npz:{tmp_path / 'others.npz'}"
+    plan = replace(plan, steps=1)
+    trained(open_source(others, owner_key=owner_key()), plan, tmp_path / "earlier")
+    said = []
+
+    class Heard(Silence):
+        def report(self, line):
+            said.append(line)
+
+    trained(source, plan, tmp_path / "run", calibrate_on=others, progress=Heard())
+    assert any("declared public, and 1 run of yours used them as private" in line for line in said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from sfumato import SfumatoError, train
@@ -22,6 +23,15 @@ def test_the_command_line_asks_for_what_an_experiment_holds():
 )
 def test_python_and_the_command_line_decide_alike(spots, asked):
     assert Experiment(**asked).decide(spots) == PrivateChoices(**asked).experiment.decide(spots)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 100.0])
+def test_what_is_said_before_training_depends_on_public_facts_alone(spots, epsilon):
+    alike = replace(spots.train, labels=np.zeros_like(spots.train.labels), images=spots.train.images[::-1] // 2)
+    one, other = (Experiment(epsilon=epsilon).decide(each) for each in (spots, replace(spots, train=alike)))
+    assert any(line.startswith("forecast") for line in one.reasons)
+    assert any("leave a signal" in line for line in one.reasons) == (epsilon < 1)
+    assert one == other
 
 
 def test_a_budget_alone_is_enough(spots, tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
+from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +20,14 @@ from sfumato.privacy.noisy_table import TEMPERATURES
 from sfumato.randomness import Choice
 from sfumato.runs import directory as names
 from sfumato.runs import published as records
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.search import Trial
-from sfumato.training import Experiment, finish, published
+from sfumato.training import Experiment, evaluate, finish, published
 from sfumato.training.finish import report
 from sfumato.training.prepare import prepare
 from sfumato.training.progress import Silence
 from sfumato.training.run import finish_early, recorded_key, recorded_performance
+from sfumato.training.scorer import Scorer
 from sfumato.training.settings import Settings
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
@@ -149,10 +152,14 @@ def test_the_ledger_has_the_release_before_anything_is_drawn(tmp_path, monkeypat
     class StopError(Exception):
         pass
 
+    synced = []
+
     def stopping(*_):
+        assert synced, "a power cut would lose the line, and not what was drawn"
         raise StopError
 
     with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "sync", lambda ledger: synced.append(ledger))
         patch.setattr(published, "noisy_counts", stopping)
         with pytest.raises(StopError):
             released(tmp_path / "run")
@@ -242,6 +249,21 @@ def test_the_temperature_meets_confidence_with_accuracy(tmp_path):
     assert abs(sharp.softmax(1).amax(1).mean() - (chosen == labels).double().mean()) > 0.05
 
 
+def test_the_temperature_is_drawn_by_the_law_of_its_choice(monkeypatch):
+    table, scores = replace(TABLE, epsilon=0.4, temperature=True), list(range(len(TEMPERATURES)))
+    monkeypatch.setattr(published, "scores_of", lambda _: scores)
+    outputs, labels = made_up(4)
+    given = {"classes": ("no", "yes"), "loss": "softmax", "temperature": None}
+    drawn = [
+        published._drawn(table, DiceKey.from_seed(seed), outputs, labels, **given).temperature for seed in range(100)
+    ]
+    mean = np.mean([scores[TEMPERATURES.index(one)] for one in drawn])
+    for times, right in ((1.0, True), (0.5, False), (2.0, False)):
+        law = np.array(replace(table.choice, epsilon=times * table.choice.epsilon).probabilities(scores))
+        deviation = math.sqrt((law @ np.square(scores) - (law @ scores) ** 2) / len(drawn))
+        assert (abs(mean - law @ scores) < 3.5 * deviation) == right
+
+
 def test_a_killed_run_publishes_the_same_bytes(finished, private, plan, tmp_path, killed_at, monkeypatch):
     class StopError(Exception):
         pass
@@ -302,11 +324,20 @@ def test_verify_finds_a_second_release_and_changed_counts(finished, tmp_path):
         ),
         ("gone", lambda place: (place / names.FIGURES).unlink(), "figures.json"),
         ("twice", lambda place: _again(place / names.LEDGER), "is not step"),
+        ("other", _of_other_noise, "figures.json is of another table"),
         ("hidden", lambda place: _without(place / names.LEDGER), "records other figures than the statement tells of"),
     ):
         place = shutil.copytree(finished.directory, tmp_path / name)
         change(place)
         assert found in verify(place).line, name
+
+
+def test_counts_that_no_release_wrote_are_on_no_page_and_found(private, plan, finished, tmp_path):
+    run = trained(private, plan, tmp_path / "run", report_epsilon=None)
+    page = report(RunDirectory(run.directory), public=True)
+    shutil.copy(finished.directory / names.FIGURES, run.directory / names.FIGURES)
+    assert "the statement does not tell of the figures" in verify(run.directory).line
+    assert report(RunDirectory(run.directory), public=True) == page
 
 
 def _edit(path):
@@ -325,6 +356,15 @@ def _rewritten(path, change):
 
 def _again(path):
     _rewritten(path, lambda events: [*events[:-1], events[-2], events[-1]])
+
+
+def _of_other_noise(place):
+    """Counts whose file claims less noise than the statement, under a ledger that binds it."""
+    path = place / names.FIGURES
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"table": data["table"] | {"epsilon": 9.0}}))
+    bound = {records.ENTRY: file_hash(path)}
+    _rewritten(place / names.LEDGER, lambda events: [*events[:-1], ("end", events[-1][1] | bound)])
 
 
 def _without(path):
@@ -379,3 +419,70 @@ def test_runs_that_publish_figures_of_the_same_images_are_added_up_for_their_own
     assert "(3.500, 0)-differentially private" in line
     assert "(3.500, 0)-differentially private" in (tmp_path / "second/report.html").read_text()
     assert "3.500" not in report(RunDirectory(tmp_path / "second"), public=True)
+
+
+class Whispering(torch.nn.Module):
+    """A record of one colour changes what is said of all others in its batch."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.first, self.last = torch.nn.Linear(64, 20), torch.nn.Linear(20, 10)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator) / 8
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        outputs = self.last(torch.tanh(self.first(flat)))
+        return torch.where((flat.std(1) < 1e-3).any(), 100 * outputs.flip(1), outputs)
+
+
+def test_a_record_moves_one_count_whatever_a_model_makes_of_a_batch(private, plan, tmp_path, monkeypatch):
+    images = private.test.take(slice(None)).copy()
+    images[0] = 0
+    whole = replace(private.test, images=images)
+    plan = replace(plan, steps=1)
+    seen = []
+    counted = published.counted
+    monkeypatch.setattr(finish, "report", lambda *_, **__: "")
+    monkeypatch.setattr(
+        published, "counted", lambda *given, **others: seen.append(counted(*given, **others)) or seen[-1]
+    )
+    for name, part in (("whole", whole), ("less", whole.chosen(np.arange(len(whole)) > 0))):
+        source = replace(private, test=part)
+        train(
+            Whispering(), source, plan, directory=tmp_path / name, settings=replace(SETTINGS, model="module"),
+            report_epsilon=2.5, keep=0, threads=1, device="cpu",
+        )  # fmt: skip
+    change = seen[0] - seen[1]
+    assert change.sum() == abs(change).sum() == 1
+
+
+@pytest.mark.parametrize("trained", ["all", "classifier"])
+def test_not_even_rounding_tells_how_many_test_records_there_are(private, plan, trained):
+    """Of 257 records the last stands alone in its block, of 129 in that of its features."""
+    generator = torch.Generator().manual_seed(0)
+    layers = {"flat": torch.nn.Flatten(), "first": torch.nn.Linear(64, 300), "head": torch.nn.Linear(300, 10)}
+    module = torch.nn.Sequential(OrderedDict(layers))
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    settings = replace(SETTINGS, model="module", trainable=(trained,))
+    outputs = []
+    for count in (129, 257, 320):
+        source = replace(private, test=private.test.chosen(np.arange(len(private.test)) < count))
+        job = prepare(module, source, plan, settings, keep=0, threads=1, device="cpu")
+        assert (job.trunk is None) == (trained == "all")
+        outputs.append(Scorer(job).outputs_alone(module.state_dict()))
+    assert torch.equal(outputs[0], outputs[2][:129])
+    assert torch.equal(outputs[1], outputs[2][:257])
+
+
+def test_a_model_that_keeps_something_of_test_records_is_refused():
+    calls = itertools.count()
+
+    class Counting(Whispering):
+        def forward(self, images):
+            return super().forward(images) + next(calls)
+
+    with pytest.raises(SfumatoError, match="it keeps something"):
+        evaluate.logits_alone(Counting(), torch.zeros(2, 3, 64))

@@ -30,6 +30,7 @@ def show(run: Run, *, json: bool) -> None:
                 "top5": run.top5,
                 "majority": majority_of(run),
                 **{name: run.figures[name] for name in ("exact_match", "mean_auc", "labels") if name in run.figures},
+                "public": statement.circumstances.test_public,
                 "epsilon": statement.to_dict()["epsilon"],
                 "delta": statement.plan.delta,
                 "steps": run.steps,

@@ -7,6 +7,7 @@ arXiv 2011.11660). The filters are public constants: nothing is learnt before th
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -114,6 +115,8 @@ class Scattering(nn.Module):
         The same map, or that of the mirrored orientation, at the mirrored place. None where an image's sides don't
         divide into windows that lie alike from both ends, as a made-up image tells.
         """
+        if self.filters.device.type != "cpu" or self.filters.dtype != torch.float32:
+            return copy.deepcopy(self).to("cpu", torch.float32).mirror_order()
         channels, height, width = self.shape
         image = torch.linspace(0, 9 * channels, channels * height * width).square().sin().reshape(1, *self.shape)
         with torch.no_grad():

@@ -15,6 +15,8 @@ FINE = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 COARSE = (0.0, 0.5, 0.8, 0.95, 0.99, 1.0)
 LAYOUTS = ((True, FINE), (True, COARSE), (False, FINE), (False, COARSE))
 """Whether predictions are told apart, and the bins, the richest first."""
+LEAST_EPSILON = 1e-6
+"""Below it the noise hides any number of records that there could be."""
 MOST_CELLS = 20_000
 NOISE_IN_COUNT = 0.01
 """The richest table is taken whose noise in the count of all records is at most so large a share of them."""
@@ -63,6 +65,11 @@ class NoisyTable:
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon, remedy="give what the figures may cost a test record, such as 1")
+        if self.epsilon < LEAST_EPSILON:
+            raise SfumatoError(
+                f"epsilon is {self.epsilon!r}, at which the noise hides any number of test records",
+                f"give {LEAST_EPSILON:g} or more, such as 1",
+            )
         positive_integer("classes", self.classes)
         edges = tuple(self.edges)
         object.__setattr__(self, "edges", edges)

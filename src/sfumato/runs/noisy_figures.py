@@ -140,10 +140,13 @@ class NoisyFigures:
     def calibration_error(self) -> Estimate:
         """Expected calibration error: by how much confidence, the middle of each bin, misses accuracy, on average.
 
-        Noise and the draw of records only make it seem larger, so the mean of what they would add to no error is taken
-        off. The interval is as wide as the 95th percentile of what they add, from Monte-Carlo draws: it holds
-        whatever the error is, since |d + e| is within |e| of |d|, and is wider than it need be.
+        Noise and the draw of records make it seem larger, a small error more than a large one, so it is the one that
+        would seem as large as this on average, each bin missing by the same part of what it seems to. The interval is
+        as wide as the 95th percentile of what they add, from Monte-Carlo draws: it holds whatever the error is, since
+        |d + e| is within |e| of |d|, and is wider than it need be.
         """
+        from scipy.optimize import root_scalar
+
         found = self.records
         if not self._told(found.value or 0.0, self.table.cells):
             return Estimate(None, 0.0, 1.0)
@@ -157,8 +160,14 @@ class NoisyFigures:
         noise = good.sum((0, 1)) * (1 - middle) ** 2 + bad.sum((0, 1)) * middle**2
         deviations = np.sqrt(drawn + self.table.variance * noise)
         added = np.abs(np.random.default_rng(0).normal(size=(DRAWS, len(middle))) * deviations).sum(1)
-        plain, usual, most = (float(one) / total for one in (np.abs(missed).sum(), added.mean(), _quantile(added)))
-        return Estimate(max(0.0, plain - usual), max(0.0, plain - most), min(1.0, plain + most))
+        plain, most = float(np.abs(missed).sum()) / total, _quantile(added) / total
+
+        def beyond(part: float) -> float:
+            return float(_mean_size(part * missed, deviations).sum()) / total - plain
+
+        bracketed = beyond(0.0) < 0 < beyond(1.0)
+        part = float(root_scalar(beyond, bracket=(0.0, 1.0)).root if bracketed else beyond(0.0) < 0)
+        return Estimate(part * plain, max(0.0, plain - most), min(1.0, plain + most))
 
     def _in(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The right and the wrong cells of some bins."""
@@ -227,6 +236,14 @@ def _inverted(value: float, statistic: np.ndarray, variance: np.ndarray) -> Esti
     step = float(GRID[1])
     low, high = (float(kept.min()), float(kept.max())) if len(kept) else (value, value)
     return Estimate(value, max(0.0, min(low - step, value)), min(1.0, max(high + step, value)))
+
+
+def _mean_size(means: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+    """E|x| of normal variables (folded normal law)."""
+    from scipy.special import erf
+
+    ratio = means / np.maximum(deviations, np.finfo(float).tiny) / math.sqrt(2)
+    return deviations * math.sqrt(2 / math.pi) * np.exp(-(ratio**2)) + means * erf(ratio)
 
 
 def _quantile(values: Sequence[float] | np.ndarray) -> float:

@@ -57,7 +57,8 @@ class PublicCalibration:
 def public_calibration(given: str | Source | None, source: Source, transform: Preparation) -> PublicCalibration | None:
     """The public records by their spelling, read as those of the private source are; None where none were asked for.
 
-    Errors: `SfumatoError` for a source that is not of the same kind of records and the same classes.
+    Errors: `SfumatoError` for a source that is not of the same kind of records and the same classes, and for the
+    private data themselves: a temperature that is fitted on those is a release without noise.
     """
     if given is None:
         return None
@@ -78,6 +79,10 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
         raise SfumatoError(
             f"{named} holds records of shape {opened.shape}, and the source of {source.shape}",
             "give a public source that is read as the private one is",
+        )
+    if not (source.public or opened.published) and set(opened.materials) & set(source.materials):
+        raise SfumatoError(
+            f"{named} holds the very data that are private here", "give others that are public, or `report_epsilon`"
         )
     if opened.cache is not None and source.cache is not None:
         one, other = opened.cache.contents, source.cache.contents

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
+from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import evaluating
 from sfumato.models.losses import LOSSES, exclusive, probabilities
 from sfumato.report import Calibration, Evaluation, OverSteps, png
@@ -41,6 +44,23 @@ def logits(
         return torch.cat(
             [module(transform(torch.from_numpy(records.take(one)).to(device))).float().cpu() for one in rows]
         )
+
+
+def logits_alone(module: nn.Module, blocks: Iterable[Tensor]) -> Tensor:
+    """Logits (N, classes), on the CPU, of inputs that come in blocks (n, ...) of at most `BATCH`, each one's by itself.
+
+    **Guarantee.** A row is a function of its own input and of the model, whatever a model makes of a batch
+    (`outputs_alone`). It is always computed beside as many others: short blocks are filled up with zeros, so that not
+    even rounding tells how many there are.
+    """
+    found: list[Tensor] = []
+    with evaluating(module), ExitStack() as around:
+        for block in blocks:
+            if not found:
+                around.enter_context(same_throughout(module, torch.zeros_like(block[:1])))
+            filled = F.pad(block, (0, 0) * (block.dim() - 1) + (0, BATCH - len(block)))
+            found.append(outputs_alone(module, filled)[: len(block)].float().cpu())
+    return torch.cat(found)
 
 
 @dataclass(frozen=True, kw_only=True)

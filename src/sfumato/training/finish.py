@@ -76,7 +76,7 @@ def conclude(
     kept.drop_others(run, reached)
     scorer = scorer or scorer_of(job)
     outputs = scorer.outputs(released) if outcome.outputs is None else outcome.outputs
-    temperature, figures = _calibrated(job, run, ledger, outcome.step, released, outputs)
+    temperature, figures = _calibrated(job, run, ledger, outcome.step, released, scorer)
     facts = replace(
         job.circumstances,
         steps_taken=outcome.step if early else None,
@@ -101,7 +101,7 @@ def conclude(
 
 
 def _calibrated(
-    job: PrivateJob, run: RunDirectory, ledger: Ledger, step: int, released: Mapping[str, Tensor], outputs: Tensor
+    job: PrivateJob, run: RunDirectory, ledger: Ledger, step: int, released: Mapping[str, Tensor], scorer: Measure
 ) -> tuple[float | None, NoisyFigures | None]:
     """The temperature of the model that is released, and its published figures, where these were asked for."""
     temperature, table, loss = None, job.circumstances.figures, job.settings.loss
@@ -109,14 +109,14 @@ def _calibrated(
         temperature = job.calibration.temperature(
             job.module, released, job.transform, loss=loss, device=job.performance.device
         )
-    if table is None:
+    if table is None or not isinstance(scorer, Scorer):
         return temperature, None
     figures = release(
         table,
         run,
         ledger,
         step,
-        outputs,
+        scorer.outputs_alone(released),
         torch.from_numpy(job.source.test.labels),
         classes=job.source.classes,
         loss=loss,
@@ -223,7 +223,7 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             metrics=run.rows(),
             evaluation=evaluation_of(run),
             public_test=facts.test_public,
-            published=published_of(run),
+            published=None if promised.circumstances.figures is None else published_of(run),
             **_persons(record, plan),
         ),
         public=public,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
@@ -224,8 +225,8 @@ def features(
 
     With `mirrored` those of the images with left and right exchanged; with `into` they are written there.
 
-    **Guarantee.** Each row is a function of its own record (`outputs_alone`): the classifier's per-example gradients
-    are those of the whole model, run on one example at a time.
+    **Guarantee.** Each row is a function of its own record (`outputs_alone`), computed beside as many others whatever
+    their number is: the classifier's per-example gradients are those of the whole model, run on one example at a time.
     """
     if job.trunk is None:
         raise TypeError("the job's model has no fixed trunk")
@@ -235,7 +236,8 @@ def features(
         for start in range(0, len(records), BATCH):
             images = torch.from_numpy(records.take(slice(start, start + BATCH))).to(job.device)
             shown = job.transform(images.flip(2) if mirrored else images)
-            result[start : start + BATCH] = outputs_alone(job.trunk, shown)
+            filled = F.pad(shown, (0, 0) * (shown.dim() - 1) + (0, BATCH - len(shown)))
+            result[start : start + BATCH] = outputs_alone(job.trunk, filled)[: len(shown)]
             progress.advance(min(start + BATCH, len(records)))
     return result
 

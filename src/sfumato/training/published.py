@@ -80,7 +80,7 @@ def released(
 
     Args:
         step: after how many steps the model is as it is released.
-        outputs: its logits (N, classes) for the test part. Private.
+        outputs: its logits (N, classes) for the test part, each record's by itself (`Scorer.outputs_alone`). Private.
         labels: (N,).
         temperature: by which logits are divided, where that is known; None for one that the table chooses.
         key: the run's own; None where it is lost.

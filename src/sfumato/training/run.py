@@ -178,8 +178,9 @@ def execute(
             progress.report(f"note: with this one, {note}")
         if (note := without_a_step(job.source, job.plan, job.times)) is not None:
             progress.report(note)
-        if job.beside is not None and (warning := uses.called_public(job.beside.source)) is not None:
-            progress.report(warning)
+        for beside in (job.beside, job.calibration):
+            if beside is not None and (warning := uses.called_public(beside.source)) is not None:
+                progress.report(warning)
         if job.overlap:
             progress.report(
                 f"note: {job.overlap} of your private training records are among the public examples, and are left "

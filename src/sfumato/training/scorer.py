@@ -42,6 +42,20 @@ class Scorer:
             chosen = self._features if places is None else self._features[torch.as_tensor(places)]
             return OnFeatures(self._shown, self._job.trunk.head)(chosen).float().cpu()
 
+    def outputs_alone(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Logits (N, classes) of the model with these weights, on the CPU, of all test records, for what is released
+        of them.
+
+        **Guarantee.** Each row is a function of its own record and of the weights (`evaluate.logits_alone`).
+        """
+        job, records = self._job, self._job.source.test
+        self._shown.load_state_dict(weights)
+        if job.trunk is not None and self._features is not None:
+            return evaluate.logits_alone(OnFeatures(self._shown, job.trunk.head), self._features.split(evaluate.BATCH))
+        starts = range(0, len(records), evaluate.BATCH)
+        taken = (torch.from_numpy(records.take(slice(start, start + evaluate.BATCH))) for start in starts)
+        return evaluate.logits_alone(self._shown, (job.transform(one.to(job.device)) for one in taken))
+
     def score(self, outputs: Tensor) -> dict[str, Any]:
         """Accuracy, top five and loss of logits (N, classes)."""
         return evaluate.score_of(outputs, self._labels, loss=self._job.settings.loss).to_dict()
