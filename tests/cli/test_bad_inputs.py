@@ -62,12 +62,13 @@ REFUSED = {
     "plan --examples 0 --batch-size 9 --steps 9 --epsilon 3": "--examples must be at least 1, got 0; give a whole "
     "number of at least 1",
     "plan --examples 1000": "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got none; "
-    "leave out only the one that should follow from the others",
+    "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by rules",
     "plan --examples 1000 --batch-size 100 --steps 10": "three of --batch-size, --steps, --noise-multiplier and "
-    "--epsilon are needed, got --batch-size, --steps; leave out only the one that should follow from the others",
+    "--epsilon are needed, got --batch-size, --steps; leave out only the one that should follow from the others; "
+    "sfumato train SOURCE --dry-run chooses by rules",
     "plan --examples 1000 --batch-size 100 --steps 10 --epsilon 3 --noise-multiplier 1": "three of --batch-size, "
     "--steps, --noise-multiplier and --epsilon are needed, got --batch-size, --steps, --noise-multiplier, --epsilon; "
-    "leave out only the one that should follow from the others",
+    "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by rules",
     "plan --examples 1000 --batch-size 2000 --steps 10 --epsilon 3": "--batch-size must not exceed the number of "
     "examples, got 2000 of 1000; give at most 1000, which means full-batch steps",
     "plan --examples 100 --batch-size 100 --noise-multiplier 0.5 --epsilon 0.1": "epsilon 0.1 is already exceeded by "
@@ -101,7 +102,7 @@ REFUSED = {
     "tradeoff --examples 1000 --epsilon 3 --plot missing/a.svg": "--plot must lie in a folder that exists, got "
     "'missing/a.svg'; make the folder first",
     # choices of the model and its training
-    "train digits QUICK --model lenet6": "--model must be one of ...; got 'lenet6'; choose one of ...",
+    "train digits QUICK --model lenet6": "--model must be one of ...; got 'lenet6'; did you mean lenet5",
     "train digits QUICK --model wrn-15-4": "the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, "
     "got 15; choose 10, 16, 22, 28 or 40, as in wrn-16-4",
     "train digits QUICK --model timm:no_such": "model 'timm:no_such': timm ... has no model of that name; "
@@ -118,9 +119,9 @@ REFUSED = {
     "train digits QUICK --pretrained timm": "pretrained 'timm' needs a model of timm, got model 'linear'; choose "
     "timm:NAME, or give the path of a safetensors file",
     "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
-    "choose one of these names",
+    "did you mean sgd",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
-    "'stepwise'; choose one of these names",
+    "'stepwise'; did you mean step",
     "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer, or 0",
     "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
     "train digits QUICK --momentum 1": "--momentum must be below 1, got 1.0; give a number in [0, 1), such as 0.9",
@@ -293,11 +294,11 @@ REFUSED = {
     "predict finished empty": "no images were given; name image files, or folders that hold some",
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
     "evaluate finished folder:pictures": "'pictures/a/0.png' has the label 'a', a class that the model does not know; "
-    "take its images out of the source",
+    "take its images out of the source; or give the run that was trained on these classes",
     "evaluate finished csv:table.csv": "line 2 of 'table.csv' has the label 'a', a class that the model does not know; "
-    "take its images out of the source",
+    "take its images out of the source; or give the run that was trained on these classes",
     "evaluate finished npz:eleven.npz": "archive 'eleven.npz' holds the label 10, a class that the model does not "
-    "know; take its images out of the source",
+    "know; take its images out of the source; or give the run that was trained on these classes",
     "evaluate finished digits --part validation": "--part must be one of test, train, all; "
     "got 'validation'; choose one of "
     "these names",

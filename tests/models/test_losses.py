@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfumato.models.about import NAMES_OF_LOSSES
 from sfumato.models.losses import LOSSES, exclusive, logits_of, probabilities
 
 rows = st.integers(1, 4).flatmap(
@@ -40,3 +41,7 @@ def test_no_loss_takes_labels_of_another_form(width):
     for name in ("softmax", "sigmoid"):
         with pytest.raises((ValueError, RuntimeError)):
             LOSSES[name](logits, matrix)
+
+
+def test_the_names_that_model_files_may_say_are_those_of_the_losses():
+    assert set(NAMES_OF_LOSSES) == set(LOSSES)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json, shortened
-from sfumato.models.losses import LOSSES
+
+NAMES_OF_LOSSES = frozenset({"softmax", "sigmoid", "multilabel"})
+"""Those of `losses.LOSSES`, known here before torch is imported."""
 
 METADATA = "sfumato"
 """The key under which a model file of ours says what it is."""
@@ -99,7 +101,7 @@ _RIGHT = {
     "test_fraction": lambda value: value is None or (isinstance(value, (int, float)) and 0 <= value <= 1),
     "features": lambda value: value is None or isinstance(value, dict),
     "trained_on": _texts,
-    "loss": lambda value: isinstance(value, str) and value in LOSSES,
+    "loss": lambda value: isinstance(value, str) and value in NAMES_OF_LOSSES,
     "weights": _spelling,
     "user_from": _spelling,
     "embedding": _whole(MOST_NUMBERS),
