@@ -41,6 +41,27 @@ class Bug:
 
 BUGS = (
     Bug(
+        "a count that noise brings below zero leaves an interval of nothing",
+        "runs/noisy_figures.py",
+        "        hit, miss = max(0.0, hit), max(0.0, miss)\n",
+        "",
+        ("runs/test_noisy_figures.py",),
+    ),
+    Bug(
+        "patches of a dilated convolution are those of a dense one",
+        "gradients/sites/conv.py",
+        "windows.unfold(axis, gap * (length - 1) + 1, stride)[..., ::gap]",
+        "windows.unfold(axis, gap * (length - 1) + 1, stride)[..., :length]",
+        ("gradients/sites/test_conv.py",),
+    ),
+    Bug(
+        "a forecast takes a rare class for one like the others",
+        "privacy/remarks.py",
+        "(1 if rarest is None else rarest * classes)",
+        "1",
+        ("privacy/test_remarks.py",),
+    ),
+    Bug(
         "a data set's fingerprint has the first of several labels alone",
         "data/fingerprint.py",
         'np.ascontiguousarray(part.labels, dtype="<i8").data',
@@ -656,14 +677,14 @@ BUGS = (
     Bug(
         "padding is made of records, and counts",
         "training/inputs.py",
-        "yield torch.where(kept, inputs, 0), torch.where(weights, targets, 0), keys, weights",
+        "yield torch.where(held, inputs, 0), torch.where(known, targets, 0), keys, weights",
         "yield inputs, targets, keys, torch.ones_like(weights)",
         ("training/test_padding.py",),
     ),
     Bug(
         "padding holds records",
         "training/inputs.py",
-        "torch.where(kept, inputs, 0)",
+        "torch.where(held, inputs, 0)",
         "inputs",
         ("training/test_padding.py",),
     ),
@@ -698,8 +719,8 @@ BUGS = (
     Bug(
         "a run begins without the self-check",
         "training/prepare.py",
-        "        gradient.self_check(shape)\n",
-        "        gradient.bytes_per_example(shape)\n",
+        "            gradient.self_check(shape, targets=targets)\n",
+        "            gradient.bytes_per_example(shape, targets=targets)\n",
         ("training/test_prepare.py",),
     ),
     Bug(
@@ -877,7 +898,7 @@ BUGS = (
     Bug(
         "padding takes part where it has a gradient",
         "gradients/clipping.py",
-        "        taking_part &= weights | (squares == 0)\n",
+        "        taking_part &= (weights > 0) | (squares == 0)\n",
         "        pass\n",
         ("gradients/test_padding.py",),
     ),
@@ -891,7 +912,7 @@ BUGS = (
     Bug(
         "padding is left out, which takes a time that tells of it",
         "gradients/vectorised.py",
-        "torch.where(weights, losses, 0)",
+        "torch.where(weights > 0, losses, 0)",
         "losses",
         ("gradients/test_padding.py",),
     ),
@@ -955,7 +976,7 @@ BUGS = (
     Bug(
         "the cap keeps the first records by position",
         "data/cap.py",
-        'np.lexsort((labels, np.frombuffer(b"".join(drawn), ">u8"), users))',
+        'np.lexsort((*labels.reshape(len(labels), -1).T, np.frombuffer(b"".join(drawn), ">u8"), users))',
         'np.argsort(users, kind="stable")',
         ("data/test_cap.py",),
     ),
@@ -1011,8 +1032,8 @@ BUGS = (
     Bug(
         "a model is measured on a split that takes users apart",
         "cli/evaluate.py",
-        "        if user_from not in (None, self.user_from):",
-        "        if False:",
+        " and user_from not in (None, self.user_from):",
+        " and False:",
         ("cli/test_users.py",),
     ),
     Bug(
@@ -1375,15 +1396,15 @@ BUGS = (
     Bug(
         "the fingerprint leaves time stamps out",
         "data/fingerprint.py",
-        '(("times", times), ("groups", groups))',
-        '(("groups", groups),)',
+        '(("times", times), ("groups", groups), ("labels", matrices))',
+        '(("groups", groups), ("labels", matrices))',
         ("data/test_clock.py",),
     ),
     Bug(
         "the fingerprint leaves groups out",
         "data/fingerprint.py",
-        '(("times", times), ("groups", groups))',
-        '(("times", times),)',
+        '(("times", times), ("groups", groups), ("labels", matrices))',
+        '(("times", times), ("labels", matrices))',
         ("data/test_users.py",),
     ),
     Bug(
@@ -1875,7 +1896,7 @@ BUGS = (
     Bug(
         "users who were told apart otherwise compose",
         "runs/uses.py",
-        "if whose in (None, users)]",
+        "if known.users in (None, users)]",
         "if True]",
         ("embedding/test_run.py",),
     ),
@@ -2410,8 +2431,8 @@ BUGS = (
     Bug(
         "a run goes on with other public examples",
         "training/job.py",
-        'return {} if self.beside is None else {"public examples": {"hash": self.beside.digest}}',
-        "return {}",
+        'beside = {} if self.beside is None else {"public examples": {"hash": self.beside.digest}}',
+        "beside: dict[str, Any] = {}",
         ("training/test_public_examples.py",),
     ),
     Bug(

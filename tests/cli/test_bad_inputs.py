@@ -102,7 +102,7 @@ REFUSED = {
     "tradeoff --examples 1000 --epsilon 3 --plot missing/a.svg": "--plot must lie in a folder that exists, got "
     "'missing/a.svg'; make the folder first",
     # choices of the model and its training
-    "train digits QUICK --model lenet6": "--model must be one of ...; got 'lenet6'; did you mean lenet5",
+    "train digits QUICK --model lenet6": "--model must be one of ...; got 'lenet6'; did you mean lenet",
     "train digits QUICK --model wrn-15-4": "the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, "
     "got 15; choose 10, 16, 22, 28 or 40, as in wrn-16-4",
     "train digits QUICK --model timm:no_such": "model 'timm:no_such': timm ... has no model of that name; "
