@@ -124,3 +124,12 @@ def test_figures_measured_on_private_data_are_called_so(digits_run, call, capsys
     for source, private in (("npz:own.npz", True), ("digits", False)):
         assert main(["evaluate", str(digits_run), source]) == 0
         assert ("not covered by the promise" in capsys.readouterr().err) == private
+
+
+def test_a_budget_that_cannot_be_is_refused_before_the_data_are_read(call, monkeypatch):
+    def read(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr("sfumato.search.trial.read_source", read)
+    for option in ("--epsilon 0", "--steps 0", "--batch-size 0"):
+        assert f"{option.split()[0]} must be" in call(f"train digits {option}", status=1)

@@ -73,6 +73,7 @@ class Trial:
         """Everything up to the first step of a run in this directory."""
         if not run.exists:
             run.require_free()
+        self.experiment.refuse_at_once()
         source = self.experiment.kept(read_source(self.spec, progress))
         plan, settings, reasons = self.experiment.decide(source)
         earlier = behind(source) if behind else None
