@@ -123,6 +123,14 @@ def test_a_transform_takes_one_or_several_in_any_form(tmp_path):
     assert Transform(size=8, channels=1, enlarged=16, resolution=12)([]).shape == (0, 1, 12, 12)
 
 
+def test_real_numbers_from_0_to_1_are_the_pixels_that_an_archive_of_them_has():
+    transform = Transform(size=8, channels=1)
+    bright = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    assert torch.equal(transform(bright / np.float32(255)), transform(bright))
+    with pytest.raises(SfumatoError, match=r"array of float64; give uint8 from 0 \(black\) to 255 \(white\), or real"):
+        transform(bright / 128)
+
+
 def test_one_and_several_are_told_apart():
     assert all(map(is_one, ["a.png", Path("a.png"), b"", np.zeros((8, 8)), np.zeros((3, 8, 8)), np.array(0), 3, None]))
     assert not any(map(is_one, [[], ("a.png",), np.zeros((2, 8, 8, 1)), np.array(["a.png"])]))
@@ -131,7 +139,7 @@ def test_one_and_several_are_told_apart():
 def test_a_refusal_says_which_of_several_it_is_about(tmp_path):
     transform, fine = Transform(size=8, channels=1), np.zeros((8, 8), np.uint8)
     with pytest.raises(SfumatoError, match="number 2 of those given: image is an array of float64; give uint8"):
-        transform([fine, fine, fine / 255])
+        transform([fine, fine, fine - 0.5])
     with pytest.raises(SfumatoError, match=r"^image '.*b.png' does not exist; correct the path"):
         transform([fine, tmp_path / "b.png"])
     with pytest.raises(SfumatoError, match=r"number 1 of those given: image is a list; give a path"):

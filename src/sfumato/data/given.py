@@ -117,8 +117,13 @@ def _shown(image: np.ndarray, levels: Levels | None) -> Image.Image:
     native = image.astype(image.dtype.newbyteorder("="), copy=False)
     if levels is not None and native.dtype in (np.uint16, np.int16) and (grey or image.shape[2] == 3):
         native = levels.applied(native, "image")
+    if np.issubdtype(native.dtype, np.floating) and native.min() >= 0 and native.max() <= 1:
+        native = np.rint(255 * native.astype(np.float64)).astype(np.uint8)  # as archives of such numbers are read
     if native.dtype != np.uint8:
-        raise SfumatoError(f"image is an array of {image.dtype}", "give uint8 from 0 (black) to 255 (white)")
+        raise SfumatoError(
+            f"image is an array of {image.dtype}",
+            "give uint8 from 0 (black) to 255 (white), or real numbers from 0 to 1",
+        )
     return Image.fromarray(np.ascontiguousarray(native.reshape(image.shape[:2]) if grey else native))
 
 
@@ -129,7 +134,8 @@ def _content(image: bytes | bytearray | memoryview | IO[bytes]) -> tuple[bytes, 
     if isinstance(image, torch.Tensor):
         raise SfumatoError(
             f"image is a tensor of shape {tuple(image.shape)}",
-            "give it as an array with the channels at the end, such as image.permute(1, 2, 0).numpy()",
+            "give it as an array with the channels at the end, such as image.permute(1, 2, 0).numpy(), or "
+            "image.numpy() where there are none",
         )
     if isinstance(image, io.TextIOBase):
         raise SfumatoError("image is a file that was opened as text", f'open it with "rb", or {_FORMS}')
