@@ -19,7 +19,7 @@ from sfumato.privacy import (
     Statement,
     User,
 )
-from sfumato.privacy.statement import FACT_NAMES, ORIGINS
+from sfumato.privacy.circumstances import FACT_NAMES, ORIGINS
 from sfumato.report.not_covered import FURTHER, HEADINGS, grouped
 
 PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=5, noise_multiplier=4.0, delta=1e-6)

@@ -1,5 +1,7 @@
 from .candidate_count import CandidateCount as CandidateCount
 from .choice import PrivateChoice as PrivateChoice
+from .circumstances import Circumstances as Circumstances
+from .circumstances import Search as Search
 from .clipping import Fixed as Fixed
 from .clipping import Quantile as Quantile
 from .detection import detections as detections
@@ -33,8 +35,6 @@ from .public import DisprovedClaim as DisprovedClaim
 from .public import NoPromise as NoPromise
 from .selection import PrivateSelection as PrivateSelection
 from .selection import least_score_noise as least_score_noise
-from .statement import Circumstances as Circumstances
-from .statement import Search as Search
 from .statement import Statement as Statement
 from .theorems import Theorem as Theorem
 from .theorems import theorem_for as theorem_for

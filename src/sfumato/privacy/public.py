@@ -14,7 +14,7 @@ class NoPromise:
 
     Args:
         published: whether the data are a published collection; otherwise their owner declared them public.
-        origins: what stands anywhere behind the initial weights: some of `statement.ORIGINS`.
+        origins: what stands anywhere behind the initial weights: some of `circumstances.ORIGINS`.
         filtered: whether the data were filtered by looking at private data.
 
     >>> NoPromise(published=True).sentence.split(":")[0]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
-from sfumato.privacy.noisy_table import NoisyTable
+from sfumato._checks import SfumatoError
+from sfumato.privacy.circumstances import FACT_NAMES, ORIGINS, Circumstances, Search
 from sfumato.privacy.other_units import group_epsilon
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
@@ -16,143 +16,6 @@ from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import Neighbours
 from sfumato.privacy.wording import Wording, wording
-
-FACT_NAMES = {
-    "examples": "the number of training examples",
-    "drift": "how many training examples each of the two groups has that take turns",
-    "users": "the number of persons",
-    "groups": "the number of groups of persons",
-    "classes": "the list of classes",
-    "size": "the image size",
-    "channels": "whether the images are grey or in colour",
-    "left_out": "how many files were left out, since no image could be read from them",
-}
-
-ORIGINS = {
-    "filtered data": "from training on data that were filtered by looking at private data): the filter is a function "
-    "of those without noise, which no promise here covers",
-    "private run": "from another private run), for which that run's own statement speaks: where both have used the "
-    "same data, their epsilons add up",
-    "unknown": "behind features that were made elsewhere), and whether each row was made of its own record alone: for "
-    "both their owner answers",
-    "own model": "of a model of the owner's own), where it begins with such: for what its first weights tell, its "
-    "owner answers",
-    "file": "from a file of the owner), which are taken as public",
-    "public run": "from training without privacy), which their owner declared public",
-    "timm": "from timm), which are taken as public",
-    "torchvision": "from torchvision), which are taken as public",
-}
-"""What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
-
-
-MAY_BE_ABSENT = (
-    *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    "class_prevalence",
-)
-"""What circumstances leave out of their record where it is nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """A search for settings on the same data that no theorem here covers.
-
-    Args:
-        runs: how many runs it made, the one that the statement is about included.
-        epsilon: what all of them cost together by composition, had they been planned in advance.
-        delta: the delta of that figure.
-    """
-
-    runs: int
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        positive_integer("runs", self.runs, remedy="give the number of runs of the search")
-        if self.epsilon != math.inf:
-            not_negative("epsilon", self.epsilon, remedy="give what the runs cost together")
-        fraction("delta", self.delta, remedy="give the delta of the runs' common epsilon")
-
-    def __add__(self, other: Search) -> Search:
-        """Both together, by basic composition: epsilons and deltas add up.
-
-        >>> Search(runs=2, epsilon=1.0, delta=1e-5) + Search(runs=1, epsilon=0.5, delta=1e-5)
-        Search(runs=3, epsilon=1.5, delta=2e-05)
-        """
-        return Search(runs=self.runs + other.runs, epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Circumstances:
-    """What a statement must say about a run beyond its plan. Nothing here may depend on the private data's content.
-
-    Args:
-        read: which of "examples", "users", "classes", "size", "channels" were read from the data instead of declared.
-        data_public: the owner declared the training data public.
-        test_public: the test split's data are public, so figures measured on it reveal nothing private.
-        seeded: the run key was derived from a seed that somebody knows.
-        key_bits: the width of the secret from which every draw was made.
-        noise_sampler: how the noise was made.
-        origins: what stands anywhere behind the initial weights, or behind the features: some of `ORIGINS`.
-        filtered: the training data were chosen by looking at private data without noise.
-        steps_taken: how many of the plan's steps were taken, where the run ended early.
-        search: the search that the run's settings came from, where it is not covered: in no private selection, and not
-            on public data.
-        published: the training data are a published collection, which nobody had to declare public.
-        kept: after which steps the weights are released too, beside the model.
-        public_examples: how many public examples the model normalises by.
-        public_filtered: whether these were chosen by looking at private data.
-        tokens: of texts, how they became numbers, in words.
-        figures: the noisy table of the test part, whose figures may be published; None for none.
-        calibrated_on_public: the model's temperature was fitted on data that their owner declared public.
-        class_prevalence: the declared share of each class, by whose inverse its examples are weighted; empty where all
-            weigh alike.
-    """
-
-    read: tuple[str, ...] = ()
-    data_public: bool = False
-    test_public: bool = False
-    seeded: bool = False
-    key_bits: int = 256
-    noise_sampler: str = "float64 Gaussian (Philox counter generator, ziggurat), rounded to float32"
-    origins: tuple[str, ...] = ()
-    filtered: bool = False
-    steps_taken: int | None = None
-    search: Search | None = None
-    published: bool = False
-    kept: tuple[int, ...] = ()
-    public_examples: int = 0
-    public_filtered: bool = False
-    tokens: str | None = None
-    figures: NoisyTable | None = None
-    calibrated_on_public: bool = False
-    class_prevalence: tuple[tuple[str, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        unknown = set(self.read) - set(FACT_NAMES)
-        if unknown:
-            raise SfumatoError(f"read names unknown facts {sorted(unknown)}", f"use {', '.join(FACT_NAMES)}")
-        for name in self.origins:
-            one_of("origins", name, tuple(ORIGINS))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back."""
-        data = asdict(self) | {"read": list(self.read), "origins": list(self.origins), "kept": list(self.kept)}
-        data["class_prevalence"] = dict(self.class_prevalence)
-        data["figures"] = None if self.figures is None else self.figures.to_dict()
-        return {name: value for name, value in data.items() if value or name not in MAY_BE_ABSENT}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Circumstances:
-        """The circumstances that `to_dict` wrote."""
-        try:
-            search = None if data["search"] is None else Search(**data["search"])
-            lists = {name: tuple(data[name]) for name in ("read", "origins")} | {"kept": tuple(data.get("kept", ()))}
-            lists |= {"class_prevalence": tuple(data.get("class_prevalence", {}).items())}
-            figures = None if data.get("figures") is None else NoisyTable.from_dict(data["figures"])
-            fields: dict[str, Any] = {**data, **lists, "search": search, "figures": figures}
-            return cls(**fields)
-        except (AttributeError, TypeError, KeyError):
-            raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sfumato.privacy.statement import FACT_NAMES
+from sfumato.privacy.circumstances import FACT_NAMES
 
 MENDABLE, INHERENT, TECHNICAL, FURTHER = "mendable", "inherent", "technical", "further"
 HEADINGS = {
