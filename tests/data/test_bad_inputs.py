@@ -672,12 +672,18 @@ def not_a_number(path):
     return archive(path, **four(x_test=images)), {}
 
 
-@refused("y_train of archive 'PATH/a.npz' is float64; save labels as whole numbers 0, 1, 2, ...")
+@refused(
+    "y_train of archive 'PATH/a.npz' is float64; save whole numbers 0, 1, 2, ..., and their names "
+    "as an array called classes"
+)
 def floating_labels(path):
     return archive(path, **four(y_train=np.array([0.0, 1, 0, 1]))), {}
 
 
-@refused("y_train of archive 'PATH/a.npz' is <U1; save labels as whole numbers 0, 1, 2, ...")
+@refused(
+    "y_train of archive 'PATH/a.npz' is <U1; save whole numbers 0, 1, 2, ..., and their names "
+    "as an array called classes"
+)
 def text_labels(path):
     return archive(path, **four(y_train=np.array(list("abab")))), {}
 
@@ -813,7 +819,10 @@ def label_that_needs_64_bits(path):
     return archive(path, **four(y_train=np.array([0, 1, 0, 2**63 + 5], np.uint64))), {}
 
 
-@refused("y_test of archive 'PATH/a.npz' is timedelta64[s]; save labels as whole numbers 0, 1, 2, ...")
+@refused(
+    "y_test of archive 'PATH/a.npz' is timedelta64[s]; save whole numbers 0, 1, 2, ..., and their names "
+    "as an array called classes"
+)
 def spans_of_time_as_labels(path):
     return archive(path, **four(y_test=np.array([0, 1, 0, 1], "m8[s]"))), {}
 

@@ -32,7 +32,7 @@ def test_a_line_now_and_then_says_how_far_it_is_and_how_long_it_will_take(clock,
         assert capsys.readouterr().err == ""
         clock.now += progress.LINE_SECONDS
         bars.advance(30, "test accuracy 50%")
-        assert capsys.readouterr().err == "steps: 30 of 100, about 105 s left, test accuracy 50%\n"
+        assert capsys.readouterr().err == "steps: 30 of 100, about 35 s left, test accuracy 50%\n"
         clock.now += 1
         bars.advance(31)
     assert capsys.readouterr().err == ""

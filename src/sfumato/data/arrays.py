@@ -262,7 +262,10 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
             )
         return labels.astype(np.int64)
     if labels.dtype.kind not in "iu":
-        raise SfumatoError(f"{name} of {where} is {labels.dtype}", "save labels as whole numbers 0, 1, 2, ...")
+        raise SfumatoError(
+            f"{name} of {where} is {labels.dtype}",
+            "save whole numbers 0, 1, 2, ..., and their names as an array called classes",
+        )
     for label in (labels.min(), labels.max()) if len(labels) else ():
         if not 0 <= label <= np.iinfo(np.int64).max:
             raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")

@@ -12,8 +12,10 @@ from sfumato._checks import SfumatoError
 if TYPE_CHECKING:
     from sfumato.data import Source, SourceSpec
 
-LINE_SECONDS = 30.0
+LINE_SECONDS = 10.0
 """How often a line is printed where there is no terminal for a bar."""
+NAMED_FILES = 5
+"""So many of the files that are left out are named."""
 
 
 class Progress(Protocol):
@@ -61,9 +63,9 @@ def read_source(spec: SourceSpec, progress: Progress) -> Source:
     progress.begin("reading", 1)
     source = spec.open(owner_key(), progress=on_progress)
     if source.left_out:
+        named = ", ".join(source.left_out[:NAMED_FILES]) + (", ..." if len(source.left_out) > NAMED_FILES else "")
         progress.report(
-            f"note: no image could be read from {len(source.left_out)} of the files, which were left out, the first of "
-            f"them {source.left_out[0]}"
+            f"note: no image could be read from {len(source.left_out)} of the files, which were left out: {named}"
         )
     return source
 
