@@ -28,8 +28,7 @@ def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     >>> round(sigmoid_cross_entropy(torch.zeros(2, 3), torch.tensor([0, 2])).item(), 4)  # 3 log 2
     2.0794
     """
-    wanted = functional.one_hot(labels, logits.shape[-1]).to(logits.dtype)
-    return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1).mean()
+    return multilabel_cross_entropy(logits, functional.one_hot(labels, logits.shape[-1]))
 
 
 def multilabel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
