@@ -63,9 +63,9 @@ def table(record: dict[str, Any]) -> str:
         )
     made = record["machine"]
     versions = f"Opacus {made['opacus']} and torch {made['torch'].partition('+')[0]}"
-    busy = f"The machine, with {made['cores']} cores, had other work, so the clock shows more than the processor."
-    note = f"Medians of {record['runs']} runs with lowest and highest accuracy; {versions}, {made['threads']} thread."
-    return "\n".join([*lines, "", note, busy])
+    threads = f"{made['threads']} of {made['cores']} cores"
+    note = f"Medians of {record['runs']} runs with lowest and highest accuracy; {versions}, on {threads}."
+    return "\n".join([*lines, "", note])
 
 
 def main() -> None:

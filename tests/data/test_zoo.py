@@ -79,6 +79,8 @@ def test_cifar(name, classes, tmp_path, key, monkeypatch):
 
 def test_official_files_of_mnist(mnist, tmp_path, key):
     """The official test files stand in for the training files, which are not at hand."""
+    if not (mnist.parent / "mnist_idx").is_dir():
+        pytest.skip("no mnist_idx beside mnist.npz")
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for form in ("images-idx3", "labels-idx1"):

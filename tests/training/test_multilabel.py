@@ -170,7 +170,10 @@ def test_a_temperature_is_that_of_each_label_by_itself():
 
 
 def test_a_public_source_calibrates_it(spec, source, tmp_path):
-    public = open_source(spec, owner_key=bytes(32), label_columns=NAMES, public=True)
+    (x, y), (x_test, y_test) = pictures(60, 2), pictures(60, 3)
+    names = np.array(NAMES)
+    np.savez(tmp_path / "public.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test, classes=names)
+    public = open_source(f"npz:{tmp_path / 'public.npz'}", owner_key=bytes(32), label_columns=NAMES, public=True)
     place = {"directory": tmp_path / "run", "threads": 1, "device": "cpu"}
     found = train("linear", source, plan(source), calibrate_on=public, **place, **CHOICES)
     assert found.load().temperature != 1

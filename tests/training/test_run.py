@@ -101,7 +101,7 @@ def test_an_image_may_come_in_any_form(one_run, tmp_path, recwarn):
 
 
 WRONG_IMAGES = {
-    "a float array": (np.zeros((8, 8)), "image is an array of float64; give uint8 from 0"),
+    "a float array": (np.full((8, 8), 2.0), "image is an array of float64; give uint8 from 0"),
     "an array of another shape": (np.zeros((8, 8, 5), np.uint8), r"shape \(8, 8, 5\); it must be \(H, W\)"),
     "channels that come first": (np.zeros((3, 32, 32), np.uint8), r"\(3, 32, 32\); .*; move the channels to the end"),
     "a palette's truth values": (np.zeros((8, 8), bool), "image is an array of bool; give uint8 from 0"),
