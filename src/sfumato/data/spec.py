@@ -59,6 +59,15 @@ class SourceSpec:
         for name, path in (("root", self.root), ("words", self.words)):
             if isinstance(path, str):
                 plain[name] = str(Path(path).expanduser().resolve())
-        kind, colon, argument = self.spec.partition(":")
-        in_files = colon and kind != "torchvision"
-        return {"spec": f"{kind}:{Path(argument).expanduser().resolve()}" if in_files else self.spec, **plain}
+        return {"spec": place_of(self.spec), **plain}
+
+
+def place_of(spec: str) -> str:
+    """Where a source is read from, however its path is spelt: the owner's list of runs knows changed data by it.
+
+    >>> place_of("digits"), place_of("folder:/data/../pictures/")
+    ('digits', 'folder:/pictures')
+    """
+    kind, colon, argument = spec.partition(":")
+    in_files = colon and kind != "torchvision"
+    return f"{kind}:{Path(argument).expanduser().resolve()}" if in_files else spec
