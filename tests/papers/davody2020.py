@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
-import types
 
 import numpy as np
 import torch
@@ -91,10 +90,8 @@ def running_of_layer(case):
 def noisy_running(case):
     """`printed` of section 3, without its noise: activations are clipped to [0, C'] for the statistics."""
     layer = layer_of("batch", case)
-    before = torch.zeros_like(layer.running_mean), torch.ones_like(layer.running_var)
     generator = torch.Generator().manual_seed(0)
     printed._run_on(nn.Sequential(layer), torch.from_numpy(case["z"]), 2.0, 0.0, generator)
-    assert not any(torch.equal(one, other) for one, other in zip(before, (layer.running_mean, layer.running_var)))
     return layer.running_mean, layer.running_var
 
 
@@ -204,9 +201,7 @@ def form_of(case, logits_at):
 
 def public_constants(case, *, correction=0.0, batch=None):
     """Moments are those of public examples at the present weights, and constants of the gradient."""
-    moments = formulas.public_moments(
-        case["theta"], case["shapes"], case["public"] if batch is None else batch, EPS
-    )
+    moments = formulas.public_moments(case["theta"], case["shapes"], case["public"] if batch is None else batch, EPS)
     count = len(case["public"]) * case["public"].shape[2]
     moments = [(mean, variance * count / (count - correction)) for mean, variance in moments]
     return form_of(case, lambda theta: formulas.by_public(theta, case["shapes"], case["inputs"], moments, EPS))
@@ -380,8 +375,8 @@ def steps_printed(case, *, noise=1.0, divisor=None, clip=True):
         gradients = np.einsum("bd,bp->bdp", errors, case["inputs"][number]).reshape(len(errors), -1)
         theta = formulas.sgd_step(
             theta,
-            gradients if clip else gradients * 1e-9,
-            plan.max_norm if clip else plan.max_norm,
+            gradients if clip else 0 * gradients,
+            plan.max_norm,
             plan.noise_multiplier * noise,
             case["noise"][number],
             case["rate"],
@@ -440,7 +435,9 @@ def noisy_training(rng):
     draws = []
     for step in range(30):
         generator = torch.Generator().manual_seed(job.key.seed("weights", step))
-        draws.append([torch.randn(value.shape, generator=generator).double().numpy() for value in (head.weight, head.bias)])
+        draws.append(
+            [torch.randn(value.shape, generator=generator).double().numpy() for value in (head.weight, head.bias)]
+        )
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(rng.normal(size=head.weight.shape)))
     source = job.source.train
@@ -482,8 +479,10 @@ def means_by_hand(case, *, kept=False, at_mean=False, relative=False, variance=F
     return weight, bias
 
 
-def text_case(rng):
-    vocabulary, length, classes = int(rng.integers(5, 12)), int(rng.integers(3, 9)), int(rng.integers(2, 5))
+def text_case(rng, *, small=False):
+    vocabulary, length, classes = int(rng.integers(4, 12)), int(rng.integers(3, 9)), int(rng.integers(2, 5))
+    if small:
+        vocabulary, length, classes = 4, 4, 2
     normed = bool(rng.integers(2))
     model = create_for_texts(
         f"bilstm,embedding={rng.integers(2, 6)},hidden={rng.integers(2, 5)}" + ",norm=layer,norm_last=1" * normed,
@@ -506,26 +505,64 @@ def bilstm(case, **mistake):
     return [formulas.bilstm(row, weights, case["normed"], **mistake) for row in case["tokens"]]
 
 
+def trained_text_case(rng):
+    """Small enough for a gradient by complex steps; a target for each of eight texts."""
+    return text_case(rng, small=True) | {"max_norm": float(np.exp(rng.normal()))}
+
+
+def bilstm_clipped(case):
+    """The clipped sum of the cross-entropy's gradients, labels 0, 1, 0, ..."""
+    labels = torch.arange(len(case["tokens"])) % 2
+    gradient = ClippedGradient(case["model"], functional.cross_entropy, max_norm=case["max_norm"])
+    total = gradient(torch.from_numpy(case["tokens"]), labels).gradients
+    return [total[name] for name, _ in case["model"].named_parameters()]
+
+
+def bilstm_gradient(case, *, padding=False, clipped=True):
+    names = [name for name, _ in case["model"].named_parameters()]
+    weights = {name: value.detach().numpy() for name, value in case["model"].named_parameters()}
+    theta = np.concatenate([weights[name].ravel() for name in names])
+    total = np.zeros_like(theta)
+    for place, tokens in enumerate(case["tokens"]):
+
+        def loss(moved, tokens=tokens, label=place % 2):
+            parts = formulas.split(moved, [weights[name].shape for name in names])
+            logits = formulas.bilstm(tokens, dict(zip(names, parts, strict=True)), case["normed"])
+            return formulas.cross_entropy(logits[..., None, :], np.array([label]))
+
+        found = formulas.gradients(loss, theta)[0]
+        if not padding:  # its vector is zero, and stays so
+            found[: weights["embedding.weight"].shape[1]] = 0
+        total += formulas.clip(found, case["max_norm"]) if clipped else found
+    return total
+
+
 def architecture_case(rng):
-    return types.SimpleNamespace(
-        classes=int(rng.integers(2, 20)), channels=int(rng.choice([1, 3])), side=int(rng.choice([28, 32])), normed=bool(rng.integers(2))
-    )
+    return {
+        "classes": int(rng.integers(2, 20)),
+        "channels": int(rng.choice([1, 3])),
+        "size": int(rng.choice([28, 32])),
+        "normed": bool(rng.integers(2)),
+    }
 
 
 def sizes_of_models(case):
-    names = ("lenet-300-100", "lenet5", "vgg")
-    option = ",norm=batch,norm_last=1" if case.normed else ",norm=none"
-    models = [create(name + option, classes=case.classes, channels=case.channels, size=case.side) for name in names]
+    option = ",norm=batch,norm_last=1" if case["normed"] else ",norm=none"
+    shape = {name: case[name] for name in ("classes", "channels", "size")}
+    with torch.device("meta"):
+        models = [create(name + option, **shape) for name in ("lenet-300-100", "lenet5", "vgg", "resnet-18")]
     return [sum(value.numel() for value in model.parameters()) for model in models]
 
 
-def sizes_by_table(case, *, last=True, side=None):
+def sizes_by_table(case, *, last=True, side=None, biases=None):
+    classes, channels, normed = case["classes"], case["channels"], case["normed"]
     found = [
-        formulas.lenet_300_100(case.classes, case.channels * case.side**2, case.normed),
-        formulas.lenet_5(case.classes, case.channels, side or case.side, case.normed),
-        formulas.vgg(case.classes, case.channels, case.normed),
+        formulas.lenet_300_100(classes, channels * case["size"] ** 2, normed),
+        formulas.lenet_5(classes, channels, side or case["size"], normed),
+        formulas.vgg(classes, channels, normed),
+        formulas.resnet_18(classes, channels, normed, biases=not normed if biases is None else biases),
     ]
-    return found if last or not case.normed else [one - 2 * case.classes for one in found]
+    return found if last or not normed else [one - 2 * classes for one in found]
 
 
 # -- accounting --------------------------------------------------------------------------------------------------------
@@ -618,6 +655,7 @@ FORMULAS = [
             "the sample variance, over n - 1": lambda case: layer_norm_formula(case, correction=1.0),
         },
         within=1e-9,
+        cases=10,  # of three to five examples each
     ),
     Formula(
         where="definition 3.1, equation 4",
@@ -663,7 +701,7 @@ FORMULAS = [
             "the gradient left out": lambda case: steps_printed(case, clip=False),
         },
         within=1e-6,
-        cases=4,
+        cases=2,  # of 30 steps each
     ),
     Formula(
         where="equations 9 and 10, without privacy",
@@ -706,7 +744,7 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, training and test phase, as printed",
-        says="theta - (eta / L) (sum_i clip(grad L(theta, X u X^)[i]) + N(0, C^2 z^2)), 4 steps; then f(theta, x u X^)[0]",
+        says="theta - (eta / L) (sum_i clip(grad L(theta, X u X^)[i]) + N(0, C^2 z^2)); then f(theta, x u X^)[0]",
         code="training/printed.py: train, outputs",
         draw=functools.partial(network_case, steps=4),
         runs=run_printed,
@@ -717,7 +755,7 @@ FORMULAS = [
             "half of the noise": lambda case: algorithm_1(case, multiply=0.5),
             "the test part as one batch": tested_together,
         },
-        within=1e-6,
+        within=5e-6,  # noisy sums are float32, and steps follow from each other
         cases=8,
     ),
     Formula(
@@ -728,6 +766,7 @@ FORMULAS = [
         runs=largest_move,
         formula=formulas.move_of_one,
         mistakes={"1, to which the noise is scaled": lambda case: 1.0},
+        cases=10,  # of three to five examples each
     ),
     Formula(
         where="algorithm 1, by public statistics",
@@ -742,6 +781,7 @@ FORMULAS = [
             "the gradient through the statistics": public_through,
         },
         within=1e-9,
+        cases=10,  # of three to five examples each
     ),
     Formula(
         where="algorithm 1, by public statistics, gradient through them",
@@ -752,10 +792,11 @@ FORMULAS = [
         formula=public_through,
         mistakes={"statistics as constants": public_constants},
         within=1e-9,
+        cases=10,  # of three to five examples each
     ),
     Formula(
         where="algorithm 1, by the example itself and public statistics",
-        says="the moments of {z(x)} and M public values, layer by layer; z(x) weighs 1 / (M + 1), public ones are constants",
+        says="moments of {z(x)} and M public values in each layer; z(x) weighs 1 / (M + 1), public ones are constants",
         code="models/public_batch.py: OwnPublicNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-own", case),
@@ -766,6 +807,7 @@ FORMULAS = [
             "public examples see x too": joint,
         },
         within=1e-9,
+        cases=10,  # of three to five examples each
     ),
     Formula(
         where="algorithm 1, test phase",
@@ -779,6 +821,7 @@ FORMULAS = [
             "public examples by their own moments": own_and_public,
         },
         within=1e-9,
+        cases=10,  # of three to five examples each
     ),
     Formula(
         where="section 2, noise in the weights",
@@ -812,15 +855,30 @@ FORMULAS = [
         within=1e-9,
     ),
     Formula(
+        where="section 4, BiLSTM-DL and LN-BiLSTM-DL in private training",
+        says="the gradient of each text's loss through LSTM, mean and layer norm, clipped and summed",
+        code="gradients/sites/recurrent.py: LSTMSite",
+        draw=trained_text_case,
+        runs=bilstm_clipped,
+        formula=bilstm_gradient,
+        mistakes={
+            "padding's vector is trained": lambda case: bilstm_gradient(case, padding=True),
+            "not clipped": lambda case: bilstm_gradient(case, clipped=False),
+        },
+        within=1e-9,
+        cases=8,  # of four texts each
+    ),
+    Formula(
         where="table 1",
-        says="numbers of parameters of LeNet-300-100, LeNet-5 and VGG, each layer normalised in the augmented form",
+        says="parameters of LeNet-300-100, LeNet-5, VGG, ResNet-18, plain or with each layer normalised",
         code="models/registry.py: create",
         draw=architecture_case,
         runs=sizes_of_models,
         formula=sizes_by_table,
         mistakes={
             "the last layer is not normalised": lambda case: sizes_by_table(case, last=False),
-            "28 pixels without a frame": lambda case: sizes_by_table(case, side=36 if case.side == 28 else 32),
+            "28 pixels without a frame": lambda case: sizes_by_table(case, side=36 if case["size"] == 28 else 32),
+            "biases of convolutions that are normalised": lambda case: sizes_by_table(case, biases=True),
         },
         within=0.0,
         cases=6,
@@ -850,9 +908,7 @@ FORMULAS = [
         formula=lambda plan: epsilon_by_renyi(plan, orders=FRACTIONS + WHOLE),
         mistakes={
             "whole orders from 4 on": lambda plan: epsilon_by_renyi(plan, orders=WHOLE[2:]),
-            "Mironov's conversion": lambda plan: epsilon_by_renyi(
-                plan, conversion="mironov", orders=FRACTIONS + WHOLE
-            ),
+            "Mironov's conversion": lambda plan: epsilon_by_renyi(plan, conversion="mironov", orders=FRACTIONS + WHOLE),
         },
         within=1e-3,
         cases=10,

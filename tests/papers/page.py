@@ -9,7 +9,8 @@ HEAD = """# The papers, formula by formula
 
 What a paper prints is what runs. Each row is a numbered equation, an algorithm or a formula of an appendix that the
 package runs. A test computes it a second time in NumPy and float64, from the paper, importing nothing of the package,
-on random inputs, and fails on each of the planted mistakes that it lists. `pytest tests/papers` runs them all.
+on random inputs, and fails on each of the planted mistakes that it lists. A second table has the formulas that the
+package does not run, with the reason. `pytest tests/papers` runs them all.
 """
 
 
@@ -25,10 +26,13 @@ def section(paper) -> str:
         f"| {one.where} | {one.says.replace('|', chr(92) + '|')} | `{one.code}` | {'; '.join(one.mistakes)} |"
         for one in paper.FORMULAS
     ]
+    left_out = [f"| {where} | {reason} |" for where, reason in getattr(paper, "NOT_RUN", {}).items()]
     return (
         f"\n## {paper.PAPER}\n\nComputed in {test}.\n\n"
         "| in the paper | the formula | where it runs | mistakes that its test notices |\n| --- | --- | --- | --- |\n"
         + "\n".join(rows)
+        + ("\n\n| in the paper | why it does not run here |\n| --- | --- |\n" if left_out else "")
+        + "\n".join(left_out)
         + "\n"
     )
 

@@ -96,7 +96,12 @@ def votes_case(rng):
 
 def tied(outputs, choose):
     """Labels where ties go to the class that `choose` picks among those with equally many votes."""
-    votes = np.array([[(outputs[:, row].argmax(axis=1) == one).sum() for one in range(outputs.shape[2])] for row in range(outputs.shape[1])])
+    votes = np.array(
+        [
+            [(outputs[:, row].argmax(axis=1) == one).sum() for one in range(outputs.shape[2])]
+            for row in range(outputs.shape[1])
+        ]
+    )
     return [choose(np.flatnonzero(row == row.max())) for row in votes]
 
 
@@ -121,7 +126,7 @@ def over_case(rng):
 
 
 def trained_over(average, case):
-    """As `loop.take_steps` does it: the gradient where `held` puts the weights, then the optimizer, then the average."""
+    """As `loop.take_steps` does it: the gradient where `held` puts the weights, the optimizer, then the average."""
     weight = nn.Parameter(torch.from_numpy(case["theta"].copy()))
     trained = {"w": weight}
     optimizer = optim.create("momentum", [weight], learning_rate=case["rate"], momentum=case["momentum"])
@@ -211,7 +216,8 @@ ORDERS = (2, 3, 8, 32)
 def tree_case(rng):
     steps = int(rng.integers(1, 33))
     length = int(rng.integers(1, steps + 1)) if rng.integers(2) else None
-    return {"steps": steps, "length": length, "completed": bool(length and rng.integers(2)), "gap": int(rng.integers(1, steps + 3))}
+    completed, gap = bool(length and rng.integers(2)), int(rng.integers(1, steps + 3))
+    return {"steps": steps, "length": length, "completed": completed, "gap": gap}
 
 
 def increments_of(mechanism, steps):
@@ -276,7 +282,9 @@ def ftrl_run(case):
 
 def ftrl_printed(case, *, momentum=None, independent=False, scale=1.0, of_gradient=False):
     noise = case["sigma"] * case["max_norm"] * scale
-    prefixes = noise * (np.cumsum(case["fresh"], axis=0) if independent else formulas.online_prefix_noise(case["fresh"]))
+    prefixes = noise * (
+        np.cumsum(case["fresh"], axis=0) if independent else formulas.online_prefix_noise(case["fresh"])
+    )
     momentum = case["momentum"] if momentum is None else momentum
     return formulas.ftrl(case["start"], case["sums"], prefixes, case["rate"], momentum, of_gradient=of_gradient)
 
@@ -439,7 +447,7 @@ FORMULAS = [
     ),
     Formula(
         where="section 3, uniform tail averaging (UTA)",
-        says="(1 / k) sum of theta_t, ..., theta_{t-k+1}, of all there are while these are fewer; after each of 30 steps",
+        says="(1 / k) sum of theta_t, ..., theta_{t-k+1}, of all while these are fewer; after each of 30 steps",
         code="averaging/last_mean.py: LastMean",
         draw=course_case,
         runs=lambda case: averaged(LastMean(case["count"]), case),

@@ -6,6 +6,7 @@ so that what is compared with the package's gradients is the printed formula alo
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -176,17 +177,22 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
+def times(matrix, vector):
+    """(..., m, n) times (..., n)."""
+    return np.einsum("...mn,...n->...m", matrix, vector)
+
+
 def lstm(words, weight_input, weight_hidden, bias, order=(0, 1, 2, 3)):
-    """Hochreiter and Schmidhuber's cell, gates in the order input, forget, cell, output: states (T, H)."""
-    hidden = cell = np.zeros(weight_hidden.shape[1])
+    """Hochreiter and Schmidhuber's cell, gates in the order input, forget, cell, output: states (..., T, H)."""
+    hidden = cell = np.zeros(weight_hidden.shape[-1])
     states = []
-    for word in words:
-        gates = np.split(weight_input @ word + weight_hidden @ hidden + bias, 4)
-        into, forget, new, out = (gates[place] for place in order)
+    for place in range(words.shape[-2]):
+        gates = times(weight_input, words[..., place, :]) + times(weight_hidden, hidden + 0 * bias[..., :1]) + bias
+        into, forget, new, out = (np.split(gates, 4, axis=-1)[which] for which in order)
         cell = sigmoid(forget) * cell + sigmoid(into) * np.tanh(new)
         hidden = sigmoid(out) * np.tanh(cell)
         states.append(hidden)
-    return np.array(states)
+    return np.stack(states, axis=-2)
 
 
 def row_norm(rows, gain, shift, eps):
@@ -196,29 +202,30 @@ def row_norm(rows, gain, shift, eps):
 
 
 def bilstm(tokens, weights, normed, *, order=(0, 1, 2, 3), reverse=True, real_words=True, biases=2):
-    """BiLSTM-DL (section 2): an embedding, one LSTM in each direction, a linear layer on the mean over words."""
-    words = weights["embedding.weight"][tokens]
-    if normed:
-        words = row_norm(words, weights["norm1.weight"], weights["norm1.bias"], 1e-5)
+    """BiLSTM-DL (section 2): an embedding, one LSTM in each direction, a linear layer on the mean over words.
+
+    Args:
+        tokens: (T,), 0 for padding, which the LSTMs read and the mean does not.
+        weights: by name, each (..., *its shape).
+    """
+
+    def normalised(rows, name):
+        gain, shift = (weights[f"{name}.{kind}"][..., None, :] for kind in ("weight", "bias"))
+        return row_norm(rows, gain, shift, 1e-5) if normed else rows
+
+    if not normed:
+        weights = weights | {f"norm{n}.{kind}": np.zeros(1) for n in (1, 2, 3) for kind in ("weight", "bias")}
+    words = normalised(weights["embedding.weight"][..., tokens, :], "norm1")
     states = []
     for end in ("", "_reverse"):
-        flip = end and reverse
+        turn = -1 if end and reverse else 1
         bias = weights[f"lstm.bias_ih_l0{end}"] + (weights[f"lstm.bias_hh_l0{end}"] if biases == 2 else 0)
-        found = lstm(
-            words[::-1] if flip else words,
-            weights[f"lstm.weight_ih_l0{end}"],
-            weights[f"lstm.weight_hh_l0{end}"],
-            bias,
-            order,
-        )
-        states.append(found[::-1] if flip else found)
-    both = np.concatenate(states, axis=1)
-    if normed:
-        both = row_norm(both, weights["norm2.weight"], weights["norm2.bias"], 1e-5)
-    read = both[tokens > 0] if real_words else both
-    logits = weights["head.weight"] @ (read.mean(axis=0) if len(read) else np.zeros(both.shape[1]))
-    logits = logits + weights["head.bias"]
-    return row_norm(logits, weights["norm3.weight"], weights["norm3.bias"], 1e-5) if normed else logits
+        inner = weights[f"lstm.weight_ih_l0{end}"], weights[f"lstm.weight_hh_l0{end}"]
+        states.append(lstm(words[..., ::turn, :], *inner, bias, order)[..., ::turn, :])
+    both = normalised(np.concatenate(states, axis=-1), "norm2")
+    read = both[..., tokens > 0, :] if real_words else both
+    logits = times(weights["head.weight"], read.mean(axis=-2)) + weights["head.bias"]
+    return normalised(logits[..., None, :], "norm3")[..., 0, :]
 
 
 def count(layers, normed):
@@ -229,7 +236,7 @@ def count(layers, normed):
 def lenet_300_100(classes, inputs, normed):
     """Table 1 and LeCun et al. 1998: 300, 100."""
     widths = (inputs, 300, 100, classes)
-    return count([(*pair, 1) for pair in zip(widths, widths[1:], strict=False)], widths[1:] if normed else ())
+    return count([(*pair, 1) for pair in itertools.pairwise(widths)], widths[1:] if normed else ())
 
 
 def lenet_5(classes, channels, side, normed):
@@ -242,8 +249,20 @@ def lenet_5(classes, channels, side, normed):
 def vgg(classes, channels, normed):
     """Table 1: 2 x 64, pool, 2 x 128, pool, 4 x 256, pool; average pooling, 512, classes."""
     widths = [channels, 64, 64, 128, 128, 256, 256, 256, 256]
-    layers = [(*pair, 3) for pair in zip(widths, widths[1:], strict=False)] + [(256, 512, 1), (512, classes, 1)]
+    layers = [(*pair, 3) for pair in itertools.pairwise(widths)] + [(256, 512, 1), (512, classes, 1)]
     return count(layers, [out for _, out, _ in layers] if normed else ())
+
+
+def resnet_18(classes, channels, normed, *, biases):
+    """Table 1 and He et al. 2016: 64, 2 x [64, 64], 2 x [128, 128], 2 x [256, 256], 2 x [512, 512], classes."""
+    layers, before = [(channels, 64, 3)], 64
+    for width in (64, 128, 256, 512):
+        layers += [(before, width, 3)] + 3 * [(width, width, 3)]
+        layers += [(before, width, 1)] if width != before else []  # the shortcut's projection
+        before = width
+    convolutions = count(layers, [out for _, out, _ in layers] if normed else ())
+    without = 0 if biases else sum(out for _, out, _ in layers)
+    return convolutions - without + count([(512, classes, 1)], [classes] if normed else ())
 
 
 def renyi_of_sampled_gaussian(q, sigma, order, reach=12.0):
@@ -261,10 +280,7 @@ def epsilon_of_renyi(divergences, orders, delta, conversion="canonne"):
         return min(r + math.log(1 / delta) / (a - 1) for a, r in zip(orders, divergences, strict=True))
     return max(
         0.0,
-        min(
-            r + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
-            for a, r in zip(orders, divergences, strict=True)
-        ),
+        min(r + math.log1p(-1 / a) - math.log(delta * a) / (a - 1) for a, r in zip(orders, divergences, strict=True)),
     )
 
 

@@ -114,7 +114,7 @@ def interval(values, confidence, shares, *, freedom=None, divisor=None, quantile
 
 
 def renyi_of_sampled_gaussian(q, sigma, order, reach=12.0):
-    """Definition 2.2: (1 / (a - 1)) log E[(P / Q)^a] of a mixture (1 - q) N(0) + q N(1) against N(0), by integration."""
+    """Definition 2.2: (1 / (a - 1)) log E[(P / Q)^a], by integration, of (1 - q) N(0) + q N(1) against N(0)."""
     x = np.arange(-reach * sigma, order + reach * sigma, sigma / 6)
     log_ratio = np.logaddexp(math.log1p(-q) if q < 1 else -np.inf, math.log(q) + (2 * x - 1) / (2 * sigma**2))
     logs = order * log_ratio - x**2 / (2 * sigma**2) - math.log(6 * math.sqrt(2 * math.pi))
@@ -137,15 +137,11 @@ def dyadic(count):
 
 def nodes_below(start, height):
     """All nodes of a subtree: (level, first leaf)."""
-    return [
-        (level, first)
-        for level in range(height + 1)
-        for first in range(start, start + (1 << height), 1 << level)
-    ]
+    return [(level, first) for level in range(height + 1) for first in range(start, start + (1 << height), 1 << level)]
 
 
 def estimator(height, *, honaker=True):
-    """The weights of a subtree's noisy nodes in the estimate of its leaves' sum: by least squares, or its root alone."""
+    """The weights of a subtree's noisy nodes in the estimate of its leaves' sum: least squares, or its root alone."""
     nodes = nodes_below(0, height)
     if not honaker:
         return {node: float(node[0] == height) for node in nodes}

@@ -1,7 +1,7 @@
 """The formulas of Xu et al. 2022, arXiv 2211.10844, in NumPy and float64.
 
-The copy at hand has lost most symbols; where it has, the papers that it cites have them: Andrew et al. 2021 for adaptive
-clipping, Hermans et al. 2017 for triplets, Canonne et al. 2020 for RDP, Bun and Steinke 2016 for zCDP.
+What the paper leaves to those that it cites is as these print it: Andrew et al. 2021 for adaptive clipping, Hermans et
+al. 2017 for triplets, Canonne et al. 2020 for RDP, Bun and Steinke 2016 for zCDP.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def hard_triplets(embeddings, labels, *, margin=0.2, nearest_positive=False):
 
 
 def adaptive(case, *, rate=None, arithmetic=False, half=0.5, divisor=None, count_noise=None):
-    """Andrew et al. 2021: b = clip01((sum(1[|d| <= C] - 1/2) + N(0, sigma_b^2)) / m + 1/2), C <- C exp(-eta (b - gamma)).
+    """Andrew et al. 2021: C <- C exp(-eta (b - gamma)), b = (sum(1[|d| <= C] - 1/2) + N(0, sigma_b^2)) / m + 1/2, cut
+    to [0, 1].
 
     Returns:
         the released means of clipped vectors, and C after each step.
@@ -176,11 +177,13 @@ def pairs(embeddings, labels, minibatch=None):
     return similarity(embeddings[first], embeddings[second]), labels[first] == labels[second]
 
 
-def recall(embeddings, labels, far, minibatch=None, *, interpolated=False, above=False, of_all=False):
-    """The largest recall, and its FAR, over all thresholds whose share of accepted pairs of two classes is at most far."""
+def recall(embeddings, labels, far, minibatch=None, *, interpolated=False, of_all=False, selves=False):
+    """The recall of the lowest threshold that accepts at most this share of pairs of two classes, and that share."""
     values, same = pairs(embeddings, labels, minibatch)
+    if selves:
+        values, same = np.append(values, np.ones(len(labels))), np.append(same, np.ones(len(labels), bool))
     thresholds = np.append(np.unique(values), 2.0)
-    accepted = values[None] > thresholds[:, None] if above else values[None] >= thresholds[:, None]
+    accepted = values[None] >= thresholds[:, None]
     false = (accepted & ~same).sum(axis=1) / (len(same) if of_all else (~same).sum())
     true = (accepted & same).sum(axis=1) / same.sum()
     if interpolated:
@@ -193,27 +196,19 @@ def recall(embeddings, labels, far, minibatch=None, *, interpolated=False, above
 
 def epsilon_of_renyi(divergences, orders, delta):
     """Canonne et al. 2020: min over a of r + log((a - 1) / a) - (log delta + log a) / (a - 1), at least 0."""
-    each = (
-        r + math.log1p(-1 / a) - math.log(delta * a) / (a - 1) for a, r in zip(orders, divergences, strict=True)
-    )
+    each = (r + math.log1p(-1 / a) - math.log(delta * a) / (a - 1) for a, r in zip(orders, divergences, strict=True))
     return max(0.0, min(each))
 
 
 def renyi_of_sampled_gaussian(q, sigma, orders):
-    """At whole orders: (1 / (a - 1)) log sum_k C(a, k) (1 - q)^(a-k) q^k e^((k^2 - k) / (2 s^2)) (Mironov et al. 2019)."""
+    """At whole orders: (1 / (a - 1)) log sum_k C(a, k) (1 - q)^(a-k) q^k e^((k^2 - k) / (2 s^2))."""
+    factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, max(orders) + 1)))])  # its logarithm
     found = []
     for order in orders:
-        logs = [
-            math.lgamma(order + 1)
-            - math.lgamma(k + 1)
-            - math.lgamma(order - k + 1)
-            + (order - k) * math.log1p(-q)
-            + k * math.log(q)
-            + (k * k - k) / (2 * sigma**2)
-            for k in range(order + 1)
-        ]
-        most = max(logs)
-        found.append((most + math.log(sum(math.exp(one - most) for one in logs))) / (order - 1))
+        k = np.arange(order + 1)
+        choose = factorial[order] - factorial[k] - factorial[order - k]
+        logs = choose + (order - k) * math.log1p(-q) + k * math.log(q) + (k * k - k) / (2 * sigma**2)
+        found.append((logs.max() + math.log(np.exp(logs - logs.max()).sum())) / (order - 1))
     return np.array(found)
 
 
@@ -222,7 +217,7 @@ def binomial(count, q):
     return np.array([math.comb(count, k) * q**k * (1 - q) ** (count - k) for k in range(count + 1)])
 
 
-def delta_of_mixture(weights, sigma, steps, epsilons, *, points=1 << 15, fine=20001):
+def delta_of_mixture(weights, sigma, steps, epsilons, *, points=1 << 17, fine=20001):
     """delta(epsilon) of T releases of sum_k w_k N(k, s^2) against N(0, s^2), both ways round: losses on a grid, a mass
     between two points shared by both so that its mean stays, and T convolutions by one Fourier transform."""
     most = len(weights) - 1
@@ -233,7 +228,7 @@ def delta_of_mixture(weights, sigma, steps, epsilons, *, points=1 << 15, fine=20
     for masses, losses in ((density * ratio, np.log(ratio)), (density, -np.log(ratio))):
         mean = steps * float(masses @ losses)
         spread = math.sqrt(max(steps * (float(masses @ losses**2) - float(masses @ losses) ** 2), 1e-12))
-        reach = 2 * max(abs(mean) + 14 * spread, np.abs(losses).max() + 1, max(epsilons) + 1)
+        reach = 1.5 * (max(abs(mean) + 14 * spread, np.abs(losses).max()) + 0.1)
         width = 2 * reach / points
         grid = np.zeros(points)
         place = losses / width + points / 2
@@ -242,15 +237,22 @@ def delta_of_mixture(weights, sigma, steps, epsilons, *, points=1 << 15, fine=20
         np.add.at(grid, below + 1, masses * (place - below))
         whole = np.fft.irfft(np.fft.rfft(np.fft.ifftshift(grid)) ** steps, points)
         whole, values = np.fft.fftshift(whole), (np.arange(points) - points / 2) * width
-        found.append([float(np.clip(whole, 0, None) @ np.maximum(0, -np.expm1(e - np.maximum(values, e)))) for e in epsilons])
+        found.append(
+            [float(np.clip(whole, 0, None) @ np.maximum(0, -np.expm1(e - np.maximum(values, e)))) for e in epsilons]
+        )
     return np.maximum(*map(np.array, found))
 
 
-def least_batch(ratio, population, steps, epsilon, delta, orders, *, moves=2.0):
-    """The fewest participants B, with noise z = ratio B, whose RDP epsilon at q = B / N is at most this: bisection."""
+def least_batch(ratio, population, steps, epsilon, delta, orders, *, moves=2.0, drawn=None):
+    """The fewest participants B, with noise z = ratio B, whose RDP epsilon at q = B / N is at most this: bisection.
+
+    Args:
+        moves: by how many C one user moves the sum: 2 in a virtual client.
+    """
 
     def spent(batch):
-        divergences = steps * renyi_of_sampled_gaussian(batch / population, ratio * batch / moves, orders)
+        q = (drawn or batch) / population
+        divergences = steps * renyi_of_sampled_gaussian(q, ratio * batch / moves, orders)
         return epsilon_of_renyi(divergences, orders, delta)
 
     low, high = 1, population - 1
@@ -266,7 +268,8 @@ def moves_of_users(max_norm):
     sizes = [sign * size * max_norm for size in (0.4, 3.0, 9.0) for sign in (1, -1)]
 
     def total(pulls, clients):
-        return sum(float(clip(np.array([sum(p for p, c in zip(pulls, clients, strict=True) if c == k)]), max_norm)[0]) for k in (0, 1))
+        summed = [sum(p for p, c in zip(pulls, clients, strict=True) if c == client) for client in (0, 1)]
+        return sum(min(max(one, -max_norm), max_norm) for one in summed)
 
     of_user = of_client = 0.0
     for pulls in itertools.product(sizes, repeat=3):
