@@ -217,6 +217,18 @@ def rounds_run(case):
     return module.layer.weight
 
 
+def moves(bound):
+    """What is promised of one user, for the query and for the plan; and how far a client that wants to go far moves
+    the sum, which is empty without its users."""
+    local = LocalTraining(Backbone(np.ones((3, 4))), LocalSGD(learning_rate=1e3))
+    query, rng = ClippedUpdates(local=local, max_norm=bound), np.random.default_rng(0)
+    records = torch.from_numpy(rng.normal(size=(6, 4)) * 10)
+    found = query(records, torch.tensor([0, 0, 1, 1, 2, 2]), rng).gradients["layer.weight"]
+    nobody = query(records[:0], torch.tensor([], dtype=torch.int64), rng).gradients["layer.weight"]
+    promised = [query.sensitivity(adjacency) for adjacency in ADJACENCIES[:2]]
+    return [*promised, bound * User(drawn="clients").moves, (found - nobody).norm()]
+
+
 # -- losses on embeddings ----------------------------------------------------------------------------------------------
 
 
@@ -525,17 +537,9 @@ FORMULAS = [
         says="one user moves the sum by 2 C at most (the paper's unit, all users of a client, by C)",
         code="embedding/query.py: ClippedUpdates",
         draw=lambda rng: float(np.exp(rng.normal())),
-        runs=lambda bound: [
-            *(
-                ClippedUpdates(
-                    local=LocalTraining(Backbone(np.ones((1, 1))), LocalSGD(learning_rate=0.1)), max_norm=bound
-                ).sensitivity(adjacency)
-                for adjacency in ADJACENCIES[:2]
-            ),
-            User(drawn="clients").moves * bound / 2,
-        ],
-        formula=lambda bound: [formulas.moves_of_users(bound)[place] for place in (0, 0, 1)],
-        mistakes={"C, as in the paper's accounting": lambda bound: [formulas.moves_of_users(bound)[1]] * 3},
+        runs=moves,
+        formula=lambda bound: [formulas.moves_of_users(bound)[place] for place in (0, 0, 0, 1)],
+        mistakes={"C, as in the paper's accounting": lambda bound: [formulas.moves_of_users(bound)[1]] * 4},
         cases=1,
     ),
     Formula(
