@@ -220,9 +220,9 @@ def rounds_run(case):
 def moves(bound):
     """What is promised of one user, for the query and for the plan; and how far a client that wants to go far moves
     the sum, which is empty without its users."""
-    local = LocalTraining(Backbone(np.ones((3, 4))), LocalSGD(learning_rate=1e3))
-    query, rng = ClippedUpdates(local=local, max_norm=bound), np.random.default_rng(0)
-    records = torch.from_numpy(rng.normal(size=(6, 4)) * 10)
+    rng = np.random.default_rng(0)
+    local = LocalTraining(Backbone(0.1 * rng.normal(size=(3, 4))), LocalSGD(learning_rate=100.0))
+    query, records = ClippedUpdates(local=local, max_norm=bound), torch.from_numpy(rng.normal(size=(6, 4)))
     found = query(records, torch.tensor([0, 0, 1, 1, 2, 2]), rng).gradients["layer.weight"]
     nobody = query(records[:0], torch.tensor([], dtype=torch.int64), rng).gradients["layer.weight"]
     promised = [query.sensitivity(adjacency) for adjacency in ADJACENCIES[:2]]
