@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from . import de2022, page
+from . import davody2020, de2022, page, shejwalkar2022, xu2022
 
-PAPERS = [de2022]
+PAPERS = [de2022, davody2020, shejwalkar2022, xu2022]
 EACH = [(paper, formula) for paper in PAPERS for formula in paper.FORMULAS]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
