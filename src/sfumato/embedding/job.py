@@ -57,7 +57,7 @@ class OfEmbeddings:
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone: a head over classes is not released."""
-        return weights if self.clients.method == "fedemb" else inside_backbone(weights)
+        return inside_backbone(weights) if self.clients.head_in_model else weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def prepare(
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",
             "calibrate the plan with the source's number of users, or declare the same number",
         )
-    _check_users(source, unit)
+    check_users(source, unit)
     check_scored(source)
     if unit.grouped != (clients.grouping == "fixed"):
         raise SfumatoError(
@@ -168,7 +168,7 @@ def build(
     backbone.train()
     if settings.trainable:
         models.select(backbone, settings.trainable)
-    if clients.method == "fedemb":
+    if not clients.head_in_model:
         return backbone
     head = key.generator("initial head", 0)
     return WithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
@@ -205,7 +205,7 @@ def check_scored(source: Source) -> None:
         )
 
 
-def _check_users(source: Source, unit: User) -> None:
+def check_users(source: Source, unit: User) -> None:
     """Refuse records beyond the plan's cap, and a test part that shares users with the training part."""
     numbers, names = by_user(source.train)
     users.check_cap(numbers, unit)

@@ -31,6 +31,7 @@ from .participation import Participation as Participation
 from .participation import Poisson as Poisson
 from .participation import TruncatedPoisson as TruncatedPoisson
 from .plan import PrivacyPlan as PrivacyPlan
+from .public import ClippedAlone as ClippedAlone
 from .public import DisprovedClaim as DisprovedClaim
 from .public import NoPromise as NoPromise
 from .selection import PrivateSelection as PrivateSelection
