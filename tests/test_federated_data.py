@@ -19,7 +19,7 @@ from PIL import Image
 from sfumato import open_source
 from sfumato.cli import recipe
 
-WRITERS = {"f0000_14": (4, 36, 9), "f0001_41": (61, 0), "f0002_07": (35,)}
+WRITERS = {"f0000_14": (4, 36, 9), "f0001_41": (61, 0), "f0002_07": (35,) * 30}
 """Labels of each writer's images to train on; the test split has the same, one further on."""
 
 
@@ -99,12 +99,12 @@ def test_emnist_is_that_of_the_authors_code(convert, database: Path, tmp_path: P
     if packed:
         database = database.with_suffix(".sqlite.lzma")
         database.write_bytes(lzma.compress(database.with_suffix("").read_bytes()))
-    assert "8 images of 5 users, 2 to test on" in convert("emnist", database, tmp_path / "out")
+    assert "37 images of 5 users, 31 to test on" in convert("emnist", database, tmp_path / "out")
     found = np.load(tmp_path / "out" / "emnist.npz")
-    assert found["y_train"].tolist() == [4, 9, 0, 35, 5, 10, 0, 1]
-    expected = ["f0000_14;TR"] * 2 + ["f0001_41;TR", "f0002_07;TR"] + ["f0000_14;TE"] * 2 + ["f0001_41;TE"] * 2
+    assert found["y_train"].tolist() == [4, 9, 0, *[35] * 30, 5, 10, 0, 1]
+    expected = ["f0000_14;TR"] * 2 + ["f0001_41;TR"] + ["f0002_07;TR"] * 30 + ["f0000_14;TE"] * 2 + ["f0001_41;TE"] * 2
     assert found["users_train"].tolist() == expected
-    assert found["y_test"].tolist() == [37, 36]
+    assert found["y_test"].tolist() == [37, *[36] * 30]
     assert "users_test" not in found
     for image, label, user in zip(found["x_train"], found["y_train"], found["users_train"], strict=True):
         np.testing.assert_array_equal(image, np.rint(255 * pixels_of(user, label)))
@@ -130,7 +130,7 @@ def test_emnist_in_hdf5(convert, tmp_path: Path):
                 group = file.create_group(f"examples/{writer}")
                 group["pixels"] = np.stack([pixels_of(writer, label) for label in labels]).astype(np.float32)
                 group["label"] = np.array(labels, np.int32)
-    assert "8 images of 6 users, 2 to test on" in convert("emnist", tmp_path, tmp_path)
+    assert "66 images of 6 users, 2 to test on" in convert("emnist", tmp_path, tmp_path)
 
 
 def picture(path: Path, shade: int) -> None:
