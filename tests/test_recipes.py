@@ -34,7 +34,6 @@ from sfumato.training import Settings
 from sfumato.training.experiment import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "recipes.md").read_text("utf-8")
 ABOUT = {"paper", "command", "accuracy", "hardware", "time"}
 PLANNED = ("examples", "delta", "batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
 CLASSES = {"CIFAR100": 100, "imagenet": 1000, "imagenet32": 1000, "places365": 365, "jft300m": 18_000, "jft4b": 30_000}
@@ -325,16 +324,6 @@ def test_an_unknown_option_is_refused_by_name(tmp_path: Path):
     (tmp_path / "odd.toml").write_text('source = "digits"\nepsilom = 3\n')
     with pytest.raises(_checks.SfumatoError, match="epsilom"):
         recipe.read(str(tmp_path / "odd.toml"), {}, known("train"))
-
-
-def test_the_page_lists_each_with_its_rows():
-    lists = PAGE.partition("\n## Run here")[2]
-    listed = dict(re.findall(r"^\| `([\w/.-]+)` \|.*\| ?([^|]*) \|$", lists, re.MULTILINE))
-    for name in NAMES:
-        by = recipe.label_of(f"{recipe.SCHEME}{name}")
-        rows = ", ".join(f"{label}" for label in labels(name) if label is not None)
-        assert listed.pop(name) == (f"`--{by.replace('_', '-')}` {rows}" if by else "")
-    assert not listed
 
 
 # -- the tables of the papers ------------------------------------------------------------------------------------------
