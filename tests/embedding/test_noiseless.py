@@ -13,6 +13,7 @@ import torch
 
 from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, noiseless_job
+from sfumato.embedding.job import prepare
 from sfumato.embedding.run import begin, job_of, public_job_of
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
 from sfumato.randomness import Noise, NoiseState
@@ -96,6 +97,13 @@ def test_no_number_leads_there_only_its_name(source: Source, tmp_path: Path, met
     with pytest.raises(SfumatoError, match="has no plan: it promises nothing"):
         asked().decide(source)
     assert not (tmp_path / "run").exists()
+
+
+def test_its_name_takes_no_plan_either(source: Source):
+    private = EmbeddingExperiment(**QUICK, noise_multiplier=0.5)
+    plan, settings, clients, _ = private.decide(source)
+    with pytest.raises(SfumatoError, match="method fedemb-noiseless has no rounds with noise, and a plan is given"):
+        prepare(source, plan, settings, replace(clients, method=NOISELESS))
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.training.settings import Settings
 
+WITH_NOISE = ("fedemb", "fedavg")
+"""DP-FedEmb and DP-FedAvg, by a plan."""
 NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
 """DP-FedEmb and DP-FedAvg with all but the noise: on public data alone, without a plan and without a promise."""
 WITHOUT_PLAN = ("central", *NOISELESS)
 """Methods that promise nothing."""
-METHODS = ("fedemb", "fedavg", "dpsgd", *WITHOUT_PLAN)
+METHODS = (*WITH_NOISE, "dpsgd", *WITHOUT_PLAN)
 LOCAL_HEAD = ("fedemb", "fedemb-noiseless")
 """Methods whose model has no head: each client has one of its own."""
 GROUPINGS = ("random", "group", "fixed")

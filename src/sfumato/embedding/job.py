@@ -16,7 +16,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding.central import WithHead
-from sfumato.embedding.experiment import Clients, known_groups
+from sfumato.embedding.experiment import WITH_NOISE, Clients, known_groups
 from sfumato.embedding.local import LocalTraining
 from sfumato.embedding.query import ClippedUpdates
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
@@ -89,6 +89,10 @@ def prepare(
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
+    if clients.method not in WITH_NOISE:
+        raise SfumatoError(
+            f"method {clients.method} has no rounds with noise, and a plan is given", f"give {' or '.join(WITH_NOISE)}"
+        )
     if source.cache is not None:
         raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
     unit = plan.unit
