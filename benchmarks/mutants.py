@@ -1810,8 +1810,15 @@ BUGS = (
     Bug(
         "an extrapolated run has another signal-to-noise",
         "privacy/extrapolation.py",
-        "replace(plan.mechanism, noise_multiplier=ratio * batch), plan.clipping",
-        "replace(plan.mechanism, noise_multiplier=1.1 * ratio * batch), plan.clipping",
+        "noise_multiplier=plan.noise_multiplier / plan.expected_batch_size * batch)",
+        "noise_multiplier=1.1 * plan.noise_multiplier / plan.expected_batch_size * batch)",
+        ("privacy/test_extrapolation.py",),
+    ),
+    Bug(
+        "rounds with hardly any noise come to nothing",
+        "privacy/extrapolation.py",
+        "if enough else math.inf",
+        "if enough else 0.0",
         ("privacy/test_extrapolation.py",),
     ),
     # -- adaptive clipping
@@ -1854,7 +1861,7 @@ BUGS = (
     Bug(
         "the head over all classes is released",
         "embedding/job.py",
-        'return weights if self.clients.method == "fedemb" else inside_backbone(weights)',
+        "return inside_backbone(weights) if self.clients.head_in_model else weights",
         'return {name.removeprefix("backbone."): value for name, value in weights.items()}',
         ("embedding/test_run.py",),
     ),
@@ -1906,6 +1913,48 @@ BUGS = (
         'if unit.grouped != (clients.grouping == "fixed"):',
         "if False:",
         ("embedding/test_run.py",),
+    ),
+    Bug(
+        "clipped updates without noise are taken from private data",
+        "embedding/noiseless_job.py",
+        "    if not source.public:\n",
+        "    if False:\n",
+        ("embedding/test_noiseless.py",),
+    ),
+    Bug(
+        "a noise multiplier of 0 is a private run",
+        "embedding/experiment.py",
+        "        if self.noise_multiplier == 0:\n",
+        "        if False:\n",
+        ("embedding/test_noiseless.py",),
+    ),
+    Bug(
+        "a training without noise takes a budget",
+        "embedding/noiseless_job.py",
+        '        if (name, value) != ("participation", "poisson"):\n',
+        "        if False:\n",
+        ("embedding/test_noiseless.py",),
+    ),
+    Bug(
+        "a training without noise has a plan",
+        "embedding/experiment.py",
+        "        if self.chosen in WITHOUT_PLAN:\n",
+        "        if False:\n",
+        ("embedding/test_noiseless.py",),
+    ),
+    Bug(
+        "a model without noise states an epsilon",
+        "privacy/public.py",
+        'return super().to_dict() | {"method": self.method}',
+        'return super().to_dict() | {"method": self.method, "epsilon": 8.0, "delta": 1e-05}',
+        ("embedding/test_noiseless.py",),
+    ),
+    Bug(
+        "updates without noise are not clipped",
+        "embedding/steps.py",
+        "query, within = self._job.gradient.at(bound), 0.0",
+        "query, within = self._job.gradient.at(1e6 * bound), 0.0",
+        ("embedding/test_noiseless.py",),
     ),
     # -- virtual clients
     Bug(

@@ -46,4 +46,4 @@ def test_own_loop_records_every_step_once_and_refuses_a_second_run(own_loop: Mod
 
 
 def test_every_example_is_run():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"own_loop"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"federated_data", "own_loop"}

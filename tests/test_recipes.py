@@ -25,7 +25,8 @@ from sfumato import _checks, cli, models, optim
 from sfumato.cli import recipe
 from sfumato.cli.verbs import load
 from sfumato.data import kinds
-from sfumato.embedding import EmbeddingExperiment
+from sfumato.embedding import EmbeddingExperiment, noiseless_job
+from sfumato.embedding.experiment import NOISELESS, WITHOUT_PLAN
 from sfumato.models import create_embedding
 from sfumato.privacy import PrivacyPlan
 from sfumato.search import Design
@@ -33,7 +34,6 @@ from sfumato.training import Settings
 from sfumato.training.experiment import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "recipes.md").read_text("utf-8")
 ABOUT = {"paper", "command", "accuracy", "hardware", "time"}
 PLANNED = ("examples", "delta", "batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
 CLASSES = {"CIFAR100": 100, "imagenet": 1000, "imagenet32": 1000, "places365": 365, "jft300m": 18_000, "jft4b": 30_000}
@@ -121,7 +121,9 @@ NAMES = recipe.names()
 PRIVATE = [(name, label) for name in NAMES if verb_of(name) == "train" for label in labels(name)]
 NOISY = [row for row in PRIVATE if "noise_multiplier" in options_of(row)]
 CALIBRATED = [row for row in PRIVATE if "noise_multiplier" in about(row)]
-OF_EMBEDDINGS = [(name, label) for name in NAMES if verb_of(name) == "embed" for label in labels(name)]
+EMBEDDINGS = [(name, label) for name in NAMES if verb_of(name) == "embed" for label in labels(name)]
+OF_EMBEDDINGS = [row for row in EMBEDDINGS if options_of(row)["method"] not in WITHOUT_PLAN]
+WITHOUT_A_PLAN = [row for row in EMBEDDINGS if row not in OF_EMBEDDINGS]
 DEAREST = extremes(PRIVATE)
 """Those whose privacy loss distribution is computed; it takes ten times as long as Renyi DP."""
 
@@ -134,10 +136,10 @@ each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (84, 50 + 10 + 30, 35 + 41 + 4)
+    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92, 50 + 10 + 30, 35 + 41 + 4)
     assert len(PRIVATE) == 3 + 50 + 35 + 41 + 14 + 30
     assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed", "noise-study"}
-    assert len(OF_EMBEDDINGS) == 5 + 2 * 2 + 5 + 4 + 6 + 6 + 4 + 5 + 6 + 6
+    assert (len(OF_EMBEDDINGS), len(WITHOUT_A_PLAN)) == (4 + 2 + 4 * 4, 2 * 2 + 1 + (5 + 4 + 6 + 6 + 4 + 5) + 4 * 6 + 1)
 
 
 def test_an_installed_package_brings_them(tmp_path: Path):
@@ -166,12 +168,16 @@ def embedding_plan(options: dict[str, Any]) -> PrivacyPlan:
     """The plan for as many users as are declared; no data are looked at."""
     has = {field.name for field in fields(EmbeddingExperiment)}
     experiment = EmbeddingExperiment(**{name: value for name, value in options.items() if name in has})
-    declared = SimpleNamespace(users=options["users"], size=options["size"], train=None)
-    return experiment.decide(declared).plan  # type: ignore[arg-type]
+    return experiment.decide(declared(options)).plan
+
+
+def declared(options: dict[str, Any]) -> Any:
+    """A source of which no more is known than what a recipe declares."""
+    return SimpleNamespace(users=options["users"], size=options["size"], train=None)
 
 
 @functools.cache
-def epsilon_of(clients: float, **planned: float) -> float:
+def epsilon_of(clients: float, **planned: Any) -> float:
     options = {"size": 112, **planned}
     return embedding_plan({**options, "clients": clients}).epsilon()
 
@@ -180,11 +186,38 @@ def epsilon_of(clients: float, **planned: float) -> float:
 def test_an_embedding_plans_to_the_epsilon_that_it_states_for_one_person(row: Row):
     options, stated = options_of(row), about(row)
     named = ("users", "delta", "batch_size", "steps", "max_norm", "noise_multiplier", "quantile", "clients")
-    planned = {name: options[name] for name in named if name in options}
+    planned = {name: options[name] for name in (*named, "mechanism", "participation") if name in options}
     if "epsilon" in options:
         planned["noise_multiplier"] = stated["noise_multiplier"]
         assert stated["epsilon"] <= options["epsilon"]
     assert 0.999 * stated["epsilon"] < epsilon_of(**planned) <= stated["epsilon"]
+
+
+@each(WITHOUT_A_PLAN)
+def test_an_ablation_without_noise_names_no_budget_and_promises_nothing(row: Row):
+    """Figures 5(a), 6 and 7 of Xu et al. 2022, and what the private rows are compared with."""
+    options, stated = options_of(row), about(row)
+    assert options["public"]
+    assert not {"epsilon", "delta", "noise_multiplier"} & options.keys()
+    assert stated["guarantee"].startswith("none: not private")
+    assert "epsilon" not in stated
+    has = {field.name for field in fields(EmbeddingExperiment)}
+    experiment = EmbeddingExperiment(**{name: value for name, value in options.items() if name in has})
+    with pytest.raises(_checks.SfumatoError, match="has no plan: it promises nothing"):
+        experiment.decide(declared(options))
+    if options["method"] in NOISELESS:
+        rounds, _ = noiseless_job.decide(experiment, declared(options))
+        found = (rounds.steps, rounds.batch_size, rounds.clients.count, rounds.population)
+        assert found == tuple(options[name] for name in ("steps", "batch_size", "clients", "users"))
+        assert getattr(rounds.clipping, "quantile", None) == options.get("quantile")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"xu2022/figure(5a|6|7)", name)])
+def test_what_the_paper_draws_without_noise_is_without(name: str):
+    """Captions of figures 5 to 7: "without noise", "adaptive clipping and zero noise"; a fixed norm in 7(c) and (d)."""
+    options = options_of((name, labels(name)[0]))
+    assert options["method"] == "fedemb-noiseless"
+    assert ("quantile" in options) == (name[-2:] not in ("5a", "7c", "7d"))
 
 
 def test_the_command_of_the_authors_of_fedemb_counts_one_person_twice():
@@ -195,6 +228,9 @@ def test_the_command_of_the_authors_of_fedemb_counts_one_person_twice():
     assert once.epsilon() == pytest.approx(9.27, abs=0.01)
     size = sum(value.numel() for value in create_embedding("lenet", channels=1, size=28).parameters())
     assert size == 453_632
+    fixed = {"clients": 32, "client_epochs": 8, "client_batch_size": 32, "client_examples": 2048, "client_rate": 5e-3}
+    fixed |= {"shuffle_buffer": 2048, "head_scale": 100, "learning_rate": 0.02, "client_momentum": 0.9, "max_norm": 1}
+    assert {name: options[name] for name in fixed} == fixed
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("xu2022/figure")])
@@ -288,16 +324,6 @@ def test_an_unknown_option_is_refused_by_name(tmp_path: Path):
     (tmp_path / "odd.toml").write_text('source = "digits"\nepsilom = 3\n')
     with pytest.raises(_checks.SfumatoError, match="epsilom"):
         recipe.read(str(tmp_path / "odd.toml"), {}, known("train"))
-
-
-def test_the_page_lists_each_with_its_rows():
-    lists = PAGE.partition("\n## Run here")[2]
-    listed = dict(re.findall(r"^\| `([\w/.-]+)` \|.*\| ?([^|]*) \|$", lists, re.MULTILINE))
-    for name in NAMES:
-        by = recipe.label_of(f"{recipe.SCHEME}{name}")
-        rows = ", ".join(f"{label}" for label in labels(name) if label is not None)
-        assert listed.pop(name) == (f"`--{by.replace('_', '-')}` {rows}" if by else "")
-    assert not listed
 
 
 # -- the tables of the papers ------------------------------------------------------------------------------------------

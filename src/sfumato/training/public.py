@@ -268,7 +268,9 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             statement=run.read_json(names.STATEMENT),
             plan={"privacy": "none", "steps": training.steps, "batch size": training.batch_size},
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
-            settings=finish.presentable(record["settings"]) | finish.backbone_shown(record),
+            settings=finish.settings_shown(record)
+            if "embedding" in record
+            else finish.presentable(record["settings"]) | finish.backbone_shown(record),
             metrics=run.rows(),
             evaluation=finish.evaluation_of(run),
             public_test=True,
