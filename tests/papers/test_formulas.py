@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from . import de2022, page
+from . import de2022, mehta2022, page
 
-PAPERS = [de2022]
+PAPERS = [de2022, mehta2022]
 EACH = [(paper, formula) for paper in PAPERS for formula in paper.FORMULAS]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
