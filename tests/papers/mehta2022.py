@@ -620,7 +620,7 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.2, LAMB (You et al. 2020, algorithm 2), without decay",
-        says="r = m^ / (sqrt(v^) + 1e-6), theta <- theta - eta (|theta| / |r|) r per tensor, 1 where one is 0; 30 steps",
+        says="r = m^ / (sqrt(v^) + 1e-6), theta <- theta - eta (|theta| / |r|) r per tensor, 1 where one is 0",
         code="optim/names.py: create",
         draw=a_walk,
         runs=walked("lamb"),
