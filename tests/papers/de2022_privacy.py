@@ -14,22 +14,29 @@ from .formulas import de2022_privacy as printed
 
 ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
 """Of TensorFlow Privacy's and dp-accounting's Renyi accountants."""
-CIFAR, IMAGENET, PLACES = (50_000, 1e-5), (1_271_167, 8e-7), (1_803_460, 5e-7)
+CIFAR, REDUCED, IMAGENET, PLACES = (50_000, 1e-5), (45_000, 1e-5), (1_271_167, 8e-7), (1_803_460, 5e-7)
 ROWS = (
     *((*CIFAR, 4096, *row) for row in ((10, 875, 1), (6, 1125, 2), (5, 1593, 3), (4, 1687, 4), (3, 1843, 6))),
+    (*REDUCED, 4096, 3, 2468, 8),
     *((*CIFAR, 16384, *row) for row in ((40, 906, 1), (24, 1156, 2), (20, 1656, 3), (16, 1765, 4), (12, 2007, 6))),
     (*CIFAR, 16384, 9.4, 2000, 8),
     (*IMAGENET, 16384, 2.5, 71589, 8),
     *((*CIFAR, 16384, *row) for row in ((21.1, 250, 1), (15.8, 500, 2), (12, 1000, 4), (9.4, 2000, 8))),
-    *((*CIFAR, 4096, *row) for row in ((6, 531, 1.5), (6, 906, 2), (5, 2171, 4), (6, 6421, 6), (5, 7226, 8))),
+    (*REDUCED, 1024, 5, 781, 0.5),
+    *((*REDUCED, 4096, *row) for row in ((5, 164, 1), (6, 531, 1.5), (6, 906, 2), (5, 2171, 4), (6, 6421, 6))),
+    (*REDUCED, 4096, 5, 7226, 8),
     *((*IMAGENET, 262144, *row) for row in ((28.7, 250, 0.5), (21.2, 500, 1), (15.7, 1000, 2), (11.8, 2000, 4))),
     (*IMAGENET, 262144, 9.1, 4000, 8),
-    *((*IMAGENET, 262144, *row) for row in ((82.6, 100, 0.1), (57.2, 1000, 0.5), (29.9, 1000, 1), (15.8, 1000, 2))),
-    *((*IMAGENET, 262144, *row) for row in ((8.4, 1000, 4), (4.6, 1000, 8))),
+    *((*IMAGENET, 262144, *row) for row in ((57.2, 1000, 0.5), (29.9, 1000, 1), (15.8, 1000, 2), (8.4, 1000, 4))),
+    (*IMAGENET, 262144, 4.6, 1000, 8),
     (*PLACES, 4096, 1.0, 223939, 8),
     (*PLACES, 4096, 2.0, 1374116, 8),
 )
-"""Tables 13 to 16 and 20 to 23: N, delta, B, sigma, T and the printed epsilon."""
+"""Tables 13 to 16 and 20 to 23: N, delta, B, sigma, T and the printed epsilon.
+
+The last column of table 13 and all of table 20 fit the 45,000 examples that are left without a validation set: of
+50,000 their epsilon is a tenth lower. Left out is the first column of table 22, which has 0.1045 for 0.1.
+"""
 
 
 def planned(case, *, examples=None):
@@ -155,8 +162,22 @@ def printed_rows(rng):
     return [dict(zip(("examples", "delta", "batch", "sigma", "steps", "epsilon"), row, strict=True)) for row in ROWS]
 
 
-def budgets(case, **changed):
-    return [planned(row | changed).epsilon_rdp for row in case]
+def budgets(case):
+    return [planned(row).epsilon_rdp / row["epsilon"] for row in case]
+
+
+def of_rows(case, *, conversion=printed.epsilon_of_renyi, sigma=1.0, probability=1.0):
+    """Epsilon of each row by whole orders, with a mistake."""
+    orders = range(2, 40)
+    return [
+        conversion(
+            orders,
+            [row["steps"] * printed.renyi(probability * q(row), sigma * row["sigma"], order) for order in orders],
+            row["delta"],
+        )
+        / row["epsilon"]
+        for row in case
+    ]
 
 
 RATES = (1e-4, 1e-3, 1e-2, 0.1, 0.5)
@@ -228,7 +249,7 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.2, epsilon by Renyi differential privacy",
-        says="min over orders of r + log((a - 1) / a) - log(delta a) / (a - 1), r integrated for fractions as well",
+        says="min over orders of r + log((a - 1) / a) - log(delta a) / (a - 1); fractions by upper bounds, 0.1% larger",
         code="privacy/plan.py: PrivacyPlan.epsilon_rdp",
         draw=a_sampled_plan,
         runs=lambda case: planned(case).epsilon_rdp,
@@ -239,7 +260,9 @@ FORMULAS = [
             "one example replaced: sensitivity 2": lambda case: epsilon_by_renyi(case, sigma=0.5),
             "q of another N": lambda case: epsilon_by_renyi(case, probability=1.01),
         },
-        cases=10,
+        # dp-accounting bounds the divergences of fractional orders, and leaves out orders where it finds no bound.
+        within=1e-3,
+        cases=6,
     ),
     Formula(
         where="section 2.2, epsilon by privacy loss distributions",
@@ -291,13 +314,15 @@ FORMULAS = [
     ),
     Formula(
         where="tables 13 to 16 and 20 to 23, their rows",
-        says="epsilon of the printed sigma, T, B and delta is the printed epsilon, within 2.5%",
+        says="epsilon of the printed sigma, T, B and delta over the printed one is 1, within 2.5%",
         code="privacy/plan.py: PrivacyPlan.epsilon_rdp",
         draw=printed_rows,
         runs=budgets,
-        formula=lambda case: [row["epsilon"] for row in case],
+        formula=lambda case: np.ones(len(case)),
         mistakes={
-            "half the budget": lambda case: [row["epsilon"] / 2 for row in case],
+            "one example replaced: sensitivity 2": lambda case: of_rows(case, sigma=0.5),
+            "q of a tenth more examples": lambda case: of_rows(case, probability=1 / 1.1),
+            "the conversion of 2017": lambda case: of_rows(case, conversion=printed.epsilon_of_renyi_2017),
         },
         within=0.025,
         cases=1,

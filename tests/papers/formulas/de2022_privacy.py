@@ -12,7 +12,7 @@ def normal_cdf(value):
     return math.erfc(-value / math.sqrt(2)) / 2
 
 
-def delta_of_gaussian(epsilon, sigma, *, points=200_001):
+def delta_of_gaussian(epsilon, sigma, *, points=60_001):
     """Definition 2.1, equation 1, for a sum of sensitivity 1 with noise N(0, sigma^2).
 
     The worst S is where p > e^epsilon q, so delta is the integral of max(0, p(x) - e^epsilon q(x)).
@@ -61,7 +61,7 @@ def epsilon_of_renyi_2017(orders, divergences, delta):
     return min(r - math.log(delta) / (a - 1) for a, r in zip(orders, divergences, strict=True))
 
 
-def losses_of_one_step(probability, sigma, *, removed, width, count, rounding="split", points=200_001):
+def losses_of_one_step(probability, sigma, *, removed, width, count, rounding="split", points=60_001):
     """The law of the privacy loss of one sampled Gaussian step, as masses on a grid of this width around 0.
 
     The loss of an outcome x is log(1 - q + q e^((2 x - 1) / (2 sigma^2))), where x is drawn with the example (removed)
