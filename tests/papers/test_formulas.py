@@ -75,7 +75,10 @@ def imported(folder):
     """What files import from libraries: "module: name", or the module where all of it is imported."""
     found = set()
     for file in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        text = file.read_text("utf-8")
+        if not any(library in text for library in COMPARED_LIBRARIES):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
