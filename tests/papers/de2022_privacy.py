@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from sfumato.privacy import PrivacyPlan, detections
+from sfumato.privacy.rules_of_thumb import steps_by_rule
 from sfumato.training.diagnostic import auc, share
 
 from .formula import Formula
@@ -156,6 +157,44 @@ def most_steps(case):
 
 def steps_allowed(case, *, epsilon=1.0, delta=1.0, sigma=1.0):
     return printed.most_steps(q(case), sigma * case["sigma"], epsilon * case["epsilon"], delta * case["delta"])
+
+
+def a_small_budget(rng):
+    return {
+        "examples": 1000,
+        "batch": int(rng.integers(50, 200)),
+        "steps": int(rng.integers(20, 60)),
+        "epsilon": float(rng.uniform(1, 2)),
+        "delta": 1e-5,
+    }
+
+
+def noise_found(case):
+    return PrivacyPlan.calibrate(
+        examples=case["examples"],
+        batch_size=case["batch"],
+        steps=case["steps"],
+        delta=case["delta"],
+        epsilon=case["epsilon"],
+    ).noise_multiplier
+
+
+def noise_wanted(case, *, epsilon=1.0, steps=1.0, low=0.7, high=4.0):
+    return printed.least_noise(
+        q(case), round(steps * case["steps"]), epsilon * case["epsilon"], case["delta"], low, high
+    )
+
+
+def a_budget_for_the_rule(rng):
+    return {
+        "epsilon": float(rng.uniform(1, 8)),
+        "batch": int(2 ** rng.uniform(6, 14)),
+        "examples": int(rng.integers(20_000, 60_000)),
+    }
+
+
+def rule_of_steps(case, batch=None):
+    return printed.steps_of_figure_6(case["epsilon"], batch or case["batch"], case["examples"])
 
 
 def printed_rows(rng):
@@ -311,6 +350,33 @@ FORMULAS = [
         },
         within=6e-3,  # a step of some hundreds
         cases=2,
+    ),
+    Formula(
+        where="section 2.2, the noise of a budget",
+        says="the least sigma whose T sampled steps cost at most epsilon, by the same convolution; to 4 decimals",
+        code="privacy/plan.py: PrivacyPlan.calibrate",
+        draw=a_small_budget,
+        runs=noise_found,
+        formula=noise_wanted,
+        mistakes={
+            "1% more epsilon": lambda case: noise_wanted(case, epsilon=1.01),
+            "a tenth fewer steps": lambda case: noise_wanted(case, steps=0.9),
+        },
+        within=5e-4,
+        cases=1,
+    ),
+    Formula(
+        where="figures 6(b) and 7(b) with section 4.2, the steps to begin with",
+        says="T = 2500 epsilon / 8; of batches below 2048 as many epochs as that one has: sfumato's reading of figure 7",
+        code="privacy/rules_of_thumb.py: steps_by_rule",
+        draw=a_budget_for_the_rule,
+        runs=lambda case: steps_by_rule(case["epsilon"], case["batch"], case["examples"]),
+        formula=rule_of_steps,
+        mistakes={
+            "whatever the batch": lambda case: rule_of_steps(case, batch=4096),
+            "whatever epsilon": lambda case: rule_of_steps(case | {"epsilon": 8.0}),
+            "cut off": lambda case: rule_of_steps(case) - 1,
+        },
     ),
     Formula(
         where="tables 13 to 16 and 20 to 23, their rows",

@@ -587,7 +587,9 @@ FORMULAS = [
         formula=lambda case: within(case, (FINE, "down"), (case["grid"], "up")),
         mistakes={
             "losses rounded down": lambda case: within(case, (case["grid"], "down"), (FINE, "down")),
-            "a hundredth above the truth at least": lambda case: 1.01 * case["found"],
+            "the sensitivity 2": lambda case: within(
+                case | {"sigma": case["sigma"] / 2}, (FINE, "down"), (case["grid"], "up")
+            ),
         },
         cases=4,
     ),

@@ -141,6 +141,22 @@ def most_steps(probability, sigma, epsilon, delta):
     return low
 
 
+def least_noise(probability, steps, epsilon_wanted, delta, low, high):
+    """Section 2.2, privacy calibration: the least sigma between two whose T steps cost at most the given epsilon."""
+    while high / low > 1 + 1e-5:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if epsilon(probability, middle, steps, delta) > epsilon_wanted else (low, middle)
+    return high
+
+
+def steps_of_figure_6(budget, batch, examples):
+    """Figure 6(b): 2,500 steps at epsilon 8; section 4.2: in proportion to epsilon; figure 7(b): of small batches, the
+    epochs of a moderate one, B = 2048."""
+    steps = 2500 * budget / 8
+    moderate = min(2048, examples)
+    return round(steps * moderate / batch) if batch < moderate else round(steps)
+
+
 def detected(epsilons, deltas, rate):
     """Appendix A.2: ln((1 - beta - delta) / alpha) <= epsilon bounds the power of a test of level alpha = `rate`.
 
