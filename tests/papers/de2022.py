@@ -818,6 +818,9 @@ NOT_RUN = {
         "no command trains models in two worlds; the tests do for small ones, and the bound itself runs, as a plan's "
         "largest true-positive rate"
     ),
+    "section 3.1, a coin of its own for each view's mirroring": (
+        "of an example's views every other one is mirrored, beginning with either by a coin: each with probability 1/2"
+    ),
     "table 9, the upper bound of the advantage": "not printed by any command; the largest true-positive rates are",
     "appendix C.1, weight standardisation in NF-ResNets and NFNets without eps": (
         "timm adds 1e-5 to the variance, as the row above has it: where it begins, at 1 / fan-in, that makes weights "

@@ -367,7 +367,7 @@ FORMULAS = [
     ),
     Formula(
         where="figures 6(b) and 7(b) with section 4.2, the steps to begin with",
-        says="T = 2500 epsilon / 8; of batches below 2048 as many epochs as that one has: sfumato's reading of figure 7",
+        says="T = 2500 epsilon / 8; of batches below 2048 as many epochs as that one has, as figure 7 is read",
         code="privacy/rules_of_thumb.py: steps_by_rule",
         draw=a_budget_for_the_rule,
         runs=lambda case: steps_by_rule(case["epsilon"], case["batch"], case["examples"]),
