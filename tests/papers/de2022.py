@@ -560,7 +560,7 @@ FORMULAS = [
             "views are clipped one by one": lambda case: by_equation_4(case, views_apart=True),
             "the rate of the step before": lambda case: by_equation_4(case, rates=np.roll(case["rates"], 1)),
         },
-        cases=4,
+        cases=3,  # of ten steps each
     ),
     Formula(
         where="equations 2 and 3, the law of the noise",

@@ -374,6 +374,7 @@ FORMULAS = [
             ),
         },
         within=1e-9,
+        cases=8,
     ),
     Formula(
         where="appendix C.1, the beginning",

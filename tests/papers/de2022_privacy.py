@@ -319,7 +319,7 @@ FORMULAS = [
             "by Renyi divergences": epsilon_by_renyi,
         },
         within=1e-3,
-        cases=3,
+        cases=2,
     ),
     Formula(
         where="section 2.2, delta of sampled steps",
@@ -349,7 +349,7 @@ FORMULAS = [
             "in proportion to epsilon squared over q^2": lambda case: (case["epsilon"] * case["sigma"] / q(case)) ** 2,
         },
         within=6e-3,  # a step of some hundreds
-        cases=2,
+        cases=1,
     ),
     Formula(
         where="section 2.2, the noise of a budget",
