@@ -1,5 +1,7 @@
 """Backbones: networks without their classifier, built again from their architecture alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -40,6 +42,9 @@ def test_features_are_what_the_classifier_is_given(tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(network.fc(backbone(images)), network(images))
     assert (expects.resolution, expects.enlarged, expects.interpolation) == (64, 73, "bilinear")
+    file = tmp_path / "w.safetensors"
+    _, other = load_backbone("torchvision:resnet18", weights=file, resolution=64, resize=96)
+    assert replace(expects, enlarged=96) == other
     assert expects.mean == (0.485, 0.456, 0.406)
 
 
@@ -79,6 +84,11 @@ def test_timm_says_what_its_networks_expect(tmp_path):
         ("squeezenet1_0", {"weights": "w.safetensors"}, "write torchvision:squeezenet1_0 for the network"),
         ("runs/a", {"weights": "w.safetensors"}, "nor a finished run; correct the path of the run"),
         ("torchvision:resnet18", {"resolution": 0}, "resolution must be at least 1"),
+        (
+            "torchvision:resnet18",
+            {"resolution": 400, "resize": 384},
+            "resize is 384, and the crop of 400 pixels is larger than that; give at least 400, or a smaller resolution",
+        ),
         ("torchvision:resnet18", {"weights": "none.safetensors"}, "weights 'none.safetensors' are no file"),
     ],
 )

@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "model": (
         *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "head_scale"),
         *("trainable", "dimension", "normalisation", "public_data", "public_examples", "backbone", "weights"),
-        *("resolution", "crop", "dtype"),
+        *("resolution", "resize", "crop", "dtype"),
     ),
     "training": (
         *("method", "optimizer", "learning_rate", "pretrained_rate", "momentum", "weight_decay", "schedule", "warmup"),

@@ -232,7 +232,8 @@ class Views:
         sides = torch.from_numpy(np.ascontiguousarray(draws.sides)).to(images.device)
         mirrored = torch.from_numpy(np.ascontiguousarray(draws.mirrored)).to(images.device)
         # By example: then the rounding of one example's views does not depend on how many others there are.
-        views = [resized(image, *own, size) for image, *own in zip(images, places, sides, strict=True)]
+        each = zip(images, places, sides, strict=True)
+        views = [resized(image, corners, lengths, size) for image, corners, lengths in each]
         shown = torch.stack(views) if views else images.new_zeros(0, self.count, images.shape[1], size, size)
         return torch.where(mirrored[:, :, None, None, None], shown.flip(-1), shown)
 
