@@ -12,7 +12,8 @@ from torchvision.transforms.v2 import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Views
-from sfumato.data.windows import resized, windows
+from sfumato.data import windows as room
+from sfumato.data.windows import cropped, windows
 
 LEAST, SIDE = 0.05, 600
 
@@ -83,17 +84,18 @@ def test_pixels_are_those_of_torchvision(side, size):
     generator = torch.Generator().manual_seed(side)
     image = torch.rand(3, side, side, generator=generator)
     down, right, sides = windows(np.random.default_rng(size), (1, 8), side=side, least=0.1)
-    places = torch.from_numpy(np.stack([down[0], right[0]], axis=-1))
-    found = resized(image, places, torch.from_numpy(sides[0]), size)
+    places = torch.from_numpy(np.stack([down, right], axis=-1))
+    (found,) = cropped(image.unsqueeze(0), places, torch.from_numpy(sides), size)
     assert found.shape == (8, 3, size, size)
-    for view, (top, left), (high, wide) in zip(found, places.tolist(), sides[0].tolist(), strict=True):
+    for view, (top, left), (high, wide) in zip(found, places[0].tolist(), sides[0].tolist(), strict=True):
         wanted = functional.resized_crop(image, top, left, high, wide, [size, size], antialias=True)
         assert torch.allclose(view, wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("zoom", [1, 1.5])
-def test_views_are_crops_of_their_own_example_wherever_the_batch_is_cut(flip, zoom):
+@pytest.mark.parametrize(("zoom", "block"), [(1, 64), (1.5, 64), (1.5, 2)])
+def test_views_are_crops_of_their_own_example_wherever_the_batch_is_cut(flip, zoom, block, monkeypatch):
+    monkeypatch.setattr(room, "LARGEST_BLOCK", block)
     views, size, n = Views(count=3, flip=flip, zoom=zoom, crop_area=0.1), 16, 5
     side = views.side(size)
     images = torch.rand(n, 3, side, side)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data.records import zoomed
-from sfumato.data.windows import resized, windows
+from sfumato.data.windows import cropped, windows
 
 SMALLEST_CROP = 2
 """Pixels: the fewest that the smallest random window has on a side, on average."""
@@ -231,10 +231,7 @@ class Views:
         places = torch.from_numpy(np.stack([draws.down, draws.right], axis=-1)).to(images.device)
         sides = torch.from_numpy(np.ascontiguousarray(draws.sides)).to(images.device)
         mirrored = torch.from_numpy(np.ascontiguousarray(draws.mirrored)).to(images.device)
-        # By example: then the rounding of one example's views does not depend on how many others there are.
-        each = zip(images, places, sides, strict=True)
-        views = [resized(image, corners, lengths, size) for image, corners, lengths in each]
-        shown = torch.stack(views) if views else images.new_zeros(0, self.count, images.shape[1], size, size)
+        shown = cropped(images, places, sides, size)
         return torch.where(mirrored[:, :, None, None, None], shown.flip(-1), shown)
 
 

@@ -10,6 +10,8 @@ RATIO = (3 / 4, 4 / 3)
 """Between which the aspect ratio of a random window lies, width to height."""
 TRIES = 10
 """How often a random window that does not fit is drawn again."""
+LARGEST_BLOCK, WEIGHTS = 64, 1 << 19
+"""The most images that are resized at once, and numbers in their matrices of weights."""
 
 
 def windows(
@@ -38,30 +40,42 @@ def windows(
     return down, right, np.stack(sides, axis=-1).astype(np.int16)
 
 
-def resized(image: Tensor, places: Tensor, sides: Tensor, size: int) -> Tensor:
-    """Windows (K, C, size, size) of one image (C, S, S), resized by the triangle filter, antialiased.
+def cropped(images: Tensor, places: Tensor, sides: Tensor, size: int) -> Tensor:
+    """Windows (n, K, C, size, size) of images (n, C, S, S), resized by the triangle filter, antialiased.
 
-    Resizing is linear, and vertical and horizontal apart: the image times one matrix of weights on each side.
+    **Guarantee.** Each view is a function of its own image and window. They are computed in blocks whose shape depends
+    on public sizes alone, the last one filled up with copies, so that not even rounding tells how many there are.
 
     Args:
-        image: floating-point.
-        places: (K, 2), top and left of each window.
-        sides: (K, 2), its height and width.
+        images: floating-point.
+        places: (n, K, 2), top and left of each window.
+        sides: (n, K, 2), its height and width.
         size: pixels on each side of the result.
     """
-    length = image.shape[-1]
-    place, side = places.unsqueeze(-1).to(image.dtype), sides.unsqueeze(-1).to(image.dtype)  # (K, 2, 1)
+    n, count = places.shape[:2]
+    block = max(1, min(LARGEST_BLOCK, WEIGHTS // (2 * count * size * images.shape[-1])))
+    views = images.new_empty(n, count, images.shape[1], size, size)
+    for start in range(0, n, block):
+        rows = torch.arange(start, start + block, device=images.device).clamp(max=n - 1)
+        views[start : start + block] = resized(images[rows], places[rows], sides[rows], size)[: n - start]
+    return views
+
+
+def resized(images: Tensor, places: Tensor, sides: Tensor, size: int) -> Tensor:
+    """As `cropped`, all at once.
+
+    Resizing is linear, and vertical and horizontal apart: the image times one matrix of weights on each side.
+    """
+    n, count, length = *places.shape[:2], images.shape[-1]
+    place, side = places.unsqueeze(-1).to(images.dtype), sides.unsqueeze(-1).to(images.dtype)  # (n, K, 2, 1)
     scale = side / size
-    centre = place + (torch.arange(size, device=image.device, dtype=image.dtype) + 0.5) * scale  # (K, 2, size)
-    pixel = torch.arange(length, device=image.device, dtype=image.dtype) + 0.5
-    reach = scale.clamp(min=1).unsqueeze(-1)
-    weights = (1 - (pixel - centre.unsqueeze(-1)).abs() / reach).clamp(min=0)  # (K, 2, size, S)
-    inside = (pixel > place) & (pixel < place + side)  # (K, 2, S): nothing beyond the window's edge is seen
-    weights = weights * inside.unsqueeze(2)
-    down, right = (weights / weights.sum(-1, keepdim=True)).unbind(1)  # each (K, size, S)
-    rows = down.flatten(0, 1) @ image.transpose(0, 1).flatten(1)  # (K size, C S)
-    return (
-        (rows.reshape(len(down), -1, length) @ right.transpose(1, 2))
-        .reshape(len(down), size, len(image), size)
-        .transpose(1, 2)
-    )
+    centre = place + (torch.arange(size, device=images.device, dtype=images.dtype) + 0.5) * scale  # (n, K, 2, size)
+    pixel = torch.arange(length, device=images.device, dtype=images.dtype) + 0.5
+    weights = (pixel - centre.unsqueeze(-1)).abs_().div_(-scale.clamp(min=1).unsqueeze(-1)).add_(1).clamp_(min=0)
+    inside = (pixel > place) & (pixel < place + side)  # (n, K, 2, S): nothing beyond the window's edge is seen
+    weights.mul_(inside.unsqueeze(-2))
+    weights.div_(weights.sum(-1, keepdim=True))  # (n, K, 2, size, S)
+    down, right = weights.unbind(2)
+    rows = down.reshape(n, count * size, length) @ images.transpose(1, 2).reshape(n, length, -1)
+    columns = right.reshape(n * count, size, length).transpose(1, 2)
+    return (rows.reshape(n * count, -1, length) @ columns).reshape(n, count, size, -1, size).transpose(2, 3)
