@@ -184,7 +184,7 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=False)
-    fill(network, path)
+    fill(network, path, without=classifier)  # which goes; timm's has as many classes as its own weights
     mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
     expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
     return Backbone(_without(network, classifier, architecture), architecture), expects
