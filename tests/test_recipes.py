@@ -136,8 +136,8 @@ each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92, 50 + 10 + 30, 35 + 41 + 4)
-    assert len(PRIVATE) == 3 + 50 + 35 + 41 + 14 + 30
+    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92 + 25, 50 + 10 + 30, 35 + 43 + 4)
+    assert len(PRIVATE) == 3 + 50 + 35 + 43 + 14 + 30
     assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed", "noise-study"}
     assert (len(OF_EMBEDDINGS), len(WITHOUT_A_PLAN)) == (4 + 2 + 4 * 4, 2 * 2 + 1 + (5 + 4 + 6 + 6 + 4 + 5) + 4 * 6 + 1)
 
@@ -390,20 +390,103 @@ def test_the_rows_of_de_et_al_are_those_of_the_paper(number: str):
             assert options_of((f"{name}-pld", epsilon)) == options
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"mehta2022/table[1239]-", name)])
+OF_MEHTA = [name for name in NAMES if re.match(r"mehta2022/table[1239]-", name)]
+RANGES = {"momentum": (1.6, "cosine", 8), "lamb": (0.01, "linear", 9)}
+"""Of the optimizers in tables 6 and 7: rate and schedule here, and how many rates the paper tuned over."""
+MODELS_OF_MEHTA = {
+    "b16": "base_patch16",
+    "l16": "large_patch16",
+    "h14": "huge_patch14",
+    "r50x3": "50x3",
+    "r152x4": "152x4",
+}
+
+
+@pytest.mark.parametrize("name", OF_MEHTA)
 def test_the_rows_of_mehta_et_al_are_ten_epochs_of_their_batches(name: str):
-    _, layers = name.rsplit("-", 1)
-    rates = {"momentum": (1.6, "cosine", 8), "lamb": (0.01, "linear", 9)}[table(name)["optimizer"]]
-    assert (table(name)["optimizer"] == "momentum") == name.startswith(("mehta2022/table1", "mehta2022/table9"))
+    private, momentum = not name.endswith("-nonprivate"), name.startswith(("mehta2022/table1-", "mehta2022/table9-"))
+    layers = "last" if "-last" in name else "full"
     for label in labels(name):
         options, size = options_of((name, label)), label or 2**20
-        assert (options["epsilon"], options["delta"], options["examples"]) == (10, 1e-6, 1_281_167)
+        assert options["max_norm"] == 1
+        if private:
+            assert (options["epsilon"], options["delta"], options["examples"]) == (10, 1e-6, 1_281_167)
+        if size == 512:  # the column of the best figure without privacy
+            assert (options["steps"], options["warmup"], options["optimizer"]) == (20_000, 500, "momentum")
+            assert (options["learning_rate"], options["schedule"]) == (0.03, "cosine")
+            continue
         assert (options["batch_size"], options["steps"]) == (size, round(10 * 1_281_167 / size))
         assert options.get("warmup", 0) == (round(0.25 * 1_281_167 / size) if size < 1_281_167 // 4 else 0)
+        assert options["optimizer"] == ("momentum" if momentum else "lamb")
+        rates = RANGES[options["optimizer"]]
         assert (options["learning_rate"], options["schedule"], options["head_bias"]) == (*rates[:2], -10)
-        assert (options["model"] == "head") == (layers == "last")
-    assert len(table(name)["sweep"]["learning-rate"]) == rates[2]
-    assert ("pretrained-rate" in table(name)["sweep"]) == (layers == "full" and table(name)["optimizer"] == "lamb")
+        assert options.get("weight_decay", 0) == 0
+        assert ("pretrained_rate" in options) == (layers == "full" and not momentum)
+        if private:
+            assert len(table(name)["sweep"]["learning-rate"]) == rates[2]
+            assert ("pretrained-rate" in table(name)["sweep"]) == ("pretrained_rate" in options)
+    assert table(name)["trainable"] == [{"full": "all", "last": "classifier"}[layers]]
+    assert all(part not in name or word in table(name)["model"] for part, word in MODELS_OF_MEHTA.items())
+
+
+@pytest.mark.parametrize("name", OF_MEHTA)
+def test_images_of_mehta_et_al_are_inception_crops_of_384_out_of_448_pixels(name: str):
+    options = options_of((name, labels(name)[0]))
+    settings = Settings(**{one.name: options[one.name] for one in fields(Settings) if one.name in options})
+    views = settings.view_rule
+    assert (options["size"], views.side(options["size"])) == (384, 448)
+    assert (views.count, views.crop_area, views.flip) == (1, 0.05, True)
+    # Without its tag timm's name means weights that were fine-tuned on ImageNet, the private data.
+    assert options["pretrained"] != "timm" or options["model"].endswith(("_in21k",))
+
+
+def test_the_baseline_of_mehta_et_al_s_table_4_has_inception_crops_and_one_change_has_not():
+    options, changes = options_of(("mehta2022/table4", None)), table("mehta2022/table4")["sweep"]
+    assert options["source"].endswith("-384-inception")
+    assert sorted(source.rpartition("h14-")[2] for source in changes["source"]) == [
+        "256-inception",
+        "384",
+        "512-inception",
+    ]
+    assert (options["optimizer"], options["head_deviation"], options["steps"], options["max_norm"]) == (
+        "lamb",
+        0,
+        12,
+        1,
+    )
+    assert (changes["optimizer"], changes["steps"]) == (["adam", "momentum"], [1])
+    assert changes["max-norm"] == [10, 0.1]
+    assert changes["head-deviation"] == [pytest.approx(1280**-0.5, abs=1e-4)], "LeCun's, of 1,280 features"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"mehta2022/figure", name)])
+def test_the_figures_of_mehta_et_al_are_one_full_batch_step_on_256_of_384_pixels(name: str):
+    options = options_of((name, labels(name)[0]))
+    assert (options["batch_size"], options["steps"], options["schedule"]) == (1_281_167, 1, "constant")
+    assert (options["source"], options["head_bias"]) == ("features:caches/imagenet-vit-h14-256", -10)
+    assert "--resolution 256 --resize 384" in remarks(name)
+    assert options["delta"] == (8e-7 if name.endswith("3") else 1e-6) if "delta" in options else "2a" in name
+
+
+PRETRAINED = {
+    "jft300m-vit-b16": (7, 8e-4),
+    "jft300m-vit-l16": (14, 4e-4),
+    "jft300m-vit-h14": (14, 3e-4),
+    "jft4b-vit-h14": (1, 3e-4),
+    "jft300m-r50x3": (7, 1e-3),
+    "jft300m-r152x4": (7, 6e-4),
+}
+"""Table 5 of Mehta et al. 2022: epochs and base learning rate."""
+
+
+@pytest.mark.parametrize("key", PRETRAINED)
+def test_the_pretraining_of_mehta_et_al_is_that_of_table_5(key: str):
+    options, (epochs, rate) = options_of((f"mehta2022/pretrain-{key}", None)), PRETRAINED[key]
+    images = {"jft300m": 303e6, "jft4b": 4e9}[key.partition("-")[0]]
+    assert options["steps"] == pytest.approx(epochs * images / 4096, abs=1)
+    expected = {"batch_size": 4096, "size": 224, "max_norm": 1, "weight_decay": 0.1, "warmup": 10_000}
+    expected |= {"learning_rate": rate, "schedule": "linear", "optimizer": "adamw", "momentum": 0.9, "loss": "sigmoid"}
+    assert {option: options[option] for option in expected} == expected
 
 
 @each(list(VECTORS))

@@ -134,6 +134,12 @@ REFUSED = {
     "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small images, "
     "zoom for large ones",
     "train digits QUICK --zoom 9": "--zoom must lie between 1 and 4, got 9.0; give 1.2, or 1 for none",
+    "train digits QUICK --crop-area 1.5": "--crop-area must be a share of the image's area, above 0 and at most 1, got "
+    "1.5; give the smallest share that a random crop shows, such as 0.08, or 1 for no random crops",
+    "train digits QUICK --shift 1 --crop-area 0.5": "shift 1 and crop_area 0.5 are both given; give shift 0: random "
+    "crops move already",
+    "train digits QUICK --crop-area 0.01": "crop_area 0.01 of 8 pixels a side is a crop of less than 2x2 pixels; "
+    "give at least 0.0625",
     "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
     "place",
     "sweep digits QUICK --vary zoom=1,1.2": "a search cannot vary zoom; vary ...",

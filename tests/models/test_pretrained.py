@@ -125,3 +125,27 @@ def test_a_file_with_public_moments_fills_batch_norm(kind, tmp_path):
         torch.testing.assert_close(shown, model(images), rtol=1e-4, atol=1e-5)
     again = normalised(loaded, kind, public).eval()
     torch.testing.assert_close(again(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_position_embeddings_are_interpolated_to_another_size_of_images(tmp_path):
+    small = create("timm:test_vit", classes=3, channels=3, size=64)
+    assert small.pos_embed.shape == (1, 1 + 4**2, 64)
+    row, column = torch.meshgrid(torch.arange(4.0), torch.arange(4.0), indexing="ij")
+    with torch.no_grad():  # a plane, which interpolation leaves a plane but at its edges
+        small.pos_embed[0, 0] = 7
+        small.pos_embed[0, 1:] = (row + 10 * column).flatten().unsqueeze(-1)
+    save_file(small.state_dict(), tmp_path / "w.safetensors")
+    large = create("timm:test_vit", classes=5, channels=3, size=128, pretrained=str(tmp_path / "w.safetensors"))
+    assert large.pos_embed.shape == (1, 1 + 8**2, 64)
+    assert (large.pos_embed[0, 0] == 7).all(), "the class token has no place"
+    grid = large.pos_embed[0, 1:, 0].detach().reshape(8, 8)
+    place = (torch.arange(8) + 0.5) / 2 - 0.5
+    inner = slice(3, 5)
+    torch.testing.assert_close(grid[inner, inner], (place[:, None] + 10 * place)[inner, inner], atol=1e-4, rtol=0)
+    assert (grid.diff(dim=0) > 0).all()
+    assert (grid.diff(dim=1) > 0).all()
+    assert torch.equal(large.patch_embed.proj.weight, small.patch_embed.proj.weight)
+    state = small.state_dict()
+    save_file({**state, "pos_embed": state["pos_embed"][:, 1:].contiguous()}, tmp_path / "odd.safetensors")
+    with pytest.raises(SfumatoError, match=r"pos_embed is \(1, 16, 64\) in the file and \(1, 65, 64\) in the model"):
+        create("timm:test_vit", classes=5, channels=3, size=128, pretrained=str(tmp_path / "odd.safetensors"))

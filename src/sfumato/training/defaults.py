@@ -176,7 +176,7 @@ def training_rules(
         rules["views"] = Rule(value=2, reason="colour photographs and their mirror images")
         rules["flip"] = Rule(value=True, reason=MIRRORED)
     elif (given.get("views") or 1) > 1:
-        if given.get("zoom") in (None, 1):
+        if _still(given):
             rules["shift"] = Rule(
                 value=max(1, size // 8), reason="an eighth of the side, as 4 of 32 pixels in De et al. 2022"
             )
@@ -189,6 +189,11 @@ def training_rules(
         )
         reason = "a middling rate for gradients divided by the clipping norm; worth tuning on public data"
     return rules | {"learning_rate": Rule(value=rate, reason=reason)}
+
+
+def _still(given: Mapping[str, Any]) -> bool:
+    """Whether nothing that was asked for moves views already."""
+    return all(given.get(name) in (None, 1) for name in ("zoom", "crop_area"))
 
 
 def cut_off(share: float) -> str | None:
@@ -235,7 +240,6 @@ def public_rules(
         batch_size: of them, in a step.
         given, size, channels, cached, texts, multilabel: as for `training_rules`.
     """
-    still = given.get("zoom") in (None, 1)
     rules = (
         {
             "model": Rule(value="wrn-16-4", reason="the smallest network of De et al. 2022"),
@@ -244,7 +248,7 @@ def public_rules(
             "learning_rate": Rule(value=0.1 * batch_size / 128, reason="0.1 for 128 examples, in proportion"),
             "weight_decay": Rule(value=5e-4, reason="as De et al. 2022 on CIFAR-100"),
             "schedule": Rule(value="step", reason="ten times less at 1/2 and at 3/4 of the way"),
-            "shift": Rule(value=max(1, size // 8) if still else 0, reason="an eighth of the side"),
+            "shift": Rule(value=max(1, size // 8) if _still(given) else 0, reason="an eighth of the side"),
             "flip": Rule(value=channels == 3, reason=MIRRORED),
             "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
         }

@@ -223,6 +223,8 @@ class Choices(Averages):
     """Whether views are mirrored."""
     zoom: float | None = left_out(by_default="1")
     """How much larger than a view the image is that it is cut out of; for large images, in place of shift."""
+    crop_area: float | None = left_out(by_default="1")
+    """Random crops as in Inception: the least share of the image's area that a view shows, such as 0.08; 1 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
