@@ -288,7 +288,7 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.2, epsilon by Renyi differential privacy",
-        says="min over orders of r + log((a - 1) / a) - log(delta a) / (a - 1); fractions by upper bounds, up to 0.3% larger",
+        says="min over orders of r + log((a - 1) / a) - log(delta a) / (a - 1); fractions by upper bounds",
         code="privacy/plan.py: PrivacyPlan.epsilon_rdp",
         draw=a_sampled_plan,
         runs=lambda case: planned(case).epsilon_rdp,
