@@ -1,11 +1,11 @@
-"""Intervals of one run against other runs: python benchmarks/uncertainty.py [--runs 20] [--epsilon 3]
+"""Intervals of one run against others: python benchmarks/uncertainty.py [digits|quadratic] [--runs 20] [--epsilon 3]
 
 By every mechanism, with independent noise and correlated. Trains digits so many times with keys of their own at a
 constant rate, without an average, and takes for each test image the logit of the class that the first run names. Shows,
 over images and runs, the ratio of what `sfumato.intervals` gives from one run to what the runs themselves show (both
 prediction intervals at 95%, by Student's t), and how often the logit of another run lies in one run's interval.
 
---quadratic does the same for weights on quadratic losses of several curvatures, with the noise that runs have: SGD at
+quadratic does the same for weights on quadratic losses of several curvatures, with the noise that runs have: SGD at
 a constant rate eta, of which eta h T says how often a direction of curvature h is forgotten in T steps; the steps that
 a run keeps by rule; 4,000 coordinates of two runs for each cell. "plain" is the coverage of the formula as it is for
 independent noise, "widened" that of what `intervals` gives. Writes results/uncertainty.json.
@@ -49,14 +49,14 @@ COORDINATES = 4000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("digits", "quadratic"), default="digits")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--learning-rate", type=float, default=1.0)
     parser.add_argument("--only", nargs="+", choices=tuple(CASES), default=tuple(CASES))
-    parser.add_argument("--quadratic", action="store_true")
     options = parser.parse_args()
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    if options.quadratic:
+    if options.what == "quadratic":
         found["quadratic"] = quadratic()
     else:
         for name in options.only:
