@@ -175,6 +175,20 @@ BUGS = (
         ("averaging/test_uncertainty.py",),
     ),
     Bug(
+        "an interval's widening compares the last step with the noisiest of the kept ones",
+        "averaging/uncertainty.py",
+        "last / statistics.fmean(kept)",
+        "last / max(kept)",
+        ("averaging/test_uncertainty.py",),
+    ),
+    Bug(
+        "the noise of a node that stays for good is left out of a tree's variances",
+        "privacy/factorisation/tree.py",
+        "np.pad(combinations, ((0, 0), (0, 1)))",
+        'np.pad(combinations, ((0, 0), (0, 1)), mode="edge")',
+        ("privacy/test_mechanism.py",),
+    ),
+    Bug(
         "weights are averaged in their own type",
         "averaging/aggregates.py",
         "torch.zeros_like(value, dtype=torch.float64)",
@@ -2276,10 +2290,10 @@ BUGS = (
         ("training/test_aggregating.py",),
     ),
     Bug(
-        "intervals are given where noise is correlated",
+        "intervals of correlated noise are as wide as those of independent noise",
         "runs/uncertain.py",
-        "if not plan.mechanism.independent:",
-        "if plan is None:",
+        "    if plan.mechanism.independent:",
+        "    if plan is not None:",
         ("training/test_aggregating.py",),
     ),
     Bug(

@@ -38,6 +38,25 @@ def test_a_new_head_starts_at_zero(weights, classes):
     assert loaded["head.weight"].abs().max() == 0
 
 
+@pytest.mark.parametrize("name", ["lenet-300-100", "tf-tutorial", "vgg", "resnet-18"])
+def test_a_new_head_whose_outputs_are_normalised_keeps_its_own_weights(name, tmp_path):
+    """At zero there would be nothing to divide by; and the file's normalisation is of other classes."""
+    spelling, path = f"{name},norm=batch,norm_last=1", tmp_path / "weights.safetensors"
+    stored = model_of(7, spelling, size=16)
+    with torch.no_grad():
+        for value in (*stored.parameters(), stored.norm_of_logits.running_mean):
+            value.fill_(0.5)
+    save_file(stored.state_dict(), path)
+    loaded = model_of(3, spelling, size=16, pretrained=str(path)).state_dict()
+    others = [key for key in loaded if not key.startswith(("head.", "norm_of_logits."))]
+    assert all(torch.equal(loaded[key], stored.state_dict()[key]) for key in others)
+    assert loaded["head.weight"].std() > 0
+    assert loaded["norm_of_logits.weight"].tolist() == [1.0] * 3
+    assert loaded["norm_of_logits.running_mean"].tolist() == [0.0] * 3
+    kept = model_of(7, spelling, size=16, pretrained=str(path), head="pretrained").state_dict()
+    assert kept["norm_of_logits.running_mean"].tolist() == [0.5] * 7
+
+
 def test_weights_may_come_from_a_run_directory(weights, tmp_path):
     (tmp_path / "run").mkdir()
     weights[1].rename(tmp_path / "run" / "model.safetensors")

@@ -21,6 +21,8 @@ _SHOWN = 4
 
 HEADS = ("new", "pretrained")
 WEIGHTS = ("ema", "last")
+OF_LOGITS = "norm_of_logits"
+"""What a model's option `norm_last` adds after the classifier; it has as many units as there are classes."""
 MODEL, LAST = "model.safetensors", "model-last.safetensors"
 """A run's model file, and that of its last weights beside the averaged ones of training without privacy."""
 
@@ -33,15 +35,20 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
     Args:
         model: any module; its classifier is what timm's `default_cfg["classifier"]` names, or its attribute `head`.
         path: a safetensors file whose keys are those of `model.state_dict()`, or a run directory that holds one.
-        head: "new" for a classifier that starts at zero, whatever the file has; "pretrained" for the file's own.
+        head: "new" for a classifier that starts at zero, whatever the file has; "pretrained" for the file's own. A
+            classifier whose outputs are normalised (`norm_last`) starts with the weights that the model has, since
+            there is nothing to divide by at zero, and its normalisation at gain 1 and shift 0.
 
     Raises:
         SfumatoError: no such file, not a safetensors file, or weights that don't fit.
     """
     one_of("head", head, HEADS)
     classifier = classifier_names(model) if head == "new" else ()
-    fill(model, path, without=classifier)
-    if classifier:
+    after = getattr(model, OF_LOGITS, None)
+    after = getattr(model, OF_LOGITS, None)
+    normalised = isinstance(after, nn.Module) and next(after.parameters(), None) is not None
+    fill(model, path, without=(*classifier, OF_LOGITS) if classifier and normalised else classifier)
+    if classifier and not normalised:
         zero_classifier(model)
 
 
