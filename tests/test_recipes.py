@@ -471,6 +471,7 @@ def test_a_new_classifier_of_a_wide_resnet_begins_as_in_appendix_c_1(name: str):
 def test_other_weights_than_a_run_s_need_no_choice_between_the_last_and_the_averaged(given: str, chosen: str | None):
     words = ["train", "recipe:de2022/table16", "--epsilon", "1", *(("--pretrained", given) if given else ())]
     asked = cli.parse(words)
+    assert isinstance(asked, load("train"))
     assert asked.with_recipe(asked.what).pretrained_weights == chosen
 
 
