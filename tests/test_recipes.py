@@ -48,6 +48,7 @@ def table(name: str) -> dict[str, Any]:
     return recipe.table_of(f"{recipe.SCHEME}{name}")
 
 
+@functools.cache
 def labels(name: str) -> list[float | None]:
     by = recipe.label_of(f"{recipe.SCHEME}{name}")
     return [row[by.replace("_", "-")] for row in table(name)["row"]] if by else [None]
@@ -57,13 +58,18 @@ def verb_of(name: str) -> str:
     return table(name)[recipe.ABOUT]["command"].split()[1]
 
 
+@functools.cache
 def known(verb: str) -> set[str]:
     return {field.name for field in fields(load(verb))} - {"what", "json", "dry_run"}
 
 
 def options_of(row: Row) -> dict[str, Any]:
     """What `sfumato train` would take from the recipe."""
-    name, label = row
+    return dict(_options_of(*row))
+
+
+@functools.cache
+def _options_of(name: str, label: float | None) -> dict[str, Any]:
     what = f"{recipe.SCHEME}{name}"
     given = {recipe.label_of(what) or "": label}
     return recipe.read(what, given, known(verb_of(name)), verb=verb_of(name))
@@ -136,8 +142,8 @@ each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92 + 25 + 17, 50 + 10 + 30 + 2, 35 + 43 + 4 + 8)
-    assert len(PRIVATE) == 3 + 50 + 35 + 43 + 14 + 30 + 10
+    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92 + 25 + 17 + 23, 50 + 13 + 10 + 30 + 2, 35 + 29 + 43 + 4 + 8)
+    assert len(PRIVATE) == 3 + 50 + 35 + 42 + 43 + 14 + 30 + 10
     assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed", "noise-study"}
     assert (len(OF_EMBEDDINGS), len(WITHOUT_A_PLAN)) == (4 + 2 + 4 * 4, 2 * 2 + 1 + (5 + 4 + 6 + 6 + 4 + 5) + 4 * 6 + 1)
 
@@ -394,6 +400,122 @@ def test_the_rows_of_de_et_al_are_those_of_the_paper(number: str):
             assert options_of((f"{name}-pld", epsilon)) == options
 
 
+# What the paper prints of its results: tables 2, 3, 5, 6, 7, 10 and 11; a row of figures for each recipe.
+RESULTS = {
+    "table2-baseline": "50.8% (0.7) validation, 51.2% (0.7) training",
+    "table2-group-norm": "66.3% (0.6) validation, 67.9% (0.3) training",
+    "table2-batch-size": "70.0% (0.6) validation, 73.4% (0.9) training",
+    "table2-standardisation": "71.2% (1.0) validation, 74.7% (1.3) training",
+    "table2-views": "78.4% (0.9) validation, 79.4% (0.9) training",
+    "table2-averaging": "79.7% (0.2) validation, 81.5% (0.2) training",
+    "table10": "93.6%, 94.3%, 95.1%, 95.6%",
+    "table13": "56.8% (0.6), 64.9% (0.5), 69.2% (0.3), 71.9% (0.3), 77.0% (0.8), 79.5% (0.7)",
+    "table14": "56.4% (0.6), 65.9% (0.5), 70.7% (0.2), 73.5% (0.6), 78.8% (0.4), 81.4% (0.2)",
+    "table15": "32.4% top-1, 55.8% top-5",
+    "table16": "94.8% (0.08), 95.4% (0.15), 96.1% (0.06), 96.6% (0.08)",
+    "table17": "93.1% (0.03), 93.6% (0.05), 94.0% (0.08), 94.2% (0.07)",
+    "table18": "67.4% (0.17), 74.7% (0.15), 79.2% (0.24), 81.8% (0.07)",
+    "table19": "70.3% (0.09), 73.9% (0.32), 76.1% (0.31), 77.6% (0.10)",
+    "table20": "76.7% (0.3), 80.4%, 83.8% (0.3), 84.9% (0.2), 87.0% (0.2), 88.4% (0.2), 89.0% (0.2)",
+    "table22": "77.6% top-1, 93.0% top-5, 83.8% top-1, 96.7% top-5, 84.4% top-1, 96.6% top-5, "
+    "85.6% top-1, 97.5% top-5, 86.0% top-1, 97.4% top-5, 86.7% top-1, 98.0% top-5",
+    "table23-all": "55.1% top-1, 84.6% top-5",
+    "table23-classifier": "54.4% top-1, 84.4% top-5",
+    "table23-all-nonprivate": "57.0% top-1, 87.1% top-5",
+    "table23-classifier-nonprivate": "54.5% top-1, 85.3% top-5",
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_results_of_de_et_al_are_those_of_the_paper(name: str):
+    stated = [about((f"de2022/{name}", label))["accuracy"] for label in labels(f"de2022/{name}")]
+    assert ", ".join(re.sub(r", one run.*", "", one) for one in stated) == RESULTS[name]
+
+
+def difference(before: str, after: str) -> set[str]:
+    """The options in which two recipes differ."""
+    ours, theirs = (options_of((name, None)) for name in (before, after))
+    return {name for name in ours | theirs if ours.get(name) != theirs.get(name)}
+
+
+def test_the_ablation_of_de_et_al_adds_one_thing_after_another():
+    steps = ("baseline", "group-norm", "batch-size", "standardisation", "views", "averaging")
+    changes = [difference(f"de2022/table2-{one}", f"de2022/table2-{next_}") for one, next_ in itertools.pairwise(steps)]
+    # The number of steps and the learning rate are tuned anew for each.
+    added = [{"model"}, {"batch_size"}, {"model"}, {"views", "shift", "flip"}, {"ema"}]
+    assert [change - {"steps", "learning_rate"} for change in changes] == added
+    assert "norm=none" in table("de2022/table2-baseline")["model"]
+    unnormalised = table("de2022/table2-baseline")["model"], table("de2022/table2-group-norm")["model"]
+    assert unnormalised == ("wrn-40-4,norm=none,standardise=False", "wrn-40-4,standardise=False")
+    assert options_of(("de2022/table2-averaging", None))["ema"] == 0.9999
+
+
+def test_the_figures_of_de_et_al_differ_in_what_they_are_about():
+    of_sizes = {"batch_size", "steps", "learning_rate"}
+    assert labels("de2022/figure2") == labels("de2022/figure11") == [2**power for power in range(8, 15)]
+    assert labels("de2022/figure3") == [1, 2, 4, 8, 16, 32]
+    for name, model in (("figure2", "wrn-16-4"), ("figure11", "wrn-40-4"), ("figure6", "wrn-16-4")):
+        assert table(f"de2022/{name}")["model"] == model
+    sixth = options_of(("de2022/figure6", None))
+    for name, label in (("figure2", 4096), ("figure3", 16)):
+        other = options_of((f"de2022/{name}", label))
+        changed = {option for option in sixth | other if sixth.get(option) != other.get(option)}
+        assert changed <= of_sizes | {"views", "shift", "flip"}
+    assert difference("de2022/figure6", "de2022/figure10") == {"model", "batch_size"}
+    assert difference("de2022/figure6", "de2022/figure8") == set()
+    assert difference("de2022/figure9a", "de2022/figure9b") == {"shift", "flip"}
+    assert difference("de2022/figure9b", "de2022/figure9c") == {"views"}
+
+
+SWEPT = [name for name in NAMES if re.match(r"de2022/(figure|table2-)", name)]
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_what_de_et_al_tuned_varies_and_nothing_begins_on_the_edge(name: str):
+    for label in labels(name):
+        options = options_of((name, label))
+        for option, values in table(name)["sweep"].items():
+            value = options[option.replace("-", "_")]
+            assert value in values
+            assert option == "model" or min(values) < value < max(values)
+
+
+def test_the_steps_of_figure_4_and_figure_9_spend_what_the_paper_says_and_no_more():
+    for name, examples, epochs in (("figure4-nf-resnet-50-all", 1_271_167, 136), ("figure9a", 45_000, None)):
+        options = options_of((f"de2022/{name}", None)) | {"examples": examples}
+        found = plan(options)
+        assert found.epsilon(accountant="rdp") <= options["epsilon"]
+        assert replace(found, steps=found.steps + 5).epsilon(accountant="rdp") > options["epsilon"]
+        assert epochs is None or round(found.expected_epochs) == epochs
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if table(name).get("pretrained", "timm") != "timm"])
+def test_fine_tuning_starts_from_the_weights_that_the_paper_starts_from(name: str):
+    (left,) = [table(other) for other in NAMES if table(other).get("output") == table(name)["pretrained"]]
+    released = "ema" if left.get("ema", 0.9999) else "last"
+    chosen = table(name).get("pretrained-weights", released)
+    if name.startswith("de2022"):
+        assert chosen == "last"  # Shejwalkar et al. 2022, section 1, say so of this paper
+    if name.startswith("shejwalkar2022"):
+        assert (chosen, released) == ("ema", "ema")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"de2022/table(10|1[6-9]|20)", name)])
+def test_a_new_classifier_of_a_wide_resnet_begins_as_in_appendix_c_1(name: str):
+    width = build(table(name)["model"], 10, 3, 32).get_submodule("head").in_features
+    assert table(name)["head-deviation"] == pytest.approx(width**-0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"), [("", "last"), ("weights.safetensors", None), ("timm", None), (".", "last")]
+)
+def test_other_weights_than_a_run_s_need_no_choice_between_the_last_and_the_averaged(given: str, chosen: str | None):
+    words = ["train", "recipe:de2022/table16", "--epsilon", "1", *(("--pretrained", given) if given else ())]
+    asked = cli.parse(words)
+    assert isinstance(asked, load("train"))
+    assert asked.with_recipe(asked.what).pretrained_weights == chosen
+
+
 OF_MEHTA = [name for name in NAMES if re.match(r"mehta2022/table[1239]-", name)]
 RANGES = {"momentum": (1.6, "cosine", 8), "lamb": (0.01, "linear", 9)}
 """Of the optimizers in tables 6 and 7: rate and schedule here, and how many rates the paper tuned over."""
@@ -501,7 +623,7 @@ def test_its_epsilons_are_those_computed_elsewhere(row: Row):
 
 
 def test_a_row_whose_epsilon_is_not_its_heading_says_why():
-    headed = [row for row in NOISY if row[0].startswith("de2022")]
+    headed = [row for row in NOISY if row[0].startswith("de2022/table")]
     assert {row for row in headed if abs(about(row)["epsilon_rdp"] / (row[1] or 1) - 1) > 0.02} == OFF
     assert "By Renyi DP this row gives epsilon 7.046, not 8" in remarks("de2022/table13")
     assert "By Renyi DP this row gives epsilon 0.105, not 0.1" in remarks("de2022/table22")
