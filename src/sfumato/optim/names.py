@@ -31,8 +31,23 @@ def _adamw(parameters: list[Any], learning_rate: float, momentum: float, weight_
 def _lamb(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
     from timm.optim.lamb import Lamb
 
-    # timm's default clips the whole gradient to norm 1, a second clipping after the noise that nobody asked for.
-    return Lamb(parameters, lr=learning_rate, betas=(momentum, 0.999), weight_decay=weight_decay, max_grad_norm=None)
+    # timm's defaults are another optimizer: without `always_adapt` the ratio of norms is left out where there is no
+    # decay (which is Adam), and `max_grad_norm` clips the whole gradient to norm 1, a second clipping after the noise.
+    # The others are what algorithm 2 says, given lest a version of timm has other ones.
+    return Lamb(
+        parameters,
+        lr=learning_rate,
+        betas=(momentum, 0.999),
+        eps=1e-6,
+        weight_decay=weight_decay,
+        always_adapt=True,
+        max_grad_norm=None,
+        bias_correction=True,
+        grad_averaging=True,
+        trust_clip=False,
+        caution=False,
+        decoupled_decay=False,
+    )
 
 
 _OPTIMIZERS = MappingProxyType({"sgd": _sgd, "momentum": _momentum, "adam": _adam, "adamw": _adamw, "lamb": _lamb})
@@ -54,12 +69,13 @@ def create(
 
     Args:
         name: `sgd` (no momentum), `momentum` (heavy ball), `adam`, `adamw` (decoupled weight decay) or `lamb`
-            (You et al. 2020, arXiv 1904.00962, as in timm, never clipping on its own).
+            (You et al. 2020, arXiv 1904.00962, algorithm 2, with phi the identity: each tensor moves by the learning
+            rate times its own norm; a tensor of zeros by what Adam would move it).
         parameters: tensors, or torch's parameter groups.
         learning_rate: step size for gradients that are divided by the clipping norm (De et al. 2022, equation 3).
         momentum: heavy-ball coefficient of `momentum`, or the first beta of the Adam family, in [0, 1);
             `sgd` has none.
-        weight_decay: L2 coefficient (decoupled for `adamw`).
+        weight_decay: L2 coefficient (decoupled for `adamw`; for `lamb` part of the update whose norm is taken).
 
     Raises:
         SfumatoError: an unknown name, a value out of range, or no parameters.
