@@ -41,7 +41,6 @@ def main() -> None:
     data, weights, place = (Path(word) for word in sys.argv[1:4])
     only = sys.argv[4] if len(sys.argv) > 4 else None
     public = place / "cifar100"
-    public_network(public, data)
     backbones = {
         "SqueezeNet, ImageNet": (
             *("--backbone", "torchvision:squeezenet1_0"),
@@ -51,6 +50,8 @@ def main() -> None:
     }
     found: dict[str, Any] = json.loads(RESULTS.read_text()) if only else {}
     for name, options in backbones.items():
+        if str(public) in options:
+            public_network(public, data)
         cache = place / name.split(",")[0].lower()
         sfumato("features", f"npz:{data / 'cifar10.npz'}", "--public", *options, "--output", str(cache))
         for title, rows in table(cache, place, only).items():
