@@ -126,8 +126,8 @@ REFUSED = {
     "(the first beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides "
     "--learning-rate; see sfumato train --help",
     "pretrain digits --nesterov True": "Unrecognized options: --nesterov, True; leave it out: --momentum (the first "
-    "beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides --learning-rate; see sfumato "
-    "pretrain --help",
+    "beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides --learning-rate; see "
+    "sfumato pretrain --help",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
     "'stepwise'; did you mean step",
     "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer, or 0",
