@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,12 @@ def main() -> None:
         *("pretrain", f"npz:{data / 'cifar100.npz'}", "--public", "--model", "lenet5", "--seed", "0"),
         *("--steps", "1560", "--batch-size", "128", "--flip", "True", "--shift", "4"),
     )
-    found: dict[str, Any] = {}
-    for optimizer in OPTIMIZERS:
-        row = found[optimizer] = best(source, twice, public, place, optimizer)
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        print(
-            f"{optimizer:<10} {row['accuracy']:.1%} (deviation {row['deviation']:.1%}, rate {row['rate']:g})",
-            flush=True,
-        )
+    with ThreadPoolExecutor(2) as pool:
+        rows = {name: pool.submit(best, source, twice, public, place, name) for name in OPTIMIZERS}
+        found = {name: row.result() for name, row in rows.items()}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    for name, row in found.items():
+        print(f"{name:<10} {row['accuracy']:.1%} (deviation {row['deviation']:.1%}, rate {row['rate']:g})")
 
 
 def fewer(data: Path, place: Path, count: int) -> str:
