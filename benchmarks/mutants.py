@@ -2813,6 +2813,48 @@ BUGS = (
         "straight.unsqueeze(1), turned.unsqueeze(1))",
         ("training/test_inputs.py",),
     ),
+    Bug(
+        "LAMB without the ratio of norms is Adam",
+        "optim/names.py",
+        "        always_adapt=True,\n",
+        "",
+        ("optim/test_formulas.py",),
+    ),
+    Bug(
+        "LAMB clips the whole gradient after the noise",
+        "optim/names.py",
+        "        max_grad_norm=None,\n",
+        "",
+        ("optim/test_formulas.py",),
+    ),
+    Bug(
+        "LAMB's ratio is at most one",
+        "optim/names.py",
+        "trust_clip=False",
+        "trust_clip=True",
+        ("optim/test_formulas.py",),
+    ),
+    Bug(
+        "LAMB's decay is not in its ratio",
+        "optim/names.py",
+        "decoupled_decay=False",
+        "decoupled_decay=True",
+        ("optim/test_formulas.py",),
+    ),
+    Bug(
+        "pre-trained layers take the rate of the classifier",
+        "training/descent.py",
+        'group["lr"] = rate * group.get(FACTOR, 1.0)',
+        'group["lr"] = rate',
+        ("training/test_descent.py",),
+    ),
+    Bug(
+        "a run goes on with other constants of its optimizer",
+        "training/loop.py",
+        "    checkpoint.require_optimizer(optimizer, where=str(run.path))\n",
+        "",
+        ("training/test_resume.py::test_a_run_does_not_go_on_with_other_constants_of_its_optimizer",),
+    ),
 )
 
 

@@ -120,6 +120,14 @@ REFUSED = {
     "timm:NAME, or give the path of a safetensors file",
     "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
     "did you mean sgd",
+    "train digits QUICK --optimizer lamb,beta2=0.98": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; "
+    "got 'lamb,beta2=0.98'; give lamb, the name alone: momentum and weight decay are options of their own",
+    "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: --momentum "
+    "(the first beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides "
+    "--learning-rate; see sfumato train --help",
+    "pretrain digits --nesterov True": "Unrecognized options: --nesterov, True; leave it out: --momentum (the first "
+    "beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides --learning-rate; see "
+    "sfumato pretrain --help",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
     "'stepwise'; did you mean step",
     "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer, or 0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
@@ -80,7 +81,7 @@ def create(
     Raises:
         SfumatoError: an unknown name, a value out of range, or no parameters.
     """
-    one_of("optimizer", name, NAMES)
+    one_of("optimizer", name, NAMES, remedy=_remedy(name))
     positive("learning rate", learning_rate)
     not_negative("weight decay", weight_decay)
     if not_negative("momentum", momentum, remedy="give a number in [0, 1), such as 0.9") >= 1:
@@ -89,3 +90,11 @@ def create(
     if not listed:
         raise SfumatoError("parameters must not be empty", "pass a model with at least one trainable parameter")
     return _OPTIMIZERS[name](listed, learning_rate, momentum, weight_decay)
+
+
+def _remedy(name: object) -> str | None:
+    """What to do about a name that is one of ours in other letters, or with options behind it as models have them."""
+    bare = re.split(r"[^a-z]", name.strip().lower())[0] if isinstance(name, str) else ""
+    if bare not in NAMES:
+        return None
+    return f"give {bare}, the name alone: momentum and weight decay are options of their own"

@@ -32,6 +32,7 @@ BEHIND_UP_TO = 60_000
 """Examples up to which these have stayed behind the default: Tramèr and Boneh 2021, benchmarks/networks_by_hand.py."""
 NOTED_CUT = 0.1
 """The share of an image that may be left out without a word."""
+DIVIDED = "for gradients divided by the clipping norm"
 MIRRORED = "colour images are taken for photographs, which may be mirrored; of digits or letters give flip False"
 
 NOISE_ON_A_LOGIT = 3.0
@@ -184,10 +185,10 @@ def training_rules(
     if scattering and given.get("optimizer") in (None, "momentum"):
         rate, reason = _linear_rate(plan, momentum), f"keeps the run's noise on a logit near {NOISE_ON_A_LOGIT:g}"
     else:
-        rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 2e-3}.get(
-            given.get("optimizer") or "", 0.5
-        )
-        reason = "a middling rate for gradients divided by the clipping norm; worth tuning on public data"
+        chosen = given.get("optimizer") or "momentum"
+        rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 0.03}.get(chosen, 0.5)
+        what = "a middling part of each tensor's own norm" if chosen == "lamb" else f"a middling rate {DIVIDED}"
+        reason = f"{what}; worth tuning on public data"
     return rules | {"learning_rate": Rule(value=rate, reason=reason)}
 
 
