@@ -214,9 +214,11 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
         raise SfumatoError(
             f"{run.path} holds a private run", "resume it with sfumato train, or give another `directory`"
         )
-    for part in ("data", "transform", "performance", "model", "origin", "environment", *job.further):
-        remedy = "give what the run began with, or another `directory`"
-        pins.compare(part, recorded.get(part, {}), present[part], remedy=remedy, where=str(run.path))
+    remedy, where = "give what the run began with, or another `directory`", str(run.path)
+    for part in ("data", "transform", "performance", "origin", *job.further):
+        pins.compare(part, recorded.get(part, {}), present[part], remedy=remedy, where=where)
+    pins.compare_environment(recorded.get("environment", {}), present["environment"], remedy=remedy, where=where)
+    pins.compare_model(recorded, present, where=where)
     pins.compare(
         "settings",
         *({**one["settings"], **_lengths(one)} for one in (recorded, present)),
