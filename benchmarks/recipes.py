@@ -37,7 +37,7 @@ RESULT = measuring.RESULTS / "recipes.json"
 IMAGES, BATCH, STEPS, VIEWS = 8, 4, 2, 2
 CLASSES = {"CIFAR100": 100, "imagenet": 1000, "places365": 365}
 SHAPES = {"digits": (1, 8), "MNIST": (1, 28), "CIFAR10": (3, 32), "CIFAR100": (3, 32)}
-REPLACED = (*NOT_OPTIONS, "pretrained", "epsilon", "noise-multiplier")
+REPLACED = (*NOT_OPTIONS, "pretrained", "pretrained-weights", "epsilon", "noise-multiplier")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +173,15 @@ def main(options: Options) -> None:
     if own.get("machine") != machine:
         own.update(machine=machine, rows={})
     for kind, recipes in kinds().items():
-        first = recipes[0]
+        first = next((name for name in recipes if name in own["rows"]), recipes[0])
         if options.only and not set(options.only) & set(recipes):
             continue
         row = own["rows"].get(first, {"reason": "not yet measured"})
         if "reason" in row:
-            row = own["rows"][first] = {**described(kind, recipes), **attempt(f"recipe:{first}", kind, options.device)}
-            options.json.parent.mkdir(exist_ok=True)
-            options.json.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+            row = attempt(f"recipe:{first}", kind, options.device)
+        row = own["rows"][first] = {**row, **described(kind, recipes)}
+        options.json.parent.mkdir(exist_ok=True)
+        options.json.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
         print(line(first, row), flush=True)
 
 

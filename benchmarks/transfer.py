@@ -1,4 +1,4 @@
-"""CIFAR-10 from public features, after Mehta et al. 2022: python benchmarks/transfer.py DATA WEIGHTS PLACE
+"""CIFAR-10 from public features, after Mehta et al. 2022: python benchmarks/transfer.py DATA WEIGHTS PLACE [NAME]
 
 Features of a SqueezeNet that was trained on ImageNet (images enlarged to 96 pixels), and of a WRN-16-1 that is trained
 here on CIFAR-100; on each a head under differential privacy. The optimizers at full batch, one step against ten and
@@ -6,7 +6,8 @@ more; where the head begins; the privacy budgets; and what comes of no option bu
 tenth of the training part, and the figures are those of the test part.
 
 DATA holds cifar10.npz and cifar100.npz, WEIGHTS is squeezenet1_0_imagenet.safetensors. PLACE keeps caches and runs, so
-that the command goes on where it was cut. Writes results/transfer.json.
+that the command goes on where it was cut. NAME, such as lamb, computes the rows of that optimizer alone and keeps the
+other rows of the results. Writes results/transfer.json.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RATES = {
     "sgd": (0.3, 1.0, 3.0, 10.0, 30.0),
     "momentum": (0.3, 1.0, 3.0, 10.0, 30.0),
     "adam": (0.003, 0.01, 0.03, 0.1, 0.3),
-    "lamb": (0.003, 0.01, 0.03, 0.1, 0.3),
+    "lamb": (0.03, 0.1, 0.3, 1.0, 3.0),  # of a tensor's own norm
 }
 STEPS = (1, 10, 100)
 HEAD = ("--model", "head,norm=12.5", "--ema", "0", "--examples", str(EXAMPLES))
@@ -37,9 +38,9 @@ TRAINED = round(0.9 * EXAMPLES)  # without the validation part
 
 
 def main() -> None:
-    data, weights, place = (Path(word) for word in sys.argv[1:])
+    data, weights, place = (Path(word) for word in sys.argv[1:4])
+    only = sys.argv[4] if len(sys.argv) > 4 else None
     public = place / "cifar100"
-    public_network(public, data)
     backbones = {
         "SqueezeNet, ImageNet": (
             *("--backbone", "torchvision:squeezenet1_0"),
@@ -47,17 +48,20 @@ def main() -> None:
         ),
         "WRN-16-1, CIFAR-100": ("--backbone", str(public)),
     }
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if only else {}
     for name, options in backbones.items():
+        if str(public) in options:
+            public_network(public, data)
         cache = place / name.split(",")[0].lower()
         sfumato("features", f"npz:{data / 'cifar10.npz'}", "--public", *options, "--output", str(cache))
-        found[name] = table(cache, place)
+        for title, rows in table(cache, place, only).items():
+            found.setdefault(name, {}).setdefault(title, {}).update(rows)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         show(name, found[name])
 
 
-def table(cache: Path, place: Path) -> dict[str, Any]:
-    """All comparisons on one cache."""
+def table(cache: Path, place: Path, only: str | None = None) -> dict[str, Any]:
+    """All comparisons on one cache, or those of one optimizer."""
     width = json.loads((cache / "features.json").read_text())["width"]
     beginnings = (("zero", 0.0), ("0.01", 0.01), ("LeCun", 1 / math.sqrt(width)))
     rows = {
@@ -69,10 +73,16 @@ def table(cache: Path, place: Path) -> dict[str, Any]:
     }
     with ThreadPoolExecutor(2) as pool:
         coming = {
-            title: {label: pool.submit(best, cache, place, *options) for label, options in some.items()}
+            title: {
+                label: pool.submit(best, cache, place, *options)
+                for label, options in some.items()
+                if only in (None, options[0])
+            }
             for title, some in rows.items()
         }
         found = {title: {label: row.result() for label, row in some.items()} for title, some in coming.items()}
+    if only:
+        return found
     return found | {"by rule": {f"{epsilon:g}": by_rule(cache, place, epsilon) for epsilon in BY_RULE}}
 
 

@@ -56,4 +56,4 @@ def test_own_loop_is_on_the_owners_list(own_loop: ModuleType, monkeypatch, tmp_p
 
 
 def test_every_example_is_run():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"own_loop"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"federated_data", "own_loop"}

@@ -25,15 +25,15 @@ from sfumato import _checks, cli, models, optim
 from sfumato.cli import recipe
 from sfumato.cli.verbs import load
 from sfumato.data import kinds
-from sfumato.embedding import EmbeddingExperiment
+from sfumato.embedding import EmbeddingExperiment, noiseless_job
+from sfumato.embedding.experiment import NOISELESS, WITHOUT_PLAN
 from sfumato.models import create_embedding
 from sfumato.privacy import PrivacyPlan
 from sfumato.search import Design
 from sfumato.training import Settings
-from sfumato.training.experiment import Pair
+from sfumato.training.experiment import PairOfRecords
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "recipes.md").read_text("utf-8")
 ABOUT = {"paper", "command", "accuracy", "hardware", "time"}
 PLANNED = ("examples", "delta", "batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
 CLASSES = {"CIFAR100": 100, "imagenet": 1000, "imagenet32": 1000, "places365": 365, "jft300m": 18_000, "jft4b": 30_000}
@@ -48,6 +48,7 @@ def table(name: str) -> dict[str, Any]:
     return recipe.table_of(f"{recipe.SCHEME}{name}")
 
 
+@functools.cache
 def labels(name: str) -> list[float | None]:
     by = recipe.label_of(f"{recipe.SCHEME}{name}")
     return [row[by.replace("_", "-")] for row in table(name)["row"]] if by else [None]
@@ -57,13 +58,18 @@ def verb_of(name: str) -> str:
     return table(name)[recipe.ABOUT]["command"].split()[1]
 
 
+@functools.cache
 def known(verb: str) -> set[str]:
     return {field.name for field in fields(load(verb))} - {"what", "json", "dry_run"}
 
 
 def options_of(row: Row) -> dict[str, Any]:
     """What `sfumato train` would take from the recipe."""
-    name, label = row
+    return dict(_options_of(*row))
+
+
+@functools.cache
+def _options_of(name: str, label: float | None) -> dict[str, Any]:
     what = f"{recipe.SCHEME}{name}"
     given = {recipe.label_of(what) or "": label}
     return recipe.read(what, given, known(verb_of(name)), verb=verb_of(name))
@@ -84,7 +90,7 @@ def largest(epsilon: float | tuple[float, ...]) -> float:
 def plan(options: dict[str, Any]) -> PrivacyPlan:
     """Its plan; a row that names noise has its epsilon as a bound."""
     given = {name: options[name] for name in PLANNED if name in options}
-    pair = Pair(**{one.name: options[one.name] for one in fields(Pair) if one.name in options})
+    pair = PairOfRecords(**{one.name: options[one.name] for one in fields(PairOfRecords) if one.name in options})
     given |= pair.request(options["examples"], momentum=options.get("momentum", 0.9))._asdict()
     return PrivacyPlan.calibrate(**(given | {"epsilon": None} if "noise_multiplier" in given else given))
 
@@ -121,7 +127,9 @@ NAMES = recipe.names()
 PRIVATE = [(name, label) for name in NAMES if verb_of(name) == "train" for label in labels(name)]
 NOISY = [row for row in PRIVATE if "noise_multiplier" in options_of(row)]
 CALIBRATED = [row for row in PRIVATE if "noise_multiplier" in about(row)]
-OF_EMBEDDINGS = [(name, label) for name in NAMES if verb_of(name) == "embed" for label in labels(name)]
+EMBEDDINGS = [(name, label) for name in NAMES if verb_of(name) == "embed" for label in labels(name)]
+OF_EMBEDDINGS = [row for row in EMBEDDINGS if options_of(row)["method"] not in WITHOUT_PLAN]
+WITHOUT_A_PLAN = [row for row in EMBEDDINGS if row not in OF_EMBEDDINGS]
 DEAREST = extremes(PRIVATE)
 """Those whose privacy loss distribution is computed; it takes ten times as long as Renyi DP."""
 
@@ -134,10 +142,10 @@ each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (84, 50 + 10 + 30, 35 + 41 + 4)
-    assert len(PRIVATE) == 3 + 50 + 35 + 41 + 14 + 30
+    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92 + 25 + 17 + 23, 50 + 13 + 10 + 30 + 2, 35 + 29 + 43 + 4 + 8)
+    assert len(PRIVATE) == 3 + 50 + 35 + 42 + 43 + 14 + 30 + 10
     assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed", "noise-study"}
-    assert len(OF_EMBEDDINGS) == 5 + 2 * 2 + 5 + 4 + 6 + 6 + 4 + 5 + 6 + 6
+    assert (len(OF_EMBEDDINGS), len(WITHOUT_A_PLAN)) == (4 + 2 + 4 * 4, 2 * 2 + 1 + (5 + 4 + 6 + 6 + 4 + 5) + 4 * 6 + 1)
 
 
 def test_an_installed_package_brings_them(tmp_path: Path):
@@ -166,12 +174,16 @@ def embedding_plan(options: dict[str, Any]) -> PrivacyPlan:
     """The plan for as many users as are declared; no data are looked at."""
     has = {field.name for field in fields(EmbeddingExperiment)}
     experiment = EmbeddingExperiment(**{name: value for name, value in options.items() if name in has})
-    declared = SimpleNamespace(users=options["users"], size=options["size"], train=None)
-    return experiment.decide(declared).plan  # type: ignore[arg-type]
+    return experiment.decide(declared(options)).plan
+
+
+def declared(options: dict[str, Any]) -> Any:
+    """A source of which no more is known than what a recipe declares."""
+    return SimpleNamespace(users=options["users"], size=options["size"], train=None)
 
 
 @functools.cache
-def epsilon_of(clients: float, **planned: float) -> float:
+def epsilon_of(clients: float, **planned: Any) -> float:
     options = {"size": 112, **planned}
     return embedding_plan({**options, "clients": clients}).epsilon()
 
@@ -180,11 +192,38 @@ def epsilon_of(clients: float, **planned: float) -> float:
 def test_an_embedding_plans_to_the_epsilon_that_it_states_for_one_person(row: Row):
     options, stated = options_of(row), about(row)
     named = ("users", "delta", "batch_size", "steps", "max_norm", "noise_multiplier", "quantile", "clients")
-    planned = {name: options[name] for name in named if name in options}
+    planned = {name: options[name] for name in (*named, "mechanism", "participation") if name in options}
     if "epsilon" in options:
         planned["noise_multiplier"] = stated["noise_multiplier"]
         assert stated["epsilon"] <= options["epsilon"]
     assert 0.999 * stated["epsilon"] < epsilon_of(**planned) <= stated["epsilon"]
+
+
+@each(WITHOUT_A_PLAN)
+def test_an_ablation_without_noise_names_no_budget_and_promises_nothing(row: Row):
+    """Figures 5(a), 6 and 7 of Xu et al. 2022, and what the private rows are compared with."""
+    options, stated = options_of(row), about(row)
+    assert options["public"]
+    assert not {"epsilon", "delta", "noise_multiplier"} & options.keys()
+    assert stated["guarantee"].startswith("none: not private")
+    assert "epsilon" not in stated
+    has = {field.name for field in fields(EmbeddingExperiment)}
+    experiment = EmbeddingExperiment(**{name: value for name, value in options.items() if name in has})
+    with pytest.raises(_checks.SfumatoError, match="has no plan: it promises nothing"):
+        experiment.decide(declared(options))
+    if options["method"] in NOISELESS:
+        rounds, _ = noiseless_job.decide(experiment, declared(options))
+        found = (rounds.steps, rounds.batch_size, rounds.clients.count, rounds.population)
+        assert found == tuple(options[name] for name in ("steps", "batch_size", "clients", "users"))
+        assert getattr(rounds.clipping, "quantile", None) == options.get("quantile")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"xu2022/figure(5a|6|7)", name)])
+def test_what_the_paper_draws_without_noise_is_without(name: str):
+    """Captions of figures 5 to 7: "without noise", "adaptive clipping and zero noise"; a fixed norm in 7(c) and (d)."""
+    options = options_of((name, labels(name)[0]))
+    assert options["method"] == "fedemb-noiseless"
+    assert ("quantile" in options) == (name[-2:] not in ("5a", "7c", "7d"))
 
 
 def test_the_command_of_the_authors_of_fedemb_counts_one_person_twice():
@@ -195,6 +234,9 @@ def test_the_command_of_the_authors_of_fedemb_counts_one_person_twice():
     assert once.epsilon() == pytest.approx(9.27, abs=0.01)
     size = sum(value.numel() for value in create_embedding("lenet", channels=1, size=28).parameters())
     assert size == 453_632
+    fixed = {"clients": 32, "client_epochs": 8, "client_batch_size": 32, "client_examples": 2048, "client_rate": 5e-3}
+    fixed |= {"shuffle_buffer": 2048, "head_scale": 100, "learning_rate": 0.02, "client_momentum": 0.9, "max_norm": 1}
+    assert {name: options[name] for name in fixed} == fixed
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("xu2022/figure")])
@@ -267,9 +309,13 @@ def test_a_noise_study_has_the_forms_and_deviations_that_the_paper_has_figures_o
     asked = replace(asked, **options_of((name, None)))
     design = Design(models=asked.model.split(), **asked.design)
     stated = table(name)[recipe.ABOUT]
-    assert set(design.forms) == set(stated["expected"])
-    assert set(stated["deviations"]) <= set(design.deviations)
-    assert {len(row) for row in stated["expected"].values()} == {len(stated["deviations"])}
+    if name.startswith("davody2020/figure"):  # drawn alone: curves on a validation part, up to the largest noise
+        assert design.validation_fraction
+        assert {0, 1, 10} <= set(design.deviations)
+    else:
+        assert set(design.forms) == set(stated["expected"])
+        assert set(stated["deviations"]) <= set(design.deviations)
+        assert {len(row) for row in stated["expected"].values()} == {len(stated["deviations"])}
     kind, argument = kinds.parse(asked.source)
     for form in design.forms if kind != "csv" else ():  # what builds models of texts is another function
         channels, size = SHAPES[argument]
@@ -288,16 +334,6 @@ def test_an_unknown_option_is_refused_by_name(tmp_path: Path):
     (tmp_path / "odd.toml").write_text('source = "digits"\nepsilom = 3\n')
     with pytest.raises(_checks.SfumatoError, match="epsilom"):
         recipe.read(str(tmp_path / "odd.toml"), {}, known("train"))
-
-
-def test_the_page_lists_each_with_its_rows():
-    lists = PAGE.partition("\n## Run here")[2]
-    listed = dict(re.findall(r"^\| `([\w/.-]+)` \|.*\| ?([^|]*) \|$", lists, re.MULTILINE))
-    for name in NAMES:
-        by = recipe.label_of(f"{recipe.SCHEME}{name}")
-        rows = ", ".join(f"{label}" for label in labels(name) if label is not None)
-        assert listed.pop(name) == (f"`--{by.replace('_', '-')}` {rows}" if by else "")
-    assert not listed
 
 
 # -- the tables of the papers ------------------------------------------------------------------------------------------
@@ -364,20 +400,219 @@ def test_the_rows_of_de_et_al_are_those_of_the_paper(number: str):
             assert options_of((f"{name}-pld", epsilon)) == options
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"mehta2022/table[1239]-", name)])
+# What the paper prints of its results: tables 2, 3, 5, 6, 7, 10 and 11; a row of figures for each recipe.
+RESULTS = {
+    "table2-baseline": "50.8% (0.7) validation, 51.2% (0.7) training",
+    "table2-group-norm": "66.3% (0.6) validation, 67.9% (0.3) training",
+    "table2-batch-size": "70.0% (0.6) validation, 73.4% (0.9) training",
+    "table2-standardisation": "71.2% (1.0) validation, 74.7% (1.3) training",
+    "table2-views": "78.4% (0.9) validation, 79.4% (0.9) training",
+    "table2-averaging": "79.7% (0.2) validation, 81.5% (0.2) training",
+    "table10": "93.6%, 94.3%, 95.1%, 95.6%",
+    "table13": "56.8% (0.6), 64.9% (0.5), 69.2% (0.3), 71.9% (0.3), 77.0% (0.8), 79.5% (0.7)",
+    "table14": "56.4% (0.6), 65.9% (0.5), 70.7% (0.2), 73.5% (0.6), 78.8% (0.4), 81.4% (0.2)",
+    "table15": "32.4% top-1, 55.8% top-5",
+    "table16": "94.8% (0.08), 95.4% (0.15), 96.1% (0.06), 96.6% (0.08)",
+    "table17": "93.1% (0.03), 93.6% (0.05), 94.0% (0.08), 94.2% (0.07)",
+    "table18": "67.4% (0.17), 74.7% (0.15), 79.2% (0.24), 81.8% (0.07)",
+    "table19": "70.3% (0.09), 73.9% (0.32), 76.1% (0.31), 77.6% (0.10)",
+    "table20": "76.7% (0.3), 80.4%, 83.8% (0.3), 84.9% (0.2), 87.0% (0.2), 88.4% (0.2), 89.0% (0.2)",
+    "table22": "77.6% top-1, 93.0% top-5, 83.8% top-1, 96.7% top-5, 84.4% top-1, 96.6% top-5, "
+    "85.6% top-1, 97.5% top-5, 86.0% top-1, 97.4% top-5, 86.7% top-1, 98.0% top-5",
+    "table23-all": "55.1% top-1, 84.6% top-5",
+    "table23-classifier": "54.4% top-1, 84.4% top-5",
+    "table23-all-nonprivate": "57.0% top-1, 87.1% top-5",
+    "table23-classifier-nonprivate": "54.5% top-1, 85.3% top-5",
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_results_of_de_et_al_are_those_of_the_paper(name: str):
+    stated = [about((f"de2022/{name}", label))["accuracy"] for label in labels(f"de2022/{name}")]
+    assert ", ".join(re.sub(r", one run.*", "", one) for one in stated) == RESULTS[name]
+
+
+def difference(before: str, after: str) -> set[str]:
+    """The options in which two recipes differ."""
+    ours, theirs = (options_of((name, None)) for name in (before, after))
+    return {name for name in ours | theirs if ours.get(name) != theirs.get(name)}
+
+
+def test_the_ablation_of_de_et_al_adds_one_thing_after_another():
+    steps = ("baseline", "group-norm", "batch-size", "standardisation", "views", "averaging")
+    changes = [difference(f"de2022/table2-{one}", f"de2022/table2-{next_}") for one, next_ in itertools.pairwise(steps)]
+    # The number of steps and the learning rate are tuned anew for each.
+    added = [{"model"}, {"batch_size"}, {"model"}, {"views", "shift", "flip"}, {"ema"}]
+    assert [change - {"steps", "learning_rate"} for change in changes] == added
+    assert "norm=none" in table("de2022/table2-baseline")["model"]
+    unnormalised = table("de2022/table2-baseline")["model"], table("de2022/table2-group-norm")["model"]
+    assert unnormalised == ("wrn-40-4,norm=none,standardise=False", "wrn-40-4,standardise=False")
+    assert options_of(("de2022/table2-averaging", None))["ema"] == 0.9999
+
+
+def test_the_figures_of_de_et_al_differ_in_what_they_are_about():
+    of_sizes = {"batch_size", "steps", "learning_rate"}
+    assert labels("de2022/figure2") == labels("de2022/figure11") == [2**power for power in range(8, 15)]
+    assert labels("de2022/figure3") == [1, 2, 4, 8, 16, 32]
+    for name, model in (("figure2", "wrn-16-4"), ("figure11", "wrn-40-4"), ("figure6", "wrn-16-4")):
+        assert table(f"de2022/{name}")["model"] == model
+    sixth = options_of(("de2022/figure6", None))
+    for name, label in (("figure2", 4096), ("figure3", 16)):
+        other = options_of((f"de2022/{name}", label))
+        changed = {option for option in sixth | other if sixth.get(option) != other.get(option)}
+        assert changed <= of_sizes | {"views", "shift", "flip"}
+    assert difference("de2022/figure6", "de2022/figure10") == {"model", "batch_size"}
+    assert difference("de2022/figure6", "de2022/figure8") == set()
+    assert difference("de2022/figure9a", "de2022/figure9b") == {"shift", "flip"}
+    assert difference("de2022/figure9b", "de2022/figure9c") == {"views"}
+
+
+SWEPT = [name for name in NAMES if re.match(r"de2022/(figure|table2-)", name)]
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_what_de_et_al_tuned_varies_and_nothing_begins_on_the_edge(name: str):
+    for label in labels(name):
+        options = options_of((name, label))
+        for option, values in table(name)["sweep"].items():
+            value = options[option.replace("-", "_")]
+            assert value in values
+            assert option == "model" or min(values) < value < max(values)
+
+
+def test_the_steps_of_figure_4_and_figure_9_spend_what_the_paper_says_and_no_more():
+    for name, examples, epochs in (("figure4-nf-resnet-50-all", 1_271_167, 136), ("figure9a", 45_000, None)):
+        options = options_of((f"de2022/{name}", None)) | {"examples": examples}
+        found = plan(options)
+        assert found.epsilon(accountant="rdp") <= options["epsilon"]
+        assert replace(found, steps=found.steps + 5).epsilon(accountant="rdp") > options["epsilon"]
+        assert epochs is None or round(found.expected_epochs) == epochs
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if table(name).get("pretrained", "timm") != "timm"])
+def test_fine_tuning_starts_from_the_weights_that_the_paper_starts_from(name: str):
+    (left,) = [table(other) for other in NAMES if table(other).get("output") == table(name)["pretrained"]]
+    released = "ema" if left.get("ema", 0.9999) else "last"
+    chosen = table(name).get("pretrained-weights", released)
+    if name.startswith("de2022"):
+        assert chosen == "last"  # Shejwalkar et al. 2022, section 1, say so of this paper
+    if name.startswith("shejwalkar2022"):
+        assert (chosen, released) == ("ema", "ema")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"de2022/table(10|1[6-9]|20)", name)])
+def test_a_new_classifier_of_a_wide_resnet_begins_as_in_appendix_c_1(name: str):
+    width = build(table(name)["model"], 10, 3, 32).get_submodule("head").in_features
+    assert table(name)["head-deviation"] == pytest.approx(width**-0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"), [("", "last"), ("weights.safetensors", None), ("timm", None), (".", "last")]
+)
+def test_other_weights_than_a_run_s_need_no_choice_between_the_last_and_the_averaged(given: str, chosen: str | None):
+    words = ["train", "recipe:de2022/table16", "--epsilon", "1", *(("--pretrained", given) if given else ())]
+    asked = cli.parse(words)
+    assert isinstance(asked, load("train"))
+    assert asked.with_recipe(asked.what).pretrained_weights == chosen
+
+
+OF_MEHTA = [name for name in NAMES if re.match(r"mehta2022/table[1239]-", name)]
+RANGES = {"momentum": (1.6, "cosine", 8), "lamb": (0.01, "linear", 9)}
+"""Of the optimizers in tables 6 and 7: rate and schedule here, and how many rates the paper tuned over."""
+MODELS_OF_MEHTA = {
+    "b16": "base_patch16",
+    "l16": "large_patch16",
+    "h14": "huge_patch14",
+    "r50x3": "50x3",
+    "r152x4": "152x4",
+}
+
+
+@pytest.mark.parametrize("name", OF_MEHTA)
 def test_the_rows_of_mehta_et_al_are_ten_epochs_of_their_batches(name: str):
-    _, layers = name.rsplit("-", 1)
-    rates = {"momentum": (1.6, "cosine", 8), "lamb": (0.01, "linear", 9)}[table(name)["optimizer"]]
-    assert (table(name)["optimizer"] == "momentum") == name.startswith(("mehta2022/table1", "mehta2022/table9"))
+    private, momentum = not name.endswith("-nonprivate"), name.startswith(("mehta2022/table1-", "mehta2022/table9-"))
+    layers = "last" if "-last" in name else "full"
     for label in labels(name):
         options, size = options_of((name, label)), label or 2**20
-        assert (options["epsilon"], options["delta"], options["examples"]) == (10, 1e-6, 1_281_167)
+        assert options["max_norm"] == 1
+        if private:
+            assert (options["epsilon"], options["delta"], options["examples"]) == (10, 1e-6, 1_281_167)
+        if size == 512:  # the column of the best figure without privacy
+            assert (options["steps"], options["warmup"], options["optimizer"]) == (20_000, 500, "momentum")
+            assert (options["learning_rate"], options["schedule"]) == (0.03, "cosine")
+            continue
         assert (options["batch_size"], options["steps"]) == (size, round(10 * 1_281_167 / size))
         assert options.get("warmup", 0) == (round(0.25 * 1_281_167 / size) if size < 1_281_167 // 4 else 0)
+        assert options["optimizer"] == ("momentum" if momentum else "lamb")
+        rates = RANGES[options["optimizer"]]
         assert (options["learning_rate"], options["schedule"], options["head_bias"]) == (*rates[:2], -10)
-        assert (options["model"] == "head") == (layers == "last")
-    assert len(table(name)["sweep"]["learning-rate"]) == rates[2]
-    assert ("pretrained-rate" in table(name)["sweep"]) == (layers == "full" and table(name)["optimizer"] == "lamb")
+        assert options.get("weight_decay", 0) == 0
+        assert ("pretrained_rate" in options) == (layers == "full" and not momentum)
+        if private:
+            assert len(table(name)["sweep"]["learning-rate"]) == rates[2]
+            assert ("pretrained-rate" in table(name)["sweep"]) == ("pretrained_rate" in options)
+    assert table(name)["trainable"] == [{"full": "all", "last": "classifier"}[layers]]
+    assert all(part not in name or word in table(name)["model"] for part, word in MODELS_OF_MEHTA.items())
+
+
+@pytest.mark.parametrize("name", OF_MEHTA)
+def test_images_of_mehta_et_al_are_inception_crops_of_384_out_of_448_pixels(name: str):
+    options = options_of((name, labels(name)[0]))
+    settings = Settings(**{one.name: options[one.name] for one in fields(Settings) if one.name in options})
+    views = settings.view_rule
+    assert (options["size"], views.side(options["size"])) == (384, 448)
+    assert (views.count, views.crop_area, views.flip) == (1, 0.05, True)
+    # Without its tag timm's name means weights that were fine-tuned on ImageNet, the private data.
+    assert options["pretrained"] != "timm" or options["model"].endswith(("_in21k",))
+
+
+def test_the_baseline_of_mehta_et_al_s_table_4_has_inception_crops_and_one_change_has_not():
+    options, changes = options_of(("mehta2022/table4", None)), table("mehta2022/table4")["sweep"]
+    assert options["source"].endswith("-384-inception")
+    assert sorted(source.rpartition("h14-")[2] for source in changes["source"]) == [
+        "256-inception",
+        "384",
+        "512-inception",
+    ]
+    assert (options["optimizer"], options["head_deviation"], options["steps"], options["max_norm"]) == (
+        "lamb",
+        0,
+        12,
+        1,
+    )
+    assert (changes["optimizer"], changes["steps"]) == (["adam", "momentum"], [1])
+    assert changes["max-norm"] == [10, 0.1]
+    assert changes["head-deviation"] == [pytest.approx(1280**-0.5, abs=1e-4)], "LeCun's, of 1,280 features"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"mehta2022/figure", name)])
+def test_the_figures_of_mehta_et_al_are_one_full_batch_step_on_256_of_384_pixels(name: str):
+    options = options_of((name, labels(name)[0]))
+    assert (options["batch_size"], options["steps"], options["schedule"]) == (1_281_167, 1, "constant")
+    assert (options["source"], options["head_bias"]) == ("features:caches/imagenet-vit-h14-256", -10)
+    assert "--resolution 256 --resize 384" in remarks(name)
+    assert options["delta"] == (8e-7 if name.endswith("3") else 1e-6) if "delta" in options else "2a" in name
+
+
+PRETRAINED = {
+    "jft300m-vit-b16": (7, 8e-4),
+    "jft300m-vit-l16": (14, 4e-4),
+    "jft300m-vit-h14": (14, 3e-4),
+    "jft4b-vit-h14": (1, 3e-4),
+    "jft300m-r50x3": (7, 1e-3),
+    "jft300m-r152x4": (7, 6e-4),
+}
+"""Table 5 of Mehta et al. 2022: epochs and base learning rate."""
+
+
+@pytest.mark.parametrize("key", PRETRAINED)
+def test_the_pretraining_of_mehta_et_al_is_that_of_table_5(key: str):
+    options, (epochs, rate) = options_of((f"mehta2022/pretrain-{key}", None)), PRETRAINED[key]
+    images = {"jft300m": 303e6, "jft4b": 4e9}[key.partition("-")[0]]
+    assert options["steps"] == pytest.approx(epochs * images / 4096, abs=1)
+    expected = {"batch_size": 4096, "size": 224, "max_norm": 1, "weight_decay": 0.1, "warmup": 10_000}
+    expected |= {"learning_rate": rate, "schedule": "linear", "optimizer": "adamw", "momentum": 0.9, "loss": "sigmoid"}
+    assert {option: options[option] for option in expected} == expected
 
 
 @each(list(VECTORS))
@@ -388,7 +623,7 @@ def test_its_epsilons_are_those_computed_elsewhere(row: Row):
 
 
 def test_a_row_whose_epsilon_is_not_its_heading_says_why():
-    headed = [row for row in NOISY if row[0].startswith("de2022")]
+    headed = [row for row in NOISY if row[0].startswith("de2022/table")]
     assert {row for row in headed if abs(about(row)["epsilon_rdp"] / (row[1] or 1) - 1) > 0.02} == OFF
     assert "By Renyi DP this row gives epsilon 7.046, not 8" in remarks("de2022/table13")
     assert "By Renyi DP this row gives epsilon 0.105, not 0.1" in remarks("de2022/table22")
@@ -416,3 +651,70 @@ def test_the_heading_of_table_22_needs_the_order_that_its_note_names():
     one = dp_accounting.GaussianDpEvent(found.noise_multiplier)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(found.sampling_probability, one), found.steps)
     assert 0.999 * 0.1 < accountant.get_epsilon(found.delta) <= 0.1
+
+
+# Of Davody et al. 2020, tables 5 to 7: without privacy, then at each epsilon.
+OF_DAVODY = {
+    "table5": "99.20%; 7 97.01%, 3 96.34%, 1 94.11%, 0.5 91.10%, 0.1 83.00%, 0.05 78.96%",
+    "table5-ln": "99.20%; 7 97.35%, 3 97.05%, 1 96.68%, 0.5 94.81%, 0.1 87.45%, 0.05 75.76%",
+    "table5-bn": "99.20%; 7 98.68%, 3 98.18%, 1 97.61%, 0.5 96.83%, 0.1 90.68%, 0.05 88.15%",
+    "table6": "80.0%; 8 73.0%, 4 70.0%, 2 67.0%",
+    "table6-ln": "80.0%; 8 73.3%, 4 70.6%, 2 67.0%",
+    "table6-bn": "80.0%; 8 74.1%, 4 71.2%, 2 69.8%",
+    "table6-bn-vgg": "80.7%; 8 79.5%, 4 79.1%, 2 77.4%",
+    "table7": "88.47%; 7 83.86%, 3 80.00%, 1 81.14%, 0.5 77.88%, 0.1 37.49%",
+    "table7-ln": "88.18%; 7 84.34%, 3 82.51%, 1 82.03%, 0.5 79.16%, 0.1 50.09%",
+}
+
+
+@pytest.mark.parametrize("name", OF_DAVODY)
+def test_the_results_of_davody_et_al_are_those_of_the_paper(name: str):
+    private, public = f"davody2020/{name}", f"davody2020/{name}-nonprivate"
+    stated = ", ".join(f"{label:g} {about((private, label))['accuracy']}" for label in labels(private) if label)
+    assert f"{about((public, None))['accuracy']}; {stated}" == OF_DAVODY[name]
+    assert table(private)["delta"] == 1e-5
+    # One network with privacy and without, in the augmented form: a norm after each trainable layer, the last as well.
+    assert table(private)["model"] == table(public)["model"]
+    assert ("norm_last=1" in table(private)["model"]) == ("-" in name)
+    assert table(private).get("public-examples") == (128 if "-bn" in name else None)
+    assert table(private).get("trainable") == table(public).get("trainable")
+    beginning = table(private).get("pretrained")
+    assert beginning == table(public).get("pretrained")
+    assert (beginning is not None) == name.startswith("table6")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"davody2020/table6", name)])
+def test_the_linear_layers_of_table_6_and_their_norms_are_what_is_trained(name: str):
+    model = build(table(name)["model"], 10, 3, 32)
+    linear = {path for path, part in model.named_modules() if isinstance(part, nn.Linear)}
+    models.select(model, table(name)["trainable"])
+    trained = {path.rpartition(".")[0] for path, value in model.named_parameters() if value.requires_grad}
+    assert linear <= trained
+    norms = {path: part for path, part in model.named_modules() if path in trained - linear}
+    flat = (nn.LayerNorm, nn.BatchNorm1d)
+    assert set(norms) == {path for path, part in model.named_modules() if isinstance(part, flat)}
+    assert ("norm_of_logits" in norms) == ("norm" in table(name)["model"])
+
+
+def test_the_recipes_of_shejwalkar_et_al_differ_in_what_is_averaged():
+    def difference(before: str, after: str) -> set[str]:
+        ours, theirs = (
+            options_of((f"shejwalkar2022/{name}", labels(f"shejwalkar2022/{name}")[0])) for name in (before, after)
+        )
+        return {name for name in ours | theirs if ours.get(name) != theirs.get(name)}
+
+    average = {"ema", "ema_form", "aggregate"}
+    for task in ("cifar10", "cifar100"):
+        assert difference(task, f"{task}-uta") == average | {"aggregate_last", "learning_rate"}
+        assert difference(task, f"{task}-inference") == average | {"keep", "output"}
+        assert options_of((f"shejwalkar2022/{task}-uta", 1))["aggregate"] == "uta"
+    drawn = {"participation", "drift", "drift_groups", "drift_size", "noise_multiplier"}
+    assert difference("cifar10", "cifar10-drift") == drawn | {"keep"}
+    kairouz = options_of(("kairouz2021/cifar10", None))
+    ftrl = options_of(("shejwalkar2022/cifar10-ftrl", None))
+    assert {name for name in ftrl if ftrl[name] != kairouz.get(name)} == average | {"keep"}
+    # What the pages at hand print: 57.51% for CIFAR-10 and 76.18% for CIFAR-100, 0.67 points of it by the average.
+    assert about(("shejwalkar2022/cifar10", 1))["accuracy"].startswith("57.51%, 2.7% of itself")
+    assert about(("shejwalkar2022/cifar100", 1))["accuracy"].startswith("76.18%; 75.51%")
+    assert round(76.18 - 0.67, 2) == 75.51 == round(76.18 / 1.0089, 2)
+    assert round(57.51 / 1.027, 1) == 56.0

@@ -11,7 +11,7 @@ from scipy.linalg import toeplitz
 
 from sfumato import SfumatoError
 from sfumato.averaging import changes_of_loss, last_k, squared_distances
-from sfumato.averaging.denoising import _responses
+from sfumato.averaging.denoising import responses_to
 
 STEPS, DIRECTIONS, DEVIATION = 200, 2000, 0.05
 SHAPES = {
@@ -137,7 +137,7 @@ def test_responses_are_those_of_sgd(momentum, curvature):
     """Each column of A is a run from the optimum with noise of 1 in one step; r is a run without noise from 1."""
     steps, total = np.array([0, 3, 4, 9]), 9
     rates = np.linspace(1.0, 0.2, total)
-    kept, rows = _responses(curvature, steps, rates, momentum)
+    kept, rows = responses_to(curvature, steps, rates, momentum)
     of_noise = descended(np.full(total, curvature), rates, momentum, np.eye(total), np.zeros(total))
     np.testing.assert_allclose(rows, of_noise[steps], atol=1e-14)
     of_error = descended(np.array([curvature]), rates, momentum, np.zeros((total, 1)), np.ones(1))

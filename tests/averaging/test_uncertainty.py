@@ -11,7 +11,10 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from sfumato import SfumatoError
-from sfumato.averaging import interval, spaced
+from sfumato.averaging import interval, kept_steps, spaced, widening_of
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Tree
+from sfumato.privacy.factorisation import square_root
+from sfumato.randomness import DiceKey, Noise
 
 
 def test_it_is_student_s_prediction_interval():
@@ -98,6 +101,70 @@ def test_spacing_brings_back_what_dependence_takes():
     assert abs(variance["f"] - 1) < 0.1 < 0.3 < abs(variance["n"] - 1)
 
 
+TAKEN, COORDINATES = 64, 4000
+CORRELATED = {
+    "tree": Tree(noise_multiplier=1.0),
+    "trees": Tree(noise_multiplier=1.0, steps_per_tree=24, completed=True),
+    "banded": BandedToeplitz(noise_multiplier=1.0, coefficients=tuple(square_root(8).tolist())),
+    "blt": BufferedToeplitz(noise_multiplier=1.0, scales=(0.2223, 0.27881), decays=(0.98481, 0.63618)),
+}
+
+
+def iterates(mechanism, curvature: float, seed: int) -> torch.Tensor:
+    """(TAKEN, COORDINATES): weights of SGD with rate 1 on a quadratic loss, with the noise that runs have."""
+    noise = Noise(mechanism, max_norm=1.0, key=DiceKey.from_seed(seed))
+    state, weights, kept = noise.begin(), torch.zeros(COORDINATES), []
+    for step in range(TAKEN):
+        gradient, state = noise.add({"w": curvature * weights}, step, state)
+        weights = weights - gradient["w"]
+        kept.append(weights)
+    return torch.stack(kept)
+
+
+@pytest.mark.parametrize("name", CORRELATED)
+def test_intervals_hold_with_the_noise_of_each_mechanism(name):
+    """Where kept weights hardly hang together; along flat directions, at least as often as with independent noise."""
+    mechanism = CORRELATED[name]
+    places = spaced(kept_steps(TAKEN, 20), TAKEN, spacing=2)
+    factor = widening_of(mechanism.variances, places, rates=[1.0] * TAKEN, total=TAKEN)
+
+    def covered(mechanism, curvature: float, widening: float) -> float:
+        run = iterates(mechanism, curvature, 0)[[step - 1 for step in places]]
+        found, other = interval(run, widening=widening), iterates(mechanism, curvature, 1)[-1]
+        return ((found.low <= other) & (other <= found.high)).double().mean().item()
+
+    error = 4.5 * math.sqrt(0.95 * 0.05 / COORDINATES)
+    assert covered(mechanism, 0.95, factor) > 0.95 - error
+    for curvature in (0.0, 0.05):
+        assert covered(mechanism, curvature, factor) > covered(Gaussian(noise_multiplier=1.0), curvature, 1.0)
+    if name == "tree":  # whose 64th step moves more nodes than any before it
+        assert covered(mechanism, 0.95, 1.0) < 0.9
+
+
+def test_the_widening_is_that_of_the_worst_curvature():
+    """By the noise's covariance and impulses through the recursion, on a grid of its own."""
+    rates, momentum, places = np.linspace(1.0, 0.5, 40), 0.5, [22, 26, 30, 34, 38]
+    band = np.array([1.0, 0.5, 0.375])
+    matrix = np.linalg.inv(sum(value * np.eye(40, k=-lag) for lag, value in enumerate(band)))
+
+    def deviations(curvature: float) -> np.ndarray:
+        error, velocity, found = np.zeros(40), np.zeros(40), []
+        for step in range(40):
+            velocity = momentum * velocity + curvature * error + np.eye(40)[step]
+            error = error - rates[step] * velocity
+            found.append(np.linalg.norm(error @ matrix))
+        return np.array(found)
+
+    worst = max(
+        deviations(curvature)[-1] / np.sqrt(np.mean(deviations(curvature)[np.array(places) - 1] ** 2))
+        for curvature in (0.0, *np.geomspace(1e-3, 0.5, 60))
+    )
+    mechanism = BandedToeplitz(noise_multiplier=1.0, coefficients=tuple(band))
+    found = widening_of(mechanism.variances, places, rates=rates.tolist(), total=50, momentum=momentum)
+    assert found == pytest.approx(max(1.0, worst), rel=0.02)
+    assert worst > 1.05
+
+
 @pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 4)])
 def test_shapes(shape):
     found = interval(torch.rand(shape))
@@ -119,6 +186,7 @@ def test_by_default_the_second_half_of_a_run_counts():
         (lambda: interval(torch.ones(3), 1.0), "confidence must lie strictly between"),
         (lambda: interval(torch.ones(3), shares=[0.5, 0.4]), "shares must sum to 1"),
         (lambda: interval(torch.ones(3), shares=[]), "shares must sum to 1"),
+        (lambda: interval(torch.ones(3), widening=0.5), "widening must be at least 1, got 0.5"),
         (lambda: spaced([1, 2], 4), "an interval can use 0, those after step 2"),
         (lambda: spaced([3, 4], 4, spacing=2), "an interval can use 1"),
         (lambda: spaced([4, 3], 4), "kept steps must rise"),

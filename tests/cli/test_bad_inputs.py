@@ -120,6 +120,14 @@ REFUSED = {
     "timm:NAME, or give the path of a safetensors file",
     "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
     "did you mean sgd",
+    "train digits QUICK --optimizer lamb,beta2=0.98": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; "
+    "got 'lamb,beta2=0.98'; give lamb, the name alone: momentum and weight decay are options of their own",
+    "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: --momentum "
+    "(the first beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides "
+    "--learning-rate; see sfumato train --help",
+    "pretrain digits --nesterov True": "Unrecognized options: --nesterov, True; leave it out: --momentum (the first "
+    "beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides --learning-rate; see "
+    "sfumato pretrain --help",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
     "'stepwise'; did you mean step",
     "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer, or 0",
@@ -134,6 +142,12 @@ REFUSED = {
     "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small images, "
     "zoom for large ones",
     "train digits QUICK --zoom 9": "--zoom must lie between 1 and 4, got 9.0; give 1.2, or 1 for none",
+    "train digits QUICK --crop-area 1.5": "--crop-area must be a share of the image's area, above 0 and at most 1, got "
+    "1.5; give the smallest share that a random crop shows, such as 0.08, or 1 for no random crops",
+    "train digits QUICK --shift 1 --crop-area 0.5": "shift 1 and crop_area 0.5 are both given; give shift 0: random "
+    "crops move already",
+    "train digits QUICK --crop-area 0.01": "crop_area 0.01 of 8 pixels a side is a crop of less than 2x2 pixels; "
+    "give at least 0.0625",
     "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
     "place",
     "sweep digits QUICK --vary zoom=1,1.2": "a search cannot vary zoom; vary ...",

@@ -100,9 +100,53 @@ def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 0
 
 
+NOISELESS = QUICK.replace("--noise-multiplier 4", "--public --method fedemb-noiseless --quantile 0.5")
+
+
+def test_without_noise_there_is_no_plan_and_no_epsilon(people, workplace, capsys):
+    assert main(shlex.split(f"embed {people} {NOISELESS} --dry-run")) == 0
+    assert re.search(r"privacy +none: it promises nothing\n", capsys.readouterr().out)
+    assert main(shlex.split(f"embed {people} {NOISELESS} --dry-run --json")) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["plan"]["epsilon"], found["clients"]["method"]) == (None, "fedemb-noiseless")
+    assert not (workplace / "runs").exists()
+    assert main(shlex.split(f"embed {people} {NOISELESS} --output run --json")) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["epsilon"] is None
+    assert "promises nothing" in found["statement"]
+    assert main(["verify", "run"]) == 1
+    assert main(shlex.split("report run --public")) == 0
+    assert "fedemb-noiseless" in (workplace / "run" / "report-public.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("method", ["fedemb-noiseless", "central"])
+def test_an_unfinished_run_without_privacy_goes_on(people, monkeypatch, capsys, method):
+    class StopError(Exception):
+        pass
+
+    def stop(*given):
+        raise StopError
+
+    options = NOISELESS if method != "central" else "--public --method central --model linear --dimension 8 --steps 3"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stop)
+        with pytest.raises(StopError):
+            main(shlex.split(f"embed {people} {options} --output run --threads 1 --device cpu"))
+    for verb in ("train", "pretrain"):
+        assert main([verb, "run"]) == 1
+    assert "resume it with sfumato embed run" in capsys.readouterr().err
+    assert main(["embed", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 3
+    assert main(["embed", "run"]) == 1
+    assert "is finished" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
+        ("--noise-multiplier 0", "--noise-multiplier 0 adds no noise, and without noise nothing is promised"),
+        ("--noise-multiplier 0", "by method fedemb-noiseless"),
+        ("--method fedemb-noiseless", "adds no noise and promises nothing, and --noise-multiplier 4.0 is given"),
         ("--method central", "method central trains without privacy, and this npz source is private"),
         ("--method fedprox", "method must be one of"),
         ("--grouping fixed --clients 3", "leave clients out: a fixed group is a client"),

@@ -1,12 +1,15 @@
 """Backbones: networks without their classifier, built again from their architecture alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import save_file
 from torchvision import models as torchvision_models
 
+from sfumato import open_source, pretrain
 from sfumato._checks import SfumatoError
-from sfumato.models import Architecture, build_backbone, load_backbone
+from sfumato.models import Architecture, build_backbone, create, load_backbone
 
 NETWORKS = [
     ("torchvision:squeezenet1_0", 64, 512),
@@ -40,6 +43,9 @@ def test_features_are_what_the_classifier_is_given(tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(network.fc(backbone(images)), network(images))
     assert (expects.resolution, expects.enlarged, expects.interpolation) == (64, 73, "bilinear")
+    file = tmp_path / "w.safetensors"
+    _, other = load_backbone("torchvision:resnet18", weights=file, resolution=64, resize=96)
+    assert replace(expects, enlarged=96) == other
     assert expects.mean == (0.485, 0.456, 0.406)
 
 
@@ -79,6 +85,11 @@ def test_timm_says_what_its_networks_expect(tmp_path):
         ("squeezenet1_0", {"weights": "w.safetensors"}, "write torchvision:squeezenet1_0 for the network"),
         ("runs/a", {"weights": "w.safetensors"}, "nor a finished run; correct the path of the run"),
         ("torchvision:resnet18", {"resolution": 0}, "resolution must be at least 1"),
+        (
+            "torchvision:resnet18",
+            {"resolution": 400, "resize": 384},
+            "resize is 384, and the crop of 400 pixels is larger than that; give at least 400, or a smaller resolution",
+        ),
         ("torchvision:resnet18", {"weights": "none.safetensors"}, "weights 'none.safetensors' are no file"),
     ],
 )
@@ -90,3 +101,19 @@ def test_refusals_say_what_to_do(name, options, words):
 def test_a_network_that_gives_no_vectors_is_refused():
     with pytest.raises(SfumatoError, match="fails on images of 3 x 2 x 2"):
         build_backbone(Architecture(name="torchvision:squeezenet1_0", size=2))
+
+
+def test_a_run_on_a_model_of_timm_is_a_backbone_whatever_its_classes(tmp_path):
+    place = tmp_path / "run"
+    source = open_source("digits", owner_key=bytes(32), size=32, channels=3)
+    pretrain("timm:test_vit", source, directory=place, steps=1, batch_size=64, learning_rate=0.1)
+    network = create("timm:test_vit", classes=10, channels=3, size=32, pretrained=str(place), head="pretrained")
+    images = torch.randn(2, 3, 32, 32)
+    for resolution in (None, 48):
+        backbone, expects = load_backbone(str(place), resolution=resolution)
+        assert expects.resolution == (resolution or 32)
+        side = expects.resolution
+        assert backbone(torch.zeros(1, 3, side, side)).shape == (1, 64)
+    backbone, _ = load_backbone(str(place))
+    with torch.no_grad():
+        torch.testing.assert_close(network.eval().head(backbone(images)), network(images))

@@ -38,6 +38,25 @@ def test_a_new_head_starts_at_zero(weights, classes):
     assert loaded["head.weight"].abs().max() == 0
 
 
+@pytest.mark.parametrize("name", ["lenet-300-100", "tf-tutorial", "vgg", "resnet-18"])
+def test_a_new_head_whose_outputs_are_normalised_keeps_its_own_weights(name, tmp_path):
+    """At zero there would be nothing to divide by; and the file's normalisation is of other classes."""
+    spelling, path = f"{name},norm=batch,norm_last=1", tmp_path / "weights.safetensors"
+    stored = model_of(7, spelling, size=16)
+    with torch.no_grad():
+        for value in (*stored.parameters(), stored.norm_of_logits.running_mean):
+            value.fill_(0.5)
+    save_file(stored.state_dict(), path)
+    loaded = model_of(3, spelling, size=16, pretrained=str(path)).state_dict()
+    others = [key for key in loaded if not key.startswith(("head.", "norm_of_logits."))]
+    assert all(torch.equal(loaded[key], stored.state_dict()[key]) for key in others)
+    assert loaded["head.weight"].std() > 0
+    assert loaded["norm_of_logits.weight"].tolist() == [1.0] * 3
+    assert loaded["norm_of_logits.running_mean"].tolist() == [0.0] * 3
+    kept = model_of(7, spelling, size=16, pretrained=str(path), head="pretrained").state_dict()
+    assert kept["norm_of_logits.running_mean"].tolist() == [0.5] * 7
+
+
 def test_weights_may_come_from_a_run_directory(weights, tmp_path):
     (tmp_path / "run").mkdir()
     weights[1].rename(tmp_path / "run" / "model.safetensors")
@@ -125,3 +144,27 @@ def test_a_file_with_public_moments_fills_batch_norm(kind, tmp_path):
         torch.testing.assert_close(shown, model(images), rtol=1e-4, atol=1e-5)
     again = normalised(loaded, kind, public).eval()
     torch.testing.assert_close(again(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_position_embeddings_are_interpolated_to_another_size_of_images(tmp_path):
+    small = create("timm:test_vit", classes=3, channels=3, size=64)
+    assert small.pos_embed.shape == (1, 1 + 4**2, 64)
+    row, column = torch.meshgrid(torch.arange(4.0), torch.arange(4.0), indexing="ij")
+    with torch.no_grad():  # a plane, which interpolation leaves a plane but at its edges
+        small.pos_embed[0, 0] = 7
+        small.pos_embed[0, 1:] = (row + 10 * column).flatten().unsqueeze(-1)
+    save_file(small.state_dict(), tmp_path / "w.safetensors")
+    large = create("timm:test_vit", classes=5, channels=3, size=128, pretrained=str(tmp_path / "w.safetensors"))
+    assert large.pos_embed.shape == (1, 1 + 8**2, 64)
+    assert (large.pos_embed[0, 0] == 7).all(), "the class token has no place"
+    grid = large.pos_embed[0, 1:, 0].detach().reshape(8, 8)
+    place = (torch.arange(8) + 0.5) / 2 - 0.5
+    inner = slice(3, 5)
+    torch.testing.assert_close(grid[inner, inner], (place[:, None] + 10 * place)[inner, inner], atol=1e-4, rtol=0)
+    assert (grid.diff(dim=0) > 0).all()
+    assert (grid.diff(dim=1) > 0).all()
+    assert torch.equal(large.patch_embed.proj.weight, small.patch_embed.proj.weight)
+    state = small.state_dict()
+    save_file({**state, "pos_embed": state["pos_embed"][:, 1:].contiguous()}, tmp_path / "odd.safetensors")
+    with pytest.raises(SfumatoError, match=r"pos_embed is \(1, 16, 64\) in the file and \(1, 65, 64\) in the model"):
+        create("timm:test_vit", classes=5, channels=3, size=128, pretrained=str(tmp_path / "odd.safetensors"))

@@ -63,6 +63,14 @@ def test_norms_stand_after_each_trainable_layer():
     assert norms("bilstm,norm=layer,norm_last=1") == ["LayerNorm"] * 3
 
 
+def test_the_last_layer_starts_at_zero_unless_its_output_is_normalised():
+    def first(name):
+        return create_for_texts(name, classes=4, vocabulary=9, length=5).head.weight
+
+    assert not first("bilstm,norm=layer").any()
+    assert first("bilstm,norm=layer,norm_last=1").std() > 0
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_an_empty_text_has_finite_logits_and_gradients(name):
     model = made(name)

@@ -49,6 +49,12 @@ def test_unknown_name_lists_the_names():
         create("lion", [torch.nn.Parameter(torch.ones(1))], learning_rate=0.1)
 
 
+@pytest.mark.parametrize("name", ["LAMB", "lamb,beta2=0.9,epsilon=1e-8", "lamb:decay=0.1"])
+def test_a_name_with_options_is_refused_and_the_name_alone_proposed(name):
+    with pytest.raises(SfumatoError, match=r"got '.*'; give lamb, the name alone: momentum and weight decay"):
+        create(name, [torch.nn.Parameter(torch.ones(1))], learning_rate=0.1)
+
+
 @pytest.mark.parametrize(
     ("settings", "word"),
     [({"learning_rate": 0.0}, "learning rate"), ({"momentum": 1.0}, "momentum"), ({"weight_decay": -1.0}, "weight")],

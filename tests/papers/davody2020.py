@@ -865,7 +865,7 @@ FORMULAS = [
             "padding's vector is trained": lambda case: bilstm_gradient(case, padding=True),
             "not clipped": lambda case: bilstm_gradient(case, clipped=False),
         },
-        within=1e-9,
+        within=1e-8,
         cases=8,  # of four texts each
     ),
     Formula(

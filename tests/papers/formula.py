@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ class Formula:
 
 def hash_of(text: str) -> int:
     """A seed of a text that is the same in every process."""
-    return int.from_bytes(text.encode(), "little") % (1 << 63)
+    return zlib.crc32(text.encode())
 
 
 def flat(values: Any) -> np.ndarray:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from . import davody2020, de2022, page, shejwalkar2022, xu2022
+from . import davody2020, de2022, libraries, mehta2022, page, shejwalkar2022, xu2022
 
-PAPERS = [de2022, davody2020, shejwalkar2022, xu2022]
+PAPERS = [de2022, mehta2022, davody2020, shejwalkar2022, xu2022, libraries]
 EACH = [(paper, formula) for paper in PAPERS for formula in paper.FORMULAS]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -56,5 +56,44 @@ def test_the_code_that_a_row_names_is_there(paper, formula):
 
 
 def test_the_page_has_a_row_for_each_formula():
-    """`python tests/papers/page.py` writes it."""
+    """`python -m tests.papers.page` writes it."""
     assert (ROOT / "docs/papers.md").read_text("utf-8") == page.written(PAPERS)
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.__name__.rpartition(".")[2])
+def test_a_row_is_found_by_its_place(paper):
+    """No two rows of a paper have the same, and what is not run has a reason."""
+    places = [formula.where for formula in paper.FORMULAS] + list(getattr(paper, "NOT_RUN", {}))
+    assert len(places) == len(set(places))
+    assert all(getattr(paper, "NOT_RUN", {}).values())
+
+
+COMPARED_LIBRARIES = ("timm", "torchvision", "sklearn", "dp_accounting")
+
+
+def imported(folder):
+    """What files import from libraries: "module: name", or the module where all of it is imported."""
+    found = set()
+    for file in folder.rglob("*.py"):
+        text = file.read_text("utf-8")
+        if not any(library in text for library in COMPARED_LIBRARIES):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found |= {f"{node.module}: {alias.name}" for alias in node.names}
+    return {name for name in found if name.partition(":")[0].split(".")[0] in COMPARED_LIBRARIES}
+
+
+def test_each_use_of_a_library_is_compared_or_trivial():
+    listed = {**libraries.COMPARED, **libraries.TRIVIAL}
+    assert not libraries.COMPARED.keys() & libraries.TRIVIAL.keys()
+    assert imported(ROOT / "src/sfumato") == listed.keys()
+    rows = {f"{paper.__name__.rpartition('.')[2]}.py: {formula.where}" for paper, formula in EACH}
+    assert set(libraries.COMPARED.values()) <= rows
+
+
+def test_a_use_that_is_not_listed_would_be_found(tmp_path):
+    (tmp_path / "own.py").write_text("import timm\nfrom timm.optim import Lion\nfrom .timm import other\n")
+    assert imported(tmp_path) == {"timm", "timm.optim: Lion"}

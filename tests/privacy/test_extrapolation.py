@@ -8,7 +8,7 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import BufferedToeplitz, FixedOrder, Tree, User, extrapolate, zcdp
+from sfumato.privacy import BufferedToeplitz, FixedOrder, Quantile, Tree, User, extrapolate, spent_by, zcdp
 
 SIMULATED = PrivacyPlan(
     population=6800,
@@ -104,3 +104,45 @@ def test_users_grow_with_their_records():
     assert row.plan.users == 294_118
     with pytest.raises(SfumatoError, match="accountants must be one of"):
         extrapolate(plan, epsilons=(8.0,), delta=1e-7, accountants=("zcdp",))
+
+
+def test_rounds_of_a_size_come_to_what_an_accountant_elsewhere_says():
+    """Participants and noise grow in proportion; one user moves the sum by twice the norm."""
+    sizes, populations = (512, 4096), (3_000_000, 10_000_000)
+    rows = spent_by(SIMULATED, batch_sizes=sizes, populations=populations, delta=1e-8, accountants=("rdp",))
+    assert [(row.population, row.batch_size) for row in rows] == [(n, size) for n in populations for size in sizes]
+    for row in rows:
+        one = dp_accounting.GaussianDpEvent(0.62 * row.batch_size / 256 / 2)
+        accountant = dp_accounting.rdp.RdpAccountant()
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(row.batch_size / row.population, one), 200)
+        assert row.epsilon == pytest.approx(accountant.get_epsilon(1e-8), rel=1e-3)
+        assert row.plan.delta == 1e-8
+    few, many = rows[:2]
+    assert many.epsilon < few.epsilon
+
+
+def test_both_directions_meet():
+    (met,) = extrapolate(SIMULATED, epsilons=(2.0,), populations=(10**6,), delta=1e-7, accountants=("rdp",))
+    sizes = (round(0.99 * met.batch_size), met.batch_size)
+    less, same = spent_by(SIMULATED, batch_sizes=sizes, populations=(10**6,), delta=1e-7, accountants=("rdp",))
+    assert same.plan == met.plan
+    assert same.epsilon <= 2.0 < less.epsilon
+
+
+def test_noise_that_nothing_is_computed_for_promises_nothing():
+    (row,) = spent_by(SIMULATED, batch_sizes=(2,), populations=(10**6,), delta=1e-7, accountants=("pld",))
+    assert row.epsilon == float("inf")
+
+
+def test_the_noise_of_a_count_grows_with_the_round():
+    adaptive = replace(SIMULATED, clipping=Quantile(max_norm=1.0, count_noise=1.6))
+    (row,) = spent_by(adaptive, batch_sizes=(2560,), populations=(10**6,), delta=1e-7, accountants=("rdp",))
+    assert row.plan.clipping.noise_of_count == pytest.approx(16.0)
+    assert row.plan.noise_multiplier == pytest.approx(6.2)
+
+
+def test_rounds_that_cannot_be_are_refused():
+    with pytest.raises(SfumatoError, match="a round of 7,000 is larger than the 6,999"):
+        spent_by(SIMULATED, batch_sizes=(7000,), populations=(7000,), delta=1e-6)
+    with pytest.raises(SfumatoError, match="everybody takes part in each round"):
+        spent_by(replace(SIMULATED, participation=FullBatch()), batch_sizes=(7,), populations=(7000,), delta=1e-6)

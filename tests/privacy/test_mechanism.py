@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+import torch
 
 from sfumato import SfumatoError
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Tree
+from sfumato.privacy.factorisation import inverse, toeplitz_covariance, tree_covariance
+from sfumato.randomness import DiceKey, Noise
 
 
 def banded(*coefficients) -> BandedToeplitz:
@@ -55,6 +59,40 @@ def test_columns_begin_with_one_and_are_cut_to_the_steps():
 def test_whole_numbers_and_lists_become_one_form():
     assert banded(1, 0) == BandedToeplitz(noise_multiplier=1.0, coefficients=[1.0, 0.0])  # type: ignore[arg-type]
     assert repr(banded(1).coefficients) == "(1.0,)"
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Gaussian(noise_multiplier=3.0),
+        Tree(noise_multiplier=3.0),
+        Tree(noise_multiplier=3.0, steps_per_tree=5),
+        Tree(noise_multiplier=3.0, steps_per_tree=5, completed=True),
+        banded(1.0, 0.5, 0.375),
+        blt((0.2, 0.3), (0.9, 0.5)),
+    ],
+    ids=repr,
+)
+def test_variances_are_those_of_the_noise_that_is_added(mechanism):
+    """Of combinations of all steps, by the covariance of the noise; and of some of it, drawn."""
+    steps, coordinates = 17, 20_000
+    combinations = np.random.default_rng(0).standard_normal((4, steps))
+    combinations[0] = 1.0
+    combinations[1, 9:] = 0.0
+    if isinstance(mechanism, Tree):
+        covariance = tree_covariance(steps, steps_per_tree=mechanism.steps_per_tree, completed=mechanism.completed)
+    else:
+        column = [1.0] if isinstance(mechanism, Gaussian) else mechanism.column(steps)
+        covariance = toeplitz_covariance(inverse(column, steps))
+    found = mechanism.variances(combinations)
+    np.testing.assert_allclose(found, np.diag(combinations @ covariance @ combinations.T), rtol=1e-9)
+    noise = Noise(mechanism, max_norm=2.0, key=DiceKey.from_seed(1))
+    state, drawn = noise.begin(), []
+    for step in range(steps):
+        noisy, state = noise.add({"w": torch.zeros(coordinates)}, step, state)
+        drawn.append(noisy["w"].double().numpy())
+    measured = (combinations @ np.array(drawn)).var(1) / noise.standard_deviation**2
+    np.testing.assert_allclose(measured, found, rtol=5 * math.sqrt(2 / coordinates))
 
 
 def test_words():

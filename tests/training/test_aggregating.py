@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch.nn import functional
 
 import sfumato
 from sfumato import PrivacyPlan, aggregate, intervals, load, train, verify
 from sfumato.averaging import mean
 from sfumato.models import Ensemble
-from sfumato.privacy import PrivateChoice
+from sfumato.privacy import FixedOrder, PrivateChoice, Tree
+from sfumato.privacy.factorisation import tree_covariance
 from sfumato.runs import aggregated, kept, uses
 from sfumato.runs.aggregated import Recipe
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
@@ -193,8 +196,6 @@ def test_verify_computes_an_aggregate_again(run, damage):
 
 
 def test_intervals_are_students_over_weights_of_the_second_half(run, digits):
-    from scipy import stats
-
     images = [digits.test.images[i] for i in range(5)]
     found = intervals(run, images, confidence=0.9)
     loaded, values = load(run), []
@@ -216,7 +217,7 @@ def test_intervals_are_students_over_weights_of_the_second_half(run, digits):
         intervals(aggregate(run, "opa", last=4).path, images)
 
 
-def test_intervals_name_what_they_get_wrong_and_refuse_what_they_cannot_know(digits, planned, tmp_path):
+def test_intervals_name_what_they_get_wrong(digits, planned, tmp_path):
     falling = replace(SETTINGS, schedule="cosine", ema=0.9)
     train(None, digits, planned, directory=tmp_path / "a", settings=falling, threads=1, device="cpu", keep=8)
     notes = intervals(tmp_path / "a", [digits.test.images[0]]).notes
@@ -226,8 +227,38 @@ def test_intervals_name_what_they_get_wrong_and_refuse_what_they_cannot_know(dig
         examples=digits.examples, steps=24, epsilon=8.0, delta=1e-5, **_pair(digits.examples)
     )
     train(None, digits, correlated, directory=tmp_path / "b", settings=SETTINGS, threads=1, device="cpu", keep=8)
-    with pytest.raises(sfumato.SfumatoError, match="the noise of blt is correlated over steps"):
-        intervals(tmp_path / "b", [digits.test.images[0]])
+    adam = replace(SETTINGS, optimizer="adam", learning_rate=0.01)
+    train(None, digits, correlated, directory=tmp_path / "c", settings=adam, threads=1, device="cpu", keep=8)
+    notes = intervals(tmp_path / "b", [digits.test.images[0]]).notes
+    assert "the noise of blt is correlated over steps" in notes[0]
+    assert len(notes) == 1
+    assert "takes adam for SGD with momentum" in intervals(tmp_path / "c", [digits.test.images[0]]).notes[1]
+
+
+def test_intervals_of_tree_noise_are_as_much_wider_as_its_last_prefix_sum_varies_more(digits, planned, tmp_path):
+    plan = replace(
+        planned,
+        steps=16,
+        mechanism=Tree(noise_multiplier=4.0),
+        participation=FixedOrder(batch_size=digits.examples // 16),
+    )
+    train(None, digits, plan, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
+    images, run = [digits.test.images[0], digits.test.images[1]], RunDirectory(tmp_path / "run")
+    found = intervals(run.path, images)
+    loaded, values = load(run.path), []
+    for one in aggregated.weights_of(run, found.steps).values():
+        loaded.module.load_state_dict(one)
+        values.append(loaded.logits(images).double())
+    whole, k = torch.stack(values), len(found.steps)
+    # N_t - N_{t-1} is what is left along the steepest direction: of step 16, the tree's last, four nodes and the root.
+    covariance = tree_covariance(16)
+    rows = [covariance[step - 1, step - 1] for step in found.steps]
+    at_least = math.sqrt(covariance[-1, -1] / (sum(rows) / k))
+    plain = stats.t.ppf(0.975, k - 1) * whole.std(0) * math.sqrt(1 + 1 / k)
+    ratio = ((found.high - found.low) / (2 * plain)).flatten()
+    assert ratio.std() < 1e-6 * ratio.mean()
+    assert float(ratio.mean()) == pytest.approx(at_least, rel=1e-6)
+    assert at_least > 1.2
 
 
 def _pair(examples: int):

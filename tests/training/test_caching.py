@@ -11,7 +11,19 @@ import torch
 from torch import nn
 
 from sfumato import ClippedGradient, SfumatoError, models
-from sfumato.data import AsStored, Cache, Records, Transform, capped, hold_out, open_source, shared_users, user_codes
+from sfumato.data import (
+    AsStored,
+    Cache,
+    InceptionCrops,
+    Records,
+    Transform,
+    capped,
+    hold_out,
+    open_source,
+    randomness_of,
+    shared_users,
+    user_codes,
+)
 from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES, exclusive
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
@@ -100,6 +112,18 @@ def test_rows_are_the_backbones_features_of_the_prepared_images(tmp_path, images
         np.testing.assert_allclose(cache.records(part).take(slice(None))[:, 0], backbone(shown).numpy(), atol=1e-5)
     mirrored = computed(tmp_path / "b", images, SHOWINGS["mirrored"]).records("train").take(slice(None))
     np.testing.assert_allclose(mirrored[:, 1], backbone(transform(images.train.images).flip(-1)).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("area", [None, 0.9])
+def test_random_windows_are_as_large_as_asked_for(tmp_path, images, area):
+    cache = computed(tmp_path / "a", images, caching.Showing(crop="inception", crop_area=area))
+    assert cache.contents.crop.get("area") == area
+    transform, shown = Transform.from_dict(cache.contents.transform), images.train.images
+    crops = InceptionCrops(count=1, resolution=16, interpolation="bicubic", area=area or 0.08)
+    pixels = torch.from_numpy(shown).permute(0, 3, 1, 2).float()
+    windows = crops.apply(pixels, [randomness_of(KEY, image) for image in shown]).flatten(0, 1)
+    wanted = backbone_for()[0](transform.normalised(windows)).numpy()
+    np.testing.assert_allclose(cache.records("train").take(slice(None))[:, 1], wanted, atol=1e-5)
 
 
 def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images, monkeypatch):
@@ -252,6 +276,8 @@ def test_the_clipped_gradient_on_features_is_that_of_the_whole_model(loss, views
         ({"views": 3}, "views must be 1 with crop central without flip"),
         ({"views": 1, "flip": True}, "views must be 2 with crop central and flip"),
         ({"views": 0}, "views must be at least 1"),
+        ({"crop_area": 0.05}, "crop_area is 0.05, and crop central shows no random windows; give crop=inception"),
+        ({"crop": "inception", "crop_area": 1.5}, "crop_area must be a share"),
     ],
 )
 def test_views_that_cannot_be_shown_are_refused(showing, words):

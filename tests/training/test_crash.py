@@ -479,6 +479,17 @@ def test_another_version_of_a_library_is_refused(unfinished, capsys, monkeypatch
     assert f"differs in its environment: version of torch was {genuine['version of torch']} and is 1.0" in line
 
 
+def test_another_processor_is_refused_by_its_name(unfinished, capsys, monkeypatch):
+    """Before the model, which computes other last bits there: it is the same one all the same."""
+    genuine, digest = pins.environment(), pins.model_digest
+    monkeypatch.setattr(pins, "environment", lambda: {**genuine, pins.PROCESSOR: "Another (Vendor, model 3)"})
+    monkeypatch.setattr(pins, "model_digest", lambda *given, **kind: digest(*given, **kind)[::-1])
+    line = refusal(capsys, ["train", str(unfinished)])
+    named = f"processor's model was {genuine[pins.PROCESSOR]} and is Another (Vendor, model 3)"
+    assert f"differs in its environment: {named}; go back to the machine" in line
+    assert named in refusal(capsys, ["finish", str(unfinished)])
+
+
 @pytest.mark.parametrize("verb", ["train", "finish"])
 @pytest.mark.parametrize("releases", [0, 2])
 def test_a_plan_edited_by_hand_is_refused(unfinished, capsys, verb, releases):

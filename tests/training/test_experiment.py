@@ -61,6 +61,8 @@ def test_a_plan_that_comes_above_the_bound_is_refused(spots):
 def test_fields_that_are_none_are_refused():
     with pytest.raises(SfumatoError, match="learning_rat is no field of Settings; did you mean learning_rate"):
         of_fields(Settings, {"learning_rat": 1.0})
+    with pytest.raises(SfumatoError, match=r"beta2 is no field of Experiment; leave it out: momentum \(the first beta"):
+        of_fields(Experiment, {"optimizer": "lamb", "beta2": 0.98})
     with pytest.raises(SfumatoError, match="model, learning_rate must be given"):
         of_fields(Settings, {})
     settings = Settings(model="cnn", learning_rate=1.0)

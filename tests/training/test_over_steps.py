@@ -92,7 +92,7 @@ def test_each_sample_has_the_interval_of_its_first_class(run, digits):
     assert page.count('class="interval"') == len(found["intervals"])
 
 
-def test_correlated_noise_has_averages_and_no_intervals(digits, planned, tmp_path):
+def test_correlated_noise_has_averages_and_intervals_that_say_so(digits, planned, tmp_path):
     correlated = replace(
         planned,
         mechanism=BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5)),
@@ -102,8 +102,9 @@ def test_correlated_noise_has_averages_and_no_intervals(digits, planned, tmp_pat
     train(None, digits, correlated, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["over_steps"]
     assert found["rows"]
-    assert found["intervals"] == []
-    assert "prediction interval" not in (tmp_path / "run" / "report.html").read_text()
+    assert found["intervals"]
+    assert "the noise of banded is correlated over steps" in found["notes"][0]
+    assert "the noise of banded is correlated over steps" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_run_that_keeps_nothing_says_nothing_of_it(digits, planned, tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 from sfumato import EMA, PrivacyPlan, load, open_source, owner_key, pretrain, train
 from sfumato._checks import SfumatoError
 from sfumato.models import METADATA, stored_about
-from sfumato.randomness import DiceKey
+from sfumato.randomness import DiceKey, NoiseState
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
@@ -100,6 +100,8 @@ def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
         public.execute(job_for(shown, training), tmp_path / "cut")
     with pytest.raises(SfumatoError, match="differs in its settings: steps was 24 and is 25"):
         public.execute(job_for(shown, replace(training, steps=25), tmp_path / "cut"), tmp_path / "cut")
+    with pytest.raises(SfumatoError, match="differs in its settings: clipping norm was absent and is 1"):
+        public.execute(job_for(shown, replace(training, max_norm=1.0), tmp_path / "cut"), tmp_path / "cut")
     other = replace(job_for(shown, training, tmp_path / "cut"), origins=("private run",))
     words = "differs in its origin: of the initial weights was [] and is ['private run']"
     with pytest.raises(SfumatoError, match=words):
@@ -116,6 +118,32 @@ def test_an_epoch_shows_every_example_once(shown, training):
     second = np.concatenate([steps.batch(step) for step in range(4, 8)])
     assert sorted(first) == sorted(second) == list(range(200))
     assert first.tolist() != second.tolist()
+
+
+@pytest.mark.parametrize("max_norm", [None, 1e-3, 1e3])
+def test_a_steps_mean_gradient_is_clipped_as_a_whole(shown, training, max_norm):
+    def gradient(training):
+        steps = PublicSteps(job_for(shown, training), DiceKey.from_seed(0))
+        found, _ = steps(0, NoiseState(step=0))
+        return torch.cat([value.flatten() for value in found.values()]).double().numpy()
+
+    plain, found = gradient(training), gradient(replace(training, max_norm=max_norm))
+    norm = np.linalg.norm(plain)
+    wanted = plain if max_norm is None else plain * min(1, max_norm / norm)
+    assert 1e-3 < norm < 1e3
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-12)
+
+
+def test_the_clipping_norm_is_recorded_where_there_is_one(shown, training, tmp_path):
+    job = job_for(shown, replace(training, max_norm=0.5))
+    record = job.record("")
+    assert record["max_norm"] == 0.5
+    assert PublicTraining.from_dict(record) == replace(training, max_norm=0.5)
+    assert "max_norm" not in job_for(shown, training).record("")
+    run = public.execute(replace(job, steps=2), tmp_path / "clipped")
+    assert "clipping norm" in (run.directory / "report.html").read_text()
+    with pytest.raises(SfumatoError, match="max_norm must be positive, got 0"):
+        replace(training, max_norm=0.0)
 
 
 def test_divergence_is_said(shown, training, tmp_path):

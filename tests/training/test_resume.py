@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sfumato import EMA, PrivacyPlan, train
+from sfumato import EMA, PrivacyPlan, optim, train
 from sfumato._checks import SfumatoError
 from sfumato.privacy import ledger
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import file_hash
-from sfumato.training import loop
+from sfumato.training import loop, recorded
+from sfumato.training.run import finish_early
 from sfumato.training.step import PrivateStep
 
 STEPS = 4
@@ -124,3 +125,37 @@ def same(one, two):
     kinds = [entry.kind for entry in ledger.read(one / "ledger.jsonl")]
     assert kinds == ["begin", *["release"] * STEPS, "end"]
     assert verify(one).holds
+
+
+@pytest.mark.parametrize("name", ["always_adapt", "weight_decay", "betas"])
+def test_a_run_does_not_go_on_with_other_constants_of_its_optimizer(
+    arrays, options, poisson, name, tmp_path, monkeypatch, killed_at
+):
+    """As a run of `lamb` would that began while the ratio of norms was left out. Both versions would release the same
+    noise on other gradients, whose difference has none."""
+    place, kind = tmp_path / "run", KINDS["lamb"]
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with monkeypatch.context() as patch:
+        earlier = {"always_adapt": False, "weight_decay": 0.5, "betas": (0.9, 0.98)}[name]
+        patch.setattr(optim, "create", with_constants(optim.create, {name: earlier}))
+        with killed_at(3):
+            begin(place, arrays, poisson, options, kind)
+    lines = (place / "ledger.jsonl").read_bytes()
+    with pytest.raises(SfumatoError, match=rf"differs in its optimizer: group 0 {name} was .* and is ") as refused:
+        begin(place, arrays, poisson, options, kind)
+    assert "end the run with what it has (sfumato finish), or start another run" in refused.value.remedy
+    assert (place / "ledger.jsonl").read_bytes() == lines
+    ended = finish_early(*recorded.job(place, trust_code=False))
+    assert ended.steps == 2
+
+
+def with_constants(create, constants):
+    """`optim.create` of a version in which the names stand for others."""
+
+    def earlier(*given, **choices):
+        optimizer = create(*given, **choices)
+        for group in optimizer.param_groups:
+            group.update(constants)
+        return optimizer
+
+    return earlier

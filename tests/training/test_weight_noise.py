@@ -117,8 +117,8 @@ def test_it_is_measured_on_its_way_and_at_the_end_of_each_epoch(shown):
 def test_the_test_draws_weights_too(shown):
     job = job_for(shown)
     course(job, 0.0)
-    assert accuracy_of(job, 0.0, 8) > 0.9
-    chance = sum(accuracy_of(job, 1000.0, step) for step in range(20)) / 20
+    assert accuracy_of(job, 0.0, 8, job.source.test) > 0.9
+    chance = sum(accuracy_of(job, 1000.0, step, job.source.test) for step in range(20)) / 20
     assert 0.1 < chance < 0.45
 
 
@@ -126,7 +126,7 @@ def test_each_piece_of_the_test_has_a_draw_of_its_own(shown, monkeypatch):
     job, seen = job_for(shown), []
     monkeypatch.setattr(weight_noise, "BATCH", 10)
     job.module.register_forward_hook(lambda module, _inputs, _output: seen.append(module.head.weight.clone()))
-    accuracy_of(job, 1.0, 0)
+    accuracy_of(job, 1.0, 0, job.source.test)
     assert len(seen) == 4
     assert not torch.equal(seen[0], seen[1])
 

@@ -12,3 +12,4 @@ from .over import TrainingOver as TrainingOver
 from .uncertainty import Interval as Interval
 from .uncertainty import interval as interval
 from .uncertainty import spaced as spaced
+from .uncertainty import widening_of as widening_of

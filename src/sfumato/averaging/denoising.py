@@ -97,8 +97,8 @@ def changes_of_loss(
         SfumatoError: shapes that don't fit, steps that don't rise, numbers out of range, or weights of no distance.
     """
     places, speeds, covariance = _checked(distances, steps, rates, noise, parameters, momentum)
-    curvatures = _curvatures(speeds, momentum)
-    responses = [_responses(curvature, places, speeds, momentum) for curvature in curvatures]
+    curvatures = curvatures_of(speeds, momentum)
+    responses = [responses_to(curvature, places, speeds, momentum) for curvature in curvatures]
     kept = np.array([response for response, _ in responses])
     noisy = np.array(
         [rows * covariance @ rows.T if covariance.ndim == 1 else rows @ covariance @ rows.T for _, rows in responses]
@@ -124,7 +124,7 @@ def squared_distances(weights: Sequence[Mapping[str, Tensor]]) -> Array:
     return (squares[:, None] + squares - 2 * total).clamp(min=0).numpy()
 
 
-def _curvatures(rates: Array, momentum: float) -> Array:
+def curvatures_of(rates: Array, momentum: float) -> Array:
     """From none over what the whole run hardly moves to what one step brings to the optimum, evenly in logarithms."""
     slowest = SLOWEST * (1 - momentum) / rates.sum()
     fastest = (1 - momentum) / rates.max()
@@ -132,7 +132,7 @@ def _curvatures(rates: Array, momentum: float) -> Array:
     return np.concatenate([[0.0], np.geomspace(slowest, fastest, count)])
 
 
-def _responses(curvature: float, steps: Array, rates: Array, momentum: float) -> tuple[Array, Array]:
+def responses_to(curvature: float, steps: Array, rates: Array, momentum: float) -> tuple[Array, Array]:
     """r (n,) and A (n, T): what e_0 = 1, and what noise of 1 in each step, has become after each of the n steps.
 
     Backwards from each of them: how e_t moves with the error and with the velocity that a step begins with.

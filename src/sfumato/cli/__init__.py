@@ -132,10 +132,15 @@ def meant(problem: str, verb: type) -> str:
     >>> meant("Unrecognized options: --lr, 0.5", Train)
     'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
     """
-    if (unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem)) and "perhaps" not in problem:
-        from sfumato.training.experiment import SHORT
+    if unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem):
+        from sfumato.training.experiment import OF_OPTIMIZERS, SHORT, THEIR_OWN
 
         known, name = {field.name for field in dataclasses.fields(verb)}, unknown[1].replace("-", "_")
+        if name in OF_OPTIMIZERS and "optimizer" in known:
+            own = THEIR_OWN.format("--momentum", "--weight-decay", "--learning-rate")
+            return f"{problem.partition(';')[0]}; leave it out: {own}"
+        if "perhaps" in problem:
+            return problem
         near = (SHORT | ELSEWHERE).get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
         if near in known:
             return f"{problem}; perhaps you meant --{near.replace('_', '-')}"

@@ -171,6 +171,8 @@ class Begins(RunChoices, SourceChoices):
             options.pop("public", None)
         if "public" in given:
             options.pop("private", None)
+        if "pretrained" in given and not FilePath(given["pretrained"]).is_dir():
+            options.pop("pretrained_weights", None)  # a choice between the weights of a run, not of a file or of timm's
         if {"bit_depth", "window"} & set(given):  # of which there can be only one
             options = {name: value for name, value in options.items() if name not in ("bit_depth", "window")}
         merged = replace(self, **{**options, **given})

@@ -17,8 +17,10 @@ from sfumato.training.progress import duration
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
+    from sfumato.embedding.central_job import CentralJob
     from sfumato.embedding.dpsgd_job import DpsgdJob
     from sfumato.embedding.job import EmbeddingJob
+    from sfumato.embedding.noiseless_job import NoiselessJob
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.public import PublicRun
@@ -53,7 +55,8 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
             return self._resume()
         asked = self.with_recipe(self.what)
         run = asked.directory()
-        from sfumato.embedding.run import begin, job_of
+        from sfumato.embedding.experiment import WITHOUT_PLAN
+        from sfumato.embedding.run import begin, job_of, public_job_of
         from sfumato.training import users
         from sfumato.training.progress import Bars, read_source
 
@@ -63,7 +66,8 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
             source = users.kept(read_source(spec, progress), asked.per_user)
             performance = {"device": asked.device, "threads": asked.threads}
             if self.dry_run:
-                job, reasons = job_of(experiment, source, **performance)
+                prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of
+                job, reasons = prepared(experiment, source, **performance)
                 for line in reasons:
                     progress.report(line)
                 show_dry_run(job, run, json=self.json)
@@ -93,23 +97,23 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         return replace(self.spec, open_set=True)
 
     def _resume(self) -> int:
-        from sfumato.embedding.run import kind_of, recorded_job
+        from sfumato.embedding.run import recorded, take
         from sfumato.runs.directory import RunDirectory
         from sfumato.runs.run import read
         from sfumato.training.progress import Bars
-        from sfumato.training.run import execute
+        from sfumato.training.public import is_public
 
         run = RunDirectory(self.what)
-        if run.complete():
+        if not is_public(run) and run.complete():
             show(read(run), json=self.json)
             return 0
         with Bars() as progress:
-            job, run = recorded_job(self.what)
+            job, run = recorded(self.what)
             if self.dry_run:
                 show_dry_run(job, run, json=self.json)
                 return 0
             observers = self.looking_on(run, progress, public=job.source.public)
-            finished = execute(job, run, kind=kind_of(job), progress=progress, observers=observers)
+            finished = take(job, run, progress=progress, observers=observers)
         show(finished, json=self.json)
         return 0
 
@@ -126,12 +130,11 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
     shown = {name: figures[name] for name in ("recall", "far", "threshold", "recall_by_minibatch", "retrieval")}
     if json:
         told: dict[str, Any] = {**shown, "steps": run.steps, "seconds": round(run.seconds, 3), "run": str(path)}
-        told |= {"epsilon": None, "statement": None, "epsilon_of_group": of_group}
+        told |= {"epsilon": None, "statement": run.statement.sentence, "epsilon_of_group": of_group}
         if isinstance(run, Run):
             told |= {
                 "epsilon": run.statement.to_dict()["epsilon"],
                 "delta": run.statement.plan.delta,
-                "statement": run.statement.sentence,
                 **uses_of(run),
             }
         console.as_json(told)
@@ -157,7 +160,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
             console.result()
         show_uses(run)
     else:
-        console.result("Trained without privacy: it promises nothing.")
+        console.result(run.statement.sentence)
         console.result()
     console.note(f"{path / names.REPORT}   the page: what is promised, and which images are found")
     console.note(f"sfumato evaluate {path} SOURCE   measures it on other images")
@@ -165,14 +168,19 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
         console.note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 
-def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool) -> None:
+def show_dry_run(job: EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
     from sfumato.embedding.estimate import seconds
     from sfumato.training.estimate import average_bytes
     from sfumato.training.finish import plan_table
+    from sfumato.training.job import PublicJob
 
     state, expected = "resume" if run.exists else "begin", seconds(job)
-    plan = {**plan_table(job.plan, {}), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    if isinstance(job, PublicJob):  # there is no plan, and so no epsilon
+        plan = {"privacy": "none: it promises nothing", "epsilon": None, "steps": job.steps}
+        plan["batch size"] = job.batch_size
+    else:
+        plan = {**plan_table(job.plan, {}), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
     clients, settings = job.clients.to_dict(), job.settings.to_dict()
     parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
     if json:
@@ -185,7 +193,7 @@ def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool)
                 "clients": clients,
                 "performance": job.performance.to_dict(),
                 "parameters": parameters,
-                "seconds": round(expected, 3),
+                "seconds": None if expected is None else round(expected, 3),
                 "average_bytes": average_bytes(job),
             }
         )
@@ -194,7 +202,10 @@ def show_dry_run(job: EmbeddingJob | DpsgdJob, run: RunDirectory, *, json: bool)
     rows = {**plan, "model": settings["model"], "server": f"{settings['optimizer']} {settings['learning_rate']:g}"}
     rows |= {"clients": clients.pop("count"), **clients}
     rows |= {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
+    rows = {name: value for name, value in rows.items() if value is not None}
     rows |= {"memory": f"{average_bytes(job) / (1 << 20):.1f} MiB for averaged weights"}
-    rows |= {"parameters": f"{parameters:,}", "time": f"about {duration(expected)} on {job.performance.device}"}
+    rows["parameters"] = f"{parameters:,}"
+    if expected is not None:
+        rows["time"] = f"about {duration(expected)} on {job.performance.device}"
     console.columns([(name, f"{v:.6g}" if isinstance(v, float) else str(v)) for name, v in rows.items()])
     console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")

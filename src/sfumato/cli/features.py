@@ -9,7 +9,20 @@ import tyro
 
 from sfumato.cli import console
 from sfumato.cli.choices import SourceChoices, source_spec, stem_of
-from sfumato.cli.options import Crop, Device, Examples, Off, Own, OwnSide, Path, SourceName, Stored, Whole, WholeByRule
+from sfumato.cli.options import (
+    Crop,
+    CropArea,
+    Device,
+    Examples,
+    Off,
+    Own,
+    OwnSide,
+    Path,
+    SourceName,
+    Stored,
+    Whole,
+    WholeByRule,
+)
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
@@ -34,8 +47,12 @@ class Features(SourceChoices):
     enough."""
     resolution: OwnSide = None
     """Side of what the backbone sees."""
+    resize: OwnSide = None
+    """Side to which images are brought before they are cropped to the resolution."""
     crop: Crop = "central"
     """How training images are cut: central, or inception for random windows."""
+    crop_area: CropArea = None
+    """Of random windows: the least share of the image's area."""
     views: Whole = None
     """K, versions of each training image: any number of random windows, or the image and its mirror image."""
     flip: Off = None
@@ -81,7 +98,7 @@ class Features(SourceChoices):
             raise SfumatoError(f"{self.what} holds features already", "give a source of images")
         flip = bool(self.flip)
         views = caching.default_views(self.crop, flip=flip) if self.views is None else self.views
-        showing = caching.Showing(crop=self.crop, views=views, flip=flip)
+        showing = caching.Showing(crop=self.crop, crop_area=self.crop_area, views=views, flip=flip)
         for name in ("threads", "batch"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
@@ -90,7 +107,11 @@ class Features(SourceChoices):
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         with Bars() as progress:
             backbone, expects = models.load_backbone(
-                self.backbone, weights=self.weights, resolution=self.resolution, model=self.model
+                self.backbone,
+                weights=self.weights,
+                resolution=self.resolution,
+                resize=self.resize,
+                model=self.model,
             )
             declared = caching.declared_by(backbone, expects, self.what)
             source = read_source(source_spec(self, self.what, **declared), progress)

@@ -32,11 +32,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "model": (
         *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "head_scale"),
         *("trainable", "dimension", "normalisation", "public_data", "public_examples", "backbone", "weights"),
-        *("resolution", "crop", "dtype"),
+        *("resolution", "resize", "crop", "dtype"),
     ),
     "training": (
         *("method", "optimizer", "learning_rate", "pretrained_rate", "momentum", "weight_decay", "schedule", "warmup"),
-        *("loss", "class_prevalence", "views", "shift", "flip", "zoom"),
+        *("loss", "class_prevalence", "views", "shift", "flip", "zoom", "crop_area"),
         *("ema", "ema_form", "aggregate", "aggregate_from"),
         *("aggregate_last", "aggregate_restart", "clients", "grouping", "client_rate", "client_momentum"),
         *("client_epochs", "client_batch_size", "client_examples", "client_loss", "shuffle_buffer"),

@@ -10,12 +10,26 @@ import tyro
 
 from sfumato.cli import console
 from sfumato.cli.choices import Begins, stem_of
-from sfumato.cli.options import Number, Numbers, Off, Text, UnclearError, Whole
+from sfumato.cli.options import (
+    Length,
+    Number,
+    Numbers,
+    Off,
+    Text,
+    TextColumns,
+    UnclearError,
+    Vocabulary,
+    Whole,
+    Words,
+)
 
 if TYPE_CHECKING:
     from sfumato.search import NoiseStudy as Found
 
-CHOICES = ("deviations", "runs", "epochs", "batch_size", "learning_rates", "schedule", "shift", "flip", "seed")
+CHOICES = (
+    *("deviations", "runs", "epochs", "batch_size", "learning_rates", "schedule", "shift", "flip", "seed"),
+    "validation_fraction",
+)
 """Fields of `Design` that are given as they stand."""
 
 
@@ -53,6 +67,17 @@ class NoiseStudy(Begins):
     """By how many pixels an example may be moved. (default: 0)"""
     flip: Off = None
     """Whether an example may be mirrored."""
+    validation_fraction: Number = None
+    """The share of the training part that is held out: learning rates are chosen on it, and convergence curves are of
+    it. (default: 0, both are of the test part)"""
+    text_column: TextColumns = None
+    """Which columns of a table hold its texts, put together; other tables are of images."""
+    length: Length = None
+    """How many words of each text are read, declared; shorter texts are filled up."""
+    vocabulary: Vocabulary = None
+    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
+    words: Words = None
+    """A file of public words, one a line, in place of hashing; others are unknown."""
     margin: Number = None
     """A run converges where its accuracy ever exceeds the share of the largest class by so much. (default: 0.1)"""
     share: Number = None

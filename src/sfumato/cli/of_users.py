@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +54,8 @@ class Asked(Protocol):
     @property
     def extrapolate(self) -> tuple[int, ...] | None: ...
     @property
+    def round_sizes(self) -> tuple[int, ...] | None: ...
+    @property
     def plot(self) -> str | None: ...
     @property
     def json(self) -> bool: ...
@@ -75,6 +78,10 @@ def run(asked: Asked) -> int:
         return _extrapolate(asked, asked.users, asked.extrapolate)
     if asked.plot is not None:
         raise UnclearError("--plot is given without --extrapolate", "give --extrapolate, which it draws")
+    if asked.round_sizes is not None:
+        raise UnclearError(
+            "--round-sizes is given without --extrapolate", "give the numbers of users too, such as --extrapolate 1e6"
+        )
     if isinstance(asked.epsilon, tuple):
         raise UnclearError(
             f"--epsilon {','.join(map(str, asked.epsilon))} names several budgets", "give one, or --extrapolate"
@@ -178,12 +185,18 @@ def _plan(asked: Asked, users: int, *, epsilon: float | None) -> PrivacyPlan:
 
 def _extrapolate(asked: Asked, users: int, populations: tuple[int, ...]) -> int:
     """More users: the simulated run's noise over its batch kept, and the fewest participants that meet the budget."""
-    from sfumato.privacy.extrapolation import extrapolate
+    from sfumato.privacy.extrapolation import extrapolate, spent_by
     from sfumato.privacy.plan import default_delta
     from sfumato.report import extrapolated
 
-    given = {name: getattr(asked, name) for name in ("batch_size", "steps", "noise_multiplier", "epsilon")}
-    missing = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is None]
+    by_size = asked.round_sizes is not None
+    if by_size and asked.epsilon is not None:
+        raise UnclearError(
+            "--round-sizes and --epsilon are both given",
+            "leave one out: the size of a round decides what it comes to, or the budget how large a round must be",
+        )
+    wanted = ("batch_size", "steps", "noise_multiplier", *(() if by_size else ("epsilon",)))
+    missing = [f"--{name.replace('_', '-')}" for name in wanted if getattr(asked, name) is None]
     if missing:
         raise UnclearError(
             f"{', '.join(missing)} must be given with --extrapolate",
@@ -194,18 +207,17 @@ def _extrapolate(asked: Asked, users: int, populations: tuple[int, ...]) -> int:
     each = max(1, plan.population // users)  # as many records of each
     delta = default_delta(max(populations)) if asked.delta is None else asked.delta
     with console.bar("extrapolating"):
-        rows = extrapolate(
-            plan,
-            epsilons=epsilons,
-            delta=delta,
-            populations=[each * count for count in populations],
-            accountants=plan.loss.accountants,
-        )
+        numbers = [each * count for count in populations]
+        among = {"delta": delta, "populations": numbers, "accountants": plan.loss.accountants}
+        if asked.round_sizes is not None:
+            rows = spent_by(plan, batch_sizes=asked.round_sizes, **among)
+        else:
+            rows = extrapolate(plan, epsilons=epsilons, **among)
     figures = [_figures(row, each) for row in rows]
     if asked.plot is not None:
         from sfumato._files import write
 
-        write(Path(asked.plot), extrapolated(figures).encode())
+        write(Path(asked.plot), extrapolated(figures, by_size=by_size).encode())
     if asked.json:
         console.as_json({"users": users, "delta": delta, "epsilon_of_the_run": plan.epsilon(), "rows": figures})
         return 0
@@ -213,7 +225,7 @@ def _extrapolate(asked: Asked, users: int, populations: tuple[int, ...]) -> int:
     lines = [
         [
             f"{row['users']:,}",
-            f"{row['epsilon']:g}",
+            _shown(row["epsilon"], given=not by_size),
             row["accountant"],
             "none" if row["batch_size"] is None else f"{row['batch_size']:,}",
             "" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.4g}",
@@ -224,7 +236,9 @@ def _extrapolate(asked: Asked, users: int, populations: tuple[int, ...]) -> int:
     ]
     console.table(head, lines)
     what = "examples" if plan.unit.drawn == "examples" else "users"
-    console.note(f"in a step: the fewest {what} at which the noise in the mean is that of the simulated run")
+    console.note(
+        f"in a step: {'so many' if by_size else 'the fewest'} {what}, the noise in the mean that of the simulated run"
+    )
     console.note(
         f"(noise {plan.noise_multiplier:g} over {plan.expected_batch_size}, {plan.steps} steps), delta {delta:g}"
     )
@@ -234,10 +248,17 @@ def _extrapolate(asked: Asked, users: int, populations: tuple[int, ...]) -> int:
     return 0
 
 
+def _shown(epsilon: float | None, *, given: bool) -> str:
+    """A budget as it was given; what was computed, rounded up."""
+    from sfumato.privacy.statement import rounded_up
+
+    return f"{epsilon:g}" if given else rounded_up(math.inf if epsilon is None else epsilon)
+
+
 def _figures(row: Extrapolated, each: int) -> dict[str, Any]:
     return {
         "users": row.population // each,
-        "epsilon": row.epsilon,
+        "epsilon": row.epsilon if math.isfinite(row.epsilon) else None,
         "accountant": row.accountant,
         "batch_size": row.batch_size,
         "noise_multiplier": row.noise_multiplier,

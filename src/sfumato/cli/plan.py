@@ -67,6 +67,8 @@ class Plan(Units, PairOfRecords):
     """Compare all pairs of participation and mechanism: the noise in the final weights, epsilon, memory."""
     extrapolate: Populations = None
     """Among so many users in place of --users: the rounds that the budget takes at the same noise in the mean."""
+    round_sizes: Populations = None
+    """With --extrapolate, in place of --epsilon: rounds of so many users, and what epsilon they come to."""
     plot: Path = None
     """With --compare or --extrapolate, draw it to this SVG file."""
     json: bool = False
@@ -109,7 +111,7 @@ class Plan(Units, PairOfRecords):
 
         if self.unit is not None:
             one_of("unit", self.unit, ("example", "user"))
-        for name in ("users", "per_user", "drawn", "extrapolate"):
+        for name in ("users", "per_user", "drawn", "extrapolate", "round_sizes"):
             if getattr(self, name) is not None:
                 option = name.replace("_", "-")
                 raise UnclearError(f"--{option} is for users, and the unit is an example", "give --unit user")

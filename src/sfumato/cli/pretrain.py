@@ -10,7 +10,7 @@ import tyro
 
 from sfumato.cli import console
 from sfumato.cli.choices import Observed, TrainingChoices
-from sfumato.cli.options import BatchSize, Steps, shown
+from sfumato.cli.options import BatchSize, Steps, Unclipped, shown
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
@@ -35,6 +35,8 @@ class Pretrain(Observed, TrainingChoices):
     """Number of examples in a step."""
     steps: Steps = None
     """Number of training steps."""
+    max_norm: Unclipped = None
+    """The L2 norm to which a step's mean gradient is scaled down where it is longer; no promise follows from it."""
     json: bool = False
     """End with one JSON object on standard output."""
 

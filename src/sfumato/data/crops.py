@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.data.windows import RATIO, TRIES
 
-AREA = (0.08, 1.0)
-RATIO = (3 / 4, 4 / 3)
-_TRIES = 10
+AREA = 0.08
+"""Of the image's area: the smallest random window in Szegedy et al. 2015."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionCrops:
-    """K random windows on an image, of 8% to 100% of its area and a ratio of 3:4 to 4:3, brought to one size.
+    """K random windows on an image, of at least 8% of its area and a ratio of 3:4 to 4:3, brought to one size.
 
-    Szegedy et al. 2015; as in `torchvision.transforms.RandomResizedCrop`.
+    Area uniform, logarithm of the ratio uniform: Szegedy et al. 2015; as in `torchvision.transforms.RandomResizedCrop`.
 
     **Guarantee.** With the generators of `randomness_of` a window is a function of its own image and of the owner's key
     (unit: one example; adjacency: any). Generators by position would not do here: the views stay for good, and those
@@ -33,6 +33,7 @@ class InceptionCrops:
         resolution: pixels on each side of a view.
         interpolation: "bilinear" or "bicubic", antialiased.
         flip: whether each view is mirrored left to right by a coin.
+        area: the least share of the image's area that a window covers.
 
     >>> crops = InceptionCrops(count=2, resolution=8)
     >>> crops.apply(torch.zeros(3, 1, 20, 20), [np.random.default_rng(place) for place in range(3)]).shape
@@ -43,6 +44,7 @@ class InceptionCrops:
     resolution: int
     interpolation: str = "bilinear"
     flip: bool = False
+    area: float = AREA
 
     def __post_init__(self) -> None:
         positive_integer("views", self.count)
@@ -68,7 +70,7 @@ class InceptionCrops:
     def _view(self, image: Tensor, generator: np.random.Generator) -> Tensor:
         from torchvision.transforms.v2 import functional  # slow to import
 
-        top, left, height, width = _window(image.shape[-2], image.shape[-1], generator)
+        top, left, height, width = _window(image.shape[-2], image.shape[-1], generator, self.area)
         side = [self.resolution, self.resolution]
         view = functional.resized_crop(
             image, top, left, height, width, side, functional.InterpolationMode(self.interpolation), antialias=True
@@ -82,10 +84,10 @@ def randomness_of(owner_key: bytes, image: np.ndarray) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(code[:16], "big")))
 
 
-def _window(height: int, width: int, generator: np.random.Generator) -> tuple[int, int, int, int]:
+def _window(height: int, width: int, generator: np.random.Generator, least: float = AREA) -> tuple[int, int, int, int]:
     """Top, left, height, width of a random window; the whole image where ten tries don't fit."""
-    for _ in range(_TRIES):
-        area = height * width * generator.uniform(*AREA)
+    for _ in range(TRIES):
+        area = height * width * generator.uniform(least, 1.0)
         ratio = np.exp(generator.uniform(*np.log(RATIO)))
         wide, high = round(float(np.sqrt(area * ratio))), round(float(np.sqrt(area / ratio)))
         if 0 < wide <= width and 0 < high <= height:

@@ -22,9 +22,9 @@ from sfumato.data.images import check_size
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.levels import Levels
 from sfumato.data.parts import Parts
+from sfumato.data.paths import place_of
 from sfumato.data.records import TEST_FRACTION, Declared, OnProgress
 from sfumato.data.source import FACTS, LEFT_OUT, Part, Source, own_codes
-from sfumato.data.spec import place_of
 from sfumato.data.users import user_codes
 from sfumato.data.views import Views
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sfumato.data.paths import place_of
+
 if TYPE_CHECKING:
     from sfumato.data.records import OnProgress
     from sfumato.data.source import Source
@@ -60,14 +62,3 @@ class SourceSpec:
             if isinstance(path, str):
                 plain[name] = str(Path(path).expanduser().resolve())
         return {"spec": place_of(self.spec), **plain}
-
-
-def place_of(spec: str) -> str:
-    """Where a source is read from, however its path is spelt: the owner's list of runs knows changed data by it.
-
-    >>> place_of("digits"), place_of("folder:/data/../pictures/")
-    ('digits', 'folder:/pictures')
-    """
-    kind, colon, argument = spec.partition(":")
-    in_files = colon and kind != "torchvision"
-    return f"{kind}:{Path(argument).expanduser().resolve()}" if in_files else spec

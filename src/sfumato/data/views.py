@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,10 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data.records import zoomed
+from sfumato.data.windows import cropped, windows
+
+SMALLEST_CROP = 2
+"""Pixels: the fewest that the smallest random window has on a side, on average."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,6 +27,8 @@ class ViewDraws:
         down: int16 (n, K), pixels by which a view's window moves down.
         right: int16 (n, K), pixels by which it moves to the right.
         mirrored: bool (n, K), whether left and right change places.
+        sides: of random crops, int16 (n, K, 2), the height and width of each, whose upper left corner `down` and
+            `right` then are; None for windows as large as a view.
 
     >>> draws = Views(count=2, shift=1).draw(np.random.default_rng(0), 3, size=8)
     >>> len(draws), len(draws[1:])
@@ -31,12 +38,14 @@ class ViewDraws:
     down: np.ndarray
     right: np.ndarray
     mirrored: np.ndarray
+    sides: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.down)
 
     def __getitem__(self, chosen: slice) -> ViewDraws:
-        return ViewDraws(down=self.down[chosen], right=self.right[chosen], mirrored=self.mirrored[chosen])
+        sides = None if self.sides is None else self.sides[chosen]
+        return ViewDraws(down=self.down[chosen], right=self.right[chosen], mirrored=self.mirrored[chosen], sides=sides)
 
     def followed_by(self, other: ViewDraws) -> ViewDraws:
         """Those of these examples and of others after them."""
@@ -44,6 +53,7 @@ class ViewDraws:
             down=np.concatenate([self.down, other.down]),
             right=np.concatenate([self.right, other.right]),
             mirrored=np.concatenate([self.mirrored, other.mirrored]),
+            sides=None if self.sides is None or other.sides is None else np.concatenate([self.sides, other.sides]),
         )
 
 
@@ -53,7 +63,8 @@ class Views:
 
     A view is a window on the image, moved by a few pixels each way, and mirrored or not: De et al. 2022, section 3.1
     and appendix C.2. Small images keep their scale, and what the window sees beyond the edge is filled by reflection
-    (`shift`); of large ones the window is cut out of a larger version, in which it stays inside (`zoom`).
+    (`shift`); of large ones the window is cut out of a larger version, in which it stays inside (`zoom`). Or it is a
+    random window of another size and aspect ratio, resized to that of a view (`crop_area`): Szegedy et al. 2015.
 
     **Guarantee.** A view is a function of its own example and of draws that know no data, so the mean gradient over an
     example's views depends on that example alone and one clipping bounds it (unit: one example; adjacency: any).
@@ -67,6 +78,9 @@ class Views:
         zoom: 1 for none, else how much larger than a view the image is that a window is cut out of, at any place; 1.2
             in De et al. 2022. Images that are as large as that already are cut as they are (`open_source` reads them
             from their originals); those of a view's own size are enlarged first, which blurs them.
+        crop_area: 1 for none, else the least share of the image's area that a random window covers (`windows`), an
+            Inception crop: 0.08 in Szegedy et al. 2015, 0.05 in the pipeline of Mehta et al. 2022. With `zoom` windows
+            are cut out of the larger image.
 
     >>> views = Views(count=3, shift=2)
     >>> views.apply(torch.zeros(5, 1, 8, 8), views.draw(np.random.default_rng(0), 5, size=8)).shape
@@ -77,6 +91,7 @@ class Views:
     shift: int = 0
     flip: bool = False
     zoom: float = 1.0
+    crop_area: float = 1.0
 
     def __post_init__(self):
         _checks.positive_integer("views", self.count)
@@ -89,11 +104,26 @@ class Views:
                 f"shift {self.shift} and zoom {self.zoom} are both given",
                 "give shift for small images, zoom for large ones",
             )
+        if not 0 < _checks.number("crop_area", self.crop_area) <= 1:
+            raise SfumatoError(
+                f"crop_area must be a share of the image's area, above 0 and at most 1, got {self.crop_area!r}",
+                "give the smallest share that a random crop shows, such as 0.08, or 1 for no random crops",
+            )
+        if self.shift and self.crops:
+            raise SfumatoError(
+                f"shift {self.shift} and crop_area {self.crop_area} are both given",
+                "give shift 0: random crops move already",
+            )
+
+    @property
+    def crops(self) -> bool:
+        """Whether views are random windows of any size and aspect ratio."""
+        return self.crop_area < 1
 
     @property
     def moves(self) -> bool:
         """Whether views see different parts of an image, which a trunk's features of it would not tell."""
-        return self.shift > 0 or self.zoom > 1
+        return self.shift > 0 or self.zoom > 1 or self.crops
 
     def side(self, size: int) -> int:
         """Pixels on each side of the image that views of `size` pixels are cut out of."""
@@ -107,33 +137,47 @@ class Views:
         """Refuse views that move, mirror or enlarge: of a text there is only the text."""
         if self != Views():
             odd = ("views", self.count, 1), ("shift", self.shift, 0), ("flip", self.flip, False), ("zoom", self.zoom, 1)
+            odd += (("crop_area", self.crop_area, 1),)
             listing = ", ".join(f"{name} {value}" for name, value, none in odd if value != none)
             raise SfumatoError(f"{listing} is for images, and a text has no views", "leave it out")
 
     def check(self, size: int) -> None:
-        """Refuse images too small for the shift. `size`: pixels on the shorter side."""
+        """Refuse images too small for the shift, or for the smallest crop. `size`: pixels on the shorter side."""
         if self.shift >= size:
             raise SfumatoError(
                 f"shift must be smaller than the image, got {self.shift} for {size} pixels",
                 f"give a shift of at most {size - 1}",
             )
+        side = self.side(size)
+        if self.crops and self.crop_area * side**2 < SMALLEST_CROP**2:
+            raise SfumatoError(
+                f"crop_area {self.crop_area} of {side} pixels a side is a crop of less than {SMALLEST_CROP}x"
+                f"{SMALLEST_CROP} pixels",
+                f"give at least {min(1, math.ceil(1e4 * (SMALLEST_CROP / side) ** 2) / 1e4):g}",
+            )
 
     def draw(self, generator: np.random.Generator, n: int, *, size: int) -> ViewDraws:
         """Draw for n examples, 0 included, of views `size` pixels a side. Every move is equally likely."""
-        shape = (n, self.count)
-        room = self.room(size)
-        reach = {"low": -(room // 2), "high": room - room // 2, "endpoint": True, "dtype": np.int16}
-        down, right = (generator.integers(size=shape, **reach) if room else np.zeros(shape, np.int16) for _ in range(2))
+        shape, sides = (n, self.count), None
+        if self.crops:
+            down, right, sides = windows(generator, shape, side=self.side(size), least=self.crop_area)
+        else:
+            room = self.room(size)
+            reach = {"low": -(room // 2), "high": room - room // 2, "endpoint": True, "dtype": np.int16}
+            down, right = (
+                generator.integers(size=shape, **reach) if room else np.zeros(shape, np.int16) for _ in range(2)
+            )
         if not self.flip:
-            return ViewDraws(down=down, right=right, mirrored=np.zeros(shape, bool))
+            return ViewDraws(down=down, right=right, mirrored=np.zeros(shape, bool), sides=sides)
         coins = generator.integers(2, size=(n, 1), dtype=np.uint8)
-        return ViewDraws(down=down, right=right, mirrored=(np.arange(self.count) + coins) % 2 == 1)
+        mirrored = (np.arange(self.count) + coins) % 2 == 1
+        return ViewDraws(down=down, right=right, mirrored=mirrored, sides=sides)
 
     def apply(self, images: Tensor, draws: ViewDraws, *, size: int | None = None) -> Tensor:
         """Show each image K times. Only the moves, a few bytes a view, come from the host.
 
         Args:
-            images: (n, C, H, W), on any device; of any dtype where nothing is enlarged, else floating-point.
+            images: (n, C, H, W), on any device; of any dtype where nothing is resized, else floating-point.
             draws: of the same n examples. Slices of both give the same slices of the result.
             size: pixels on each side of a view, of which the images have as many, or `side` of them; None for views
                 as large as the images.
@@ -154,6 +198,8 @@ class Views:
             )
         height, width = sides if size is None else (size, size)
         self.check(min(height, width))
+        if self.crops:
+            return self._crops(images, draws, height)
         if not (self.moves or self.flip):
             return images.unsqueeze(1).expand(-1, self.count, -1, -1, -1)
         down, right, mirrored = (torch.from_numpy(moves).to(images.device) for moves in _contiguous(draws))
@@ -171,6 +217,22 @@ class Views:
         )
         flat = images.reshape(n, 1, channels, images.shape[2] * images.shape[3]).expand(-1, self.count, -1, -1)
         return flat.gather(3, pixels.expand(-1, -1, channels, -1)).reshape(n, self.count, channels, height, width)
+
+    def _crops(self, images: Tensor, draws: ViewDraws, size: int) -> Tensor:
+        """Random windows (n, K, C, size, size) of square images, each example by itself."""
+        if images.shape[2] != images.shape[3] or draws.sides is None:
+            raise SfumatoError(
+                f"images {tuple(images.shape)} cannot be cropped at random by these draws",
+                "give square images, and draws of the same views",
+            )
+        side = self.side(size)
+        if images.shape[2] != side:
+            images = functional.interpolate(images, [side, side], mode="bilinear", align_corners=False)
+        places = torch.from_numpy(np.stack([draws.down, draws.right], axis=-1)).to(images.device)
+        sides = torch.from_numpy(np.ascontiguousarray(draws.sides)).to(images.device)
+        mirrored = torch.from_numpy(np.ascontiguousarray(draws.mirrored)).to(images.device)
+        shown = cropped(images, places, sides, size)
+        return torch.where(mirrored[:, :, None, None, None], shown.flip(-1), shown)
 
 
 def _contiguous(draws: ViewDraws) -> tuple[np.ndarray, ...]:

@@ -29,6 +29,7 @@ class DpsgdJob(OfEmbeddings, PrivateJob):
 
 def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[PrivacyPlan, Settings, Clients, list[str]]:
     """Plan and settings as `sfumato train --unit user` would have them, of what is asked for here."""
+    experiment.refuse_no_noise()
     if experiment.grouping is not None or experiment.clients is not None:
         raise SfumatoError("method dpsgd has no virtual clients", "leave clients and grouping out")
     if experiment.quantile is not None:

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from sfumato.data import by_user
+from sfumato.embedding.central_job import CentralJob
 from sfumato.embedding.dpsgd_job import DpsgdJob
 from sfumato.embedding.job import EmbeddingJob
-from sfumato.privacy import User
+from sfumato.embedding.noiseless_job import NoiselessJob
 from sfumato.randomness import DiceKey, Noise
 from sfumato.training import estimate as of_steps
 from sfumato.training.estimate import seconds_of
@@ -17,18 +18,25 @@ SEEN_TWICE = 2
 """Images of a class in a made-up client."""
 
 
-def seconds(job: EmbeddingJob | DpsgdJob) -> float:
-    """Expected seconds of all rounds: one client of average size and one draw of noise, by the clock."""
+def seconds(job: EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob) -> float | None:
+    """Expected seconds of all rounds: one client of average size and one draw of noise, by the clock.
+
+    None for central training, whose steps have neither.
+    """
     if isinstance(job, DpsgdJob):
         return of_steps.estimate(job).seconds
-    plan, count = job.plan, job.clients.count
-    unit = plan.unit
-    grouped = isinstance(unit, User) and unit.grouped
-    groups = plan.population if grouped else len(by_user(job.source.train)[1])
-    records = max(SEEN_TWICE, round(len(job.source.train) * plan.expected_batch_size / groups / count))
+    if isinstance(job, CentralJob):
+        return None
+    plan, count = (None if isinstance(job, NoiselessJob) else job.plan), job.clients.count
+    population = job.rounds.population if isinstance(job, NoiselessJob) else job.plan.population
+    expected = job.batch_size if isinstance(job, NoiselessJob) else job.plan.expected_batch_size
+    groups = population if job.clients.grouping == "fixed" else len(by_user(job.source.train)[1])
+    records = max(SEEN_TWICE, round(len(job.source.train) * expected / groups / count))
     inputs = torch.randn(records, *job.source.shape, device=job.device)
     labels = torch.arange(records, device=job.device) // SEEN_TWICE % len(job.source.classes)
     client = seconds_of(job, lambda: job.gradient(inputs, labels, np.random.default_rng(0)))
+    if plan is None:
+        return job.steps * count * client
     noise = Noise(plan.mechanism, max_norm=1.0, key=DiceKey.fresh())
     drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return plan.steps * (count * client + drawing)

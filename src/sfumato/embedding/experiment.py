@@ -16,12 +16,20 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.training.settings import Settings
 
-METHODS = ("fedemb", "fedavg", "dpsgd", "central")
+WITH_NOISE = ("fedemb", "fedavg")
+"""DP-FedEmb and DP-FedAvg, by a plan."""
+NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
+"""DP-FedEmb and DP-FedAvg with all but the noise: on public data alone, without a plan and without a promise."""
+WITHOUT_PLAN = ("central", *NOISELESS)
+"""Methods that promise nothing."""
+METHODS = (*WITH_NOISE, "dpsgd", *WITHOUT_PLAN)
+LOCAL_HEAD = ("fedemb", "fedemb-noiseless")
+"""Methods whose model has no head: each client has one of its own."""
 GROUPINGS = ("random", "group", "fixed")
 LARGEST_SMALL_IMAGE = 32
+"""Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
 DECAY = 0.9999
 """Of the moving average, where gradients are taken at it and none is given."""
-"""Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
 USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
 """Of Xu et al. 2022 for EMNIST."""
 
@@ -42,9 +50,10 @@ class BudgetOfRounds(Budget):
 class ClientChoices:
     """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
 
-    method: str | None = left_out("fedemb|fedavg|dpsgd|central", "fedemb")
-    """A head of its own in each client (fedemb, Xu et al. 2022), one that is summed and noised too (fedavg), the mean
-    gradient of each user in place of clients (dpsgd), or no privacy at all, on public data alone (central)."""
+    method: str | None = left_out("fedemb|fedavg|dpsgd|central|fedemb-noiseless|fedavg-noiseless", "fedemb")
+    """A head of its own in each client (fedemb, Xu et al. 2022), one that is summed and noised too (fedavg), or the
+    mean gradient of each user in place of clients (dpsgd). On public data alone and with no promise: without clients
+    and clipping (central), or the first two with all but the noise (fedemb-noiseless, fedavg-noiseless)."""
     clients: int | None = left_out(by_default="an eighth of the users in a round")
     """m, virtual clients in each round."""
     grouping: str | None = left_out("random|group|fixed", "random")
@@ -124,7 +133,7 @@ class Clients:
         local: how each client trains.
         count: m, which the sum is divided by.
         grouping: "random", "group" or "fixed".
-        method: "fedemb" or "fedavg".
+        method: one of `METHODS`.
         dimension: D.
         far: at which false accept rate recall is measured.
     """
@@ -143,6 +152,11 @@ class Clients:
         positive_integer("dimension", self.dimension)
         if positive("far", self.far, remedy="give a share such as 0.001") > 1:
             raise SfumatoError(f"far must be at most 1, got {self.far!r}", "give a share such as 0.001")
+
+    @property
+    def head_in_model(self) -> bool:
+        """Whether the model that is trained has a head over all classes, which is not released."""
+        return self.method not in LOCAL_HEAD
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -173,19 +187,45 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         """
         from sfumato.privacy.statement import rounded_up
 
-        method = self.method or METHODS[0]
-        one_of("method", method, METHODS)
-        if method == "central":
-            raise SfumatoError(
-                "method central has no plan: it promises nothing", "leave `dry_run` out, or take method fedemb"
-            )
+        self.refuse_no_noise()
+        if self.chosen in WITHOUT_PLAN:
+            raise SfumatoError(f"method {self.chosen} has no plan: it promises nothing", "take method fedemb")
         self.refuse_clocks()
         plan, reasons = self._plan(source)
         settings = self.settings(source)
+        clients = self.clients_by_rule(source, settings, plan.expected_batch_size, reasons)
+        if self.delta is None:
+            reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
+        if self.noise_multiplier is not None:
+            reasons.append(
+                f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
+            )
+        return Decided(plan, settings, clients, reasons)
+
+    @property
+    def chosen(self) -> str:
+        """The method, that of the rule where none is asked for."""
+        return one_of("method", self.method or METHODS[0], METHODS)
+
+    def refuse_no_noise(self) -> None:
+        """Refuse a noise multiplier of 0.
+
+        **Guarantee.** No number leads from a private run to one without noise: that takes a method of another name.
+        """
+        if self.noise_multiplier == 0:
+            noiseless = f"{self.chosen}-noiseless"
+            raise SfumatoError(
+                "`noise_multiplier=0` adds no noise, and without noise nothing is promised",
+                f"give noise; or train without any, on public data alone, by method "
+                f"{noiseless if noiseless in NOISELESS else NOISELESS[0]}",
+            )
+
+    def clients_by_rule(self, source: Source, settings: Settings, expected: int, reasons: list[str]) -> Clients:
+        """The virtual clients of rounds of so many users (of groups, where these are fixed); says why in `reasons`."""
         if self.model is None:
             reasons.append(f"by rule: model {settings.model} (for images of {source.size} pixels)")
         grouped = self.grouping == "fixed"
-        counted = max(1, plan.expected_batch_size // (1 if grouped else USERS_PER_CLIENT))
+        counted = max(1, expected // (1 if grouped else USERS_PER_CLIENT))
         if self.clients is None:
             why = "one for each group" if grouped else f"{USERS_PER_CLIENT} users in each"
             reasons.append(f"by rule: clients {counted} ({why})")
@@ -194,18 +234,29 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
                 f"clients {self.clients} and {counted} groups in a round are both given",
                 "leave clients out: a fixed group is a client",
             )
-        clients = self.clients_of(
+        return self.clients_of(
             count=counted if self.clients is None else self.clients,
             grouping=self.grouping or GROUPINGS[0],
-            method=method,
+            method=self.chosen,
         )
-        if self.delta is None:
-            reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
-        if self.noise_multiplier is not None:
-            reasons.append(
-                f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
+
+    def size_of_round(self, population: int, reasons: list[str]) -> int:
+        """How many of so many users (groups, where these are fixed) are expected in a round; says why in `reasons`."""
+        if self.batch_size is not None:
+            return positive_integer("batch_size", self.batch_size)
+        size = max(1, min(USERS_PER_ROUND, population // 4))
+        what = "groups" if self.grouping == "fixed" else "users"
+        reasons.append(f"by rule: batch size {size} ({what} in a round: {USERS_PER_ROUND}, a quarter at most)")
+        return size
+
+    def population(self, source: Source) -> int:
+        """How many users are drawn from, or groups where these are fixed."""
+        if source.users is None:
+            raise SfumatoError(
+                "embeddings are trained with a promise for users, and the source does not say whose its records are",
+                "give a table with the column user, an archive with users_train, or a folder with `user_from`",
             )
-        return Decided(plan, settings, clients, reasons)
+        return groups_of(source) if self.grouping == "fixed" else source.users
 
     def refuse_clocks(self) -> None:
         """Refuse an order or a drift that goes by records: it is users who take part, all of their records at once.
@@ -258,7 +309,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             "reconstruction_steps": self.reconstruction_steps,
         }
         known = {name: value for name, value in given.items() if value is not None}
-        return LocalSGD(**known, head="global" if self.method == "fedavg" else "local")
+        return LocalSGD(**known, head="global" if self.method in ("fedavg", "fedavg-noiseless") else "local")
 
     def settings(self, source: Source) -> Settings:
         """Of model and server."""
@@ -278,13 +329,8 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         from sfumato.privacy.plan import default_delta
         from sfumato.training import defaults
 
-        users, grouped = source.users, self.grouping == "fixed"
-        if users is None:
-            raise SfumatoError(
-                "embeddings are trained with a promise for users, and the source does not say whose its records are",
-                "give a table with the column user, an archive with users_train, or a folder with `user_from`",
-            )
-        population = groups_of(source) if grouped else users
+        population, grouped = self.population(source), self.grouping == "fixed"
+        users = source.users or population
         reasons: list[str] = []
         given = {"epsilon": self.epsilon, "noise": self.noise_multiplier, "steps": self.steps, "batch": self.batch_size}
         if given["epsilon"] is None and given["noise"] is None:
@@ -293,11 +339,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             given["steps"] = ROUNDS
             reasons.append(f"by rule: steps {ROUNDS} (rounds, as in Xu et al. 2022 for EMNIST)")
         if given["batch"] is None:
-            given["batch"] = max(1, min(USERS_PER_ROUND, population // 4))
-            what = "groups" if grouped else "users"
-            reasons.append(
-                f"by rule: batch size {given['batch']} ({what} in a round: {USERS_PER_ROUND}, a quarter at most)"
-            )
+            given["batch"] = self.size_of_round(population, reasons)
         momentum = 0.9 if self.momentum is None else self.momentum
         heavy_ball = self.optimizer in (None, "momentum")
         request = self.request(

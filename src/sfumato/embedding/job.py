@@ -16,7 +16,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding.central import WithHead
-from sfumato.embedding.experiment import Clients, known_groups
+from sfumato.embedding.experiment import WITH_NOISE, Clients, known_groups
 from sfumato.embedding.local import LocalTraining
 from sfumato.embedding.query import ClippedUpdates
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
@@ -57,7 +57,7 @@ class OfEmbeddings:
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone: a head over classes is not released."""
-        return weights if self.clients.method == "fedemb" else inside_backbone(weights)
+        return inside_backbone(weights) if self.clients.head_in_model else weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,10 @@ def prepare(
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
+    if clients.method not in WITH_NOISE:
+        raise SfumatoError(
+            f"method {clients.method} has no rounds with noise, and a plan is given", f"give {' or '.join(WITH_NOISE)}"
+        )
     if source.cache is not None:
         raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
     unit = plan.unit
@@ -99,7 +103,7 @@ def prepare(
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",
             "calibrate the plan with the source's number of users, or declare the same number",
         )
-    _check_users(source, unit)
+    check_users(source, unit)
     check_scored(source)
     if unit.grouped != (clients.grouping == "fixed"):
         raise SfumatoError(
@@ -168,7 +172,7 @@ def build(
     backbone.train()
     if settings.trainable:
         models.select(backbone, settings.trainable)
-    if clients.method == "fedemb":
+    if not clients.head_in_model:
         return backbone
     head = key.generator("initial head", 0)
     return WithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
@@ -205,7 +209,7 @@ def check_scored(source: Source) -> None:
         )
 
 
-def _check_users(source: Source, unit: User) -> None:
+def check_users(source: Source, unit: User) -> None:
     """Refuse records beyond the plan's cap, and a test part that shares users with the training part."""
     numbers, names = by_user(source.train)
     users.check_cap(numbers, unit)

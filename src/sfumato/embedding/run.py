@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user, open_source
-from sfumato.embedding import dpsgd_job
+from sfumato.embedding import dpsgd_job, noiseless_job
+from sfumato.embedding.central_job import CentralJob
 from sfumato.embedding.central_job import prepare as prepare_central
 from sfumato.embedding.dpsgd_job import DpsgdJob
-from sfumato.embedding.experiment import Clients, EmbeddingExperiment
+from sfumato.embedding.experiment import WITHOUT_PLAN, Clients, EmbeddingExperiment
 from sfumato.embedding.job import KIND, EmbeddingJob, prepare
-from sfumato.embedding.steps import CENTRAL, DPSGD, EMBEDDING
+from sfumato.embedding.noiseless_job import NoiselessJob, NoiselessRounds
+from sfumato.embedding.steps import CENTRAL, DPSGD, EMBEDDING, NOISELESS
 from sfumato.privacy import PrivacyPlan, remarks
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
@@ -31,6 +34,8 @@ from sfumato.training.progress import Progress
 from sfumato.training.public import PublicRun
 from sfumato.training.run import execute, recorded_key, recorded_performance, refuse_finished
 from sfumato.training.settings import Settings
+
+AnyJob = EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob
 
 
 @own_threads()
@@ -54,8 +59,8 @@ def embed(
         device, threads: performance; they don't change the promise.
         progress: where to report to.
         observers: who else looks on.
-        choices: fields of `EmbeddingExperiment`; whatever is left out follows its rules. With `method="central"` the
-            training is without privacy, on public data alone.
+        choices: fields of `EmbeddingExperiment`; whatever is left out follows its rules. With `method="central"`, and
+            with "fedemb-noiseless" and "fedavg-noiseless", the training is without privacy, on public data alone.
 
     **Guarantee.** The released backbone has the plan's (epsilon, delta) for each single user, with all of their records
     that are kept, with the exceptions that `run.statement.not_covered` lists: see `ClippedUpdates` and `PrivacyPlan`.
@@ -99,14 +104,29 @@ def begin(
     source.require_classes("a training of embeddings")
     performance = {"device": device, "threads": threads, "request": request}
     performance |= {"recorded": recorded_performance(run), "key": recorded_key(run)}
-    if experiment.method == "central":
-        job = prepare_central(source, experiment, model=model, **performance)
-        return public.execute(job, run.path, kind=CENTRAL, progress=progress, observers=observers)
-    job, reasons = job_of(experiment, source, model=model, **performance)
+    prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of
+    job, reasons = prepared(experiment, source, model=model, **performance)
     if not run.exists:
         for line in reasons:
             progress.report(line)
+    return take(job, run, progress=progress, observers=observers)
+
+
+def take(job: AnyJob, run: RunDirectory, *, progress: Progress, observers: Sequence[Observer] = ()) -> Run | PublicRun:
+    """Begin or resume a run of this job in this directory: with plan and ledger, or without either."""
+    if isinstance(job, CentralJob | NoiselessJob):
+        return public.execute(job, run.path, kind=kind_of(job), progress=progress, observers=observers)
     return execute(job, run, kind=kind_of(job), progress=progress, observers=observers)
+
+
+def public_job_of(
+    experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, **performance: Any
+) -> tuple[CentralJob | NoiselessJob, list[str]]:
+    """The same without privacy, on public data alone."""
+    if experiment.chosen == "central":
+        return prepare_central(source, experiment, model=model, **performance), []
+    rounds, reasons = noiseless_job.decide(experiment, source)
+    return noiseless_job.prepare(source, rounds, model=model, **performance), reasons
 
 
 def job_of(
@@ -134,13 +154,33 @@ def preparing(clients: Clients) -> Callable[..., EmbeddingJob | DpsgdJob]:
     return dpsgd_job.prepare if clients.method == "dpsgd" else prepare
 
 
-def kind_of(job: EmbeddingJob | DpsgdJob) -> Kind:
+def kind_of(job: AnyJob) -> Kind:
     """Which steps a job takes."""
-    return DPSGD if isinstance(job, DpsgdJob) else EMBEDDING
+    return {CentralJob: CENTRAL, DpsgdJob: DPSGD, EmbeddingJob: EMBEDDING, NoiselessJob: NOISELESS}[type(job)]
+
+
+def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
+    """The job of an unfinished run from its own record, private or not."""
+    run = RunDirectory(path)
+    if not (public.is_public(run) and KIND in run.read_json(names.SETTINGS)):
+        return recorded_job(path)
+    record = run.read_json(names.SETTINGS)
+    request = record["request"]
+    if "source" not in request or record["settings"]["model"] == "module":
+        raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
+    source = open_source(**request["source"], owner_key=owner_key())
+    performance = {"recorded": recorded_performance(run), "key": recorded_key(run), "request": request}
+    if record[KIND]["method"] != "central":
+        rounds = NoiselessRounds.from_record(record)
+        return noiseless_job.prepare(users.kept(source, rounds.per_user), rounds, **performance), run
+    named = {one.name for one in fields(EmbeddingExperiment)}
+    known = {name: value for name, value in record["settings"].items() if name in named} | record[KIND]
+    known |= {"steps": record["steps"], "batch_size": record["batch_size"]}
+    return prepare_central(source, of_fields(EmbeddingExperiment, known), **performance), run
 
 
 def recorded_job(path: str) -> tuple[EmbeddingJob | DpsgdJob, RunDirectory]:
-    """The job of an unfinished run from its own record."""
+    """The job of an unfinished private run from its own record."""
     run = RunDirectory(path)
     run.require()
     record = run.read_json(names.SETTINGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,14 @@ from sfumato.embedding.central_job import CentralJob
 from sfumato.embedding.clients import Assign, anew, by_group
 from sfumato.embedding.dpsgd_job import DpsgdJob
 from sfumato.embedding.job import EmbeddingJob, groups_by_user
+from sfumato.embedding.noiseless_job import NoiselessJob
 from sfumato.embedding.recall import recall_at_far, roc
 from sfumato.embedding.rounds import Rounds
+from sfumato.gradients import GridSum
 from sfumato.privacy import Quantile
 from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
 from sfumato.report import png
-from sfumato.training.adaptive import AdaptiveStep
+from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
 from sfumato.training.progress import Progress
 from sfumato.training.run import Kind
 from sfumato.training.step import PrivateStep
@@ -38,20 +40,20 @@ MINIBATCH = 32
 QUERIES, NEIGHBOURS = 8, 6
 
 
-class EmbeddingSteps:
-    """Users by the plan, their virtual clients, and the private step.
+class RoundClients:
+    """The virtual clients of a job's rounds, with their records.
 
-    **Guarantee.** Users (or fixed groups of them) take part by the plan's own rule, each by a number that says nothing
-    of the others; which client a user belongs to is a function of the run key and of that user alone (`clients`).
+    Args:
+        job: says how users share clients, and of which records.
+        key: the run key.
+
+    **Guarantee.** Which client a user belongs to is a function of the run key and of that user alone (`clients`); with
+    fixed groups it is the user's own group.
     """
 
-    def __init__(self, job: EmbeddingJob, key: DiceKey, progress: Progress | None = None):
-        plan, source, self._job = job.plan, job.source, job
+    def __init__(self, job: EmbeddingJob | NoiselessJob, key: DiceKey):
+        source, self._job = job.source, job
         users, names = by_user(source.train)
-        adaptive = isinstance(plan.clipping, Quantile)
-        noise = Noise(plan.mechanism, max_norm=1.0 if adaptive else plan.max_norm, key=key)
-        kind = AdaptiveStep if adaptive else PrivateStep
-        self._step = kind(plan=plan, gradient=job.gradient, noise=noise, divisor=job.clients.count)
         self._group: np.ndarray | None = None
         assign: Assign
         if job.clients.grouping == "random":
@@ -62,23 +64,79 @@ class EmbeddingSteps:
             _, group = np.unique(groups_by_user(source), return_inverse=True)
             self._group = group
             assign = lambda step: group  # noqa: E731 - a fixed group is a client
-        drawn_from = len(names) if self._group is None else int(self._group.max()) + 1
-        self._sampler = Sampler(plan, key, records=drawn_from)
+        self.units = len(names) if self._group is None else int(self._group.max()) + 1
         self._rounds = Rounds(key=key, assign=assign, users=users, labels=source.train.labels, inputs=self._inputs)
 
-    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
-        """What the server descends along in this round, and the noise's next state."""
-        drawn = self._sampler.draw(step)
+    def micro_batches(self, step: int, drawn: np.ndarray) -> Iterator[tuple[Tensor, Tensor, np.random.Generator]]:
+        """One client after the other, of the users (or fixed groups) of these numbers: see `Rounds`."""
         users = drawn if self._group is None else np.flatnonzero(np.isin(self._group, drawn))
-        return self._step(step, self._rounds.micro_batches(step, users), state)
-
-    def figures(self, step: int) -> dict[str, Any]:
-        """What so many rounds have spent, where the theorem says so of fewer than all; else None."""
-        return spent(self._job.plan, step)
+        return self._rounds.micro_batches(step, users)
 
     def _inputs(self, records: np.ndarray) -> Tensor:
         job = self._job
         return job.transform(torch.from_numpy(job.source.train.take(records)).to(job.device))
+
+
+class EmbeddingSteps:
+    """Users by the plan, their virtual clients, and the private step.
+
+    **Guarantee.** Users (or fixed groups of them) take part by the plan's own rule, each by a number that says nothing
+    of the others; which client a user belongs to is a function of the run key and of that user alone (`clients`).
+    """
+
+    def __init__(self, job: EmbeddingJob, key: DiceKey, progress: Progress | None = None):
+        plan, self._plan = job.plan, job.plan
+        adaptive = isinstance(plan.clipping, Quantile)
+        noise = Noise(plan.mechanism, max_norm=1.0 if adaptive else plan.max_norm, key=key)
+        kind = AdaptiveStep if adaptive else PrivateStep
+        self._step = kind(plan=plan, gradient=job.gradient, noise=noise, divisor=job.clients.count)
+        self._clients = RoundClients(job, key)
+        self._sampler = Sampler(plan, key, records=self._clients.units)
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """What the server descends along in this round, and the noise's next state."""
+        return self._step(step, self._clients.micro_batches(step, self._sampler.draw(step)), state)
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """What so many rounds have spent, where the theorem says so of fewer than all; else None."""
+        return spent(self._plan, step)
+
+
+class NoiselessSteps:
+    """The mean of a round's clipped updates, as they are: no plan, no noise, no promise.
+
+    Coins, clients, local training, clipping and the norm that follows a quantile are those of `EmbeddingSteps` with the
+    same key; the count that the norm follows is exact (Andrew et al. 2021, equation 2: C exp(-eta (b - gamma))).
+
+    **Guarantee.** None: see `noiseless_job`.
+    """
+
+    def __init__(self, job: NoiselessJob, key: DiceKey, progress: Progress | None = None):
+        self._job, self._key, self._clients = job, key, RoundClients(job, key)
+        self._probability = job.batch_size / job.rounds.population
+        self._bound = job.rounds.clipping.max_norm
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """What the server descends along in this round, and the next one's norm, where that follows a quantile."""
+        clipping, count = self._job.rounds.clipping, self._job.clients.count
+        self._bound = bound = float(state.tensors[NORM]) if NORM in state.tensors else clipping.max_norm
+        drawn = np.flatnonzero(self._key.generator("sampling", step).random(self._clients.units) < self._probability)
+        query, within = self._job.gradient.at(bound), 0.0
+        total = GridSum(query.zeros(), max_norm=bound)
+        for client in self._clients.micro_batches(step, drawn):
+            found = query(*client)
+            total.add(found.gradients)
+            within += found.within
+        following = NoiseState(step=step + 1)
+        if isinstance(clipping, Quantile):
+            after = clipping.following(bound, clipping.noisy_fraction(within, count))
+            after = min(max(after, clipping.max_norm / FARTHEST), clipping.max_norm * FARTHEST)
+            following.tensors[NORM] = torch.tensor(after, dtype=torch.float64)
+        return {name: value / count for name, value in total.value().items()}, following
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """The norm that the last round's updates were clipped to: where it follows a quantile, an estimate of it."""
+        return {"max_norm": self._bound}
 
 
 class EmbeddingScorer:
@@ -91,7 +149,7 @@ class EmbeddingScorer:
 
     figure = "recall"
 
-    def __init__(self, job: EmbeddingJob | DpsgdJob | CentralJob, progress: Progress | None = None):
+    def __init__(self, job: EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob, progress: Progress | None = None):
         self._job, self._shown = job, copy.deepcopy(job.module)
         self._rows = _some(job.source.test.users, job.source.test.labels)
 
@@ -121,6 +179,7 @@ class EmbeddingScorer:
 EMBEDDING = Kind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
 DPSGD = Kind(steps=PrivateSteps, scorer=EmbeddingScorer)
 CENTRAL = Kind(steps=PublicSteps, scorer=EmbeddingScorer)
+NOISELESS = Kind(steps=NoiselessSteps, scorer=EmbeddingScorer)
 
 
 def embedded(

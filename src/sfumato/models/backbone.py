@@ -110,7 +110,12 @@ def build_backbone(architecture: Architecture) -> Backbone:
 
 
 def load_backbone(
-    name: str, *, weights: str | Path | None = None, resolution: int | None = None, model: str | None = None
+    name: str,
+    *,
+    weights: str | Path | None = None,
+    resolution: int | None = None,
+    resize: int | None = None,
+    model: str | None = None,
 ) -> tuple[Backbone, Expects]:
     """A backbone with public weights.
 
@@ -119,6 +124,8 @@ def load_backbone(
         weights: a safetensors file of the network's weights, with or without its classifier; None for those that the
             library downloads, or the run's own.
         resolution: pixels on each side of its input; None for what it was trained with.
+        resize: to how many pixels a side an image is brought before its middle is cut out; None for as many more than
+            the resolution as the network expects.
         model: the function that builds the network of a run, where that is one of the user's own: see `custom.trusted`.
 
     Raises:
@@ -127,19 +134,33 @@ def load_backbone(
     if not name.startswith((zoo.PREFIX, TORCHVISION)):
         if weights is not None and file_of(name).is_file():
             raise SfumatoError(f"backbone {name!r} brings its own weights", "leave `weights` out, or name a network")
-        return _of_run(name, resolution, model)
+        backbone, expects = _of_run(name, resolution, model)
+        return backbone, _resized(expects, resize)
     expects = _expected_by_timm(name) if name.startswith(zoo.PREFIX) else _expected_by_torchvision(name)
     if weights is not None and not file_of(weights).is_file():
         raise SfumatoError(f"weights {str(weights)!r} are no file", "give the path of a safetensors file")
     if resolution is not None:
         enlarged = round(positive_integer("resolution", resolution) * expects.enlarged / expects.resolution)
         expects = replace(expects, resolution=resolution, enlarged=enlarged)
+    expects = _resized(expects, resize)
     architecture = Architecture(name=name, size=expects.resolution)
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=weights is None)
     if weights is not None:
         fill(network, weights, without=classifier, remedy="give the weights of this network, or name theirs")
     return Backbone(_without(network, classifier, architecture), architecture), expects
+
+
+def _resized(expects: Expects, resize: int | None) -> Expects:
+    """With images of this side before the middle is cut out; refused where the middle would be the larger one."""
+    if resize is None:
+        return expects
+    if positive_integer("resize", resize) < expects.resolution:
+        raise SfumatoError(
+            f"resize is {resize}, and the crop of {expects.resolution} pixels is larger than that",
+            f"give at least {expects.resolution}, or a smaller resolution",
+        )
+    return replace(expects, enlarged=resize)
 
 
 def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backbone, Expects]:
@@ -163,7 +184,7 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=False)
-    fill(network, path)
+    fill(network, path, without=classifier)  # which goes; timm's has as many classes as its own weights
     mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
     expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
     return Backbone(_without(network, classifier, architecture), architecture), expects

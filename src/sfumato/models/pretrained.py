@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ _SHOWN = 4
 
 HEADS = ("new", "pretrained")
 WEIGHTS = ("ema", "last")
+OF_LOGITS = "norm_of_logits"
+"""What a model's option `norm_last` adds after the classifier; it has as many units as there are classes."""
 MODEL, LAST = "model.safetensors", "model-last.safetensors"
 """A run's model file, and that of its last weights beside the averaged ones of training without privacy."""
 
@@ -32,20 +35,27 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
     Args:
         model: any module; its classifier is what timm's `default_cfg["classifier"]` names, or its attribute `head`.
         path: a safetensors file whose keys are those of `model.state_dict()`, or a run directory that holds one.
-        head: "new" for a classifier that starts at zero, whatever the file has; "pretrained" for the file's own.
+        head: "new" for a classifier that starts at zero, whatever the file has; "pretrained" for the file's own. A
+            classifier whose outputs are normalised (`norm_last`) starts with the weights that the model has, since
+            there is nothing to divide by at zero, and its normalisation at gain 1 and shift 0.
 
     Raises:
         SfumatoError: no such file, not a safetensors file, or weights that don't fit.
     """
     one_of("head", head, HEADS)
     classifier = classifier_names(model) if head == "new" else ()
-    fill(model, path, without=classifier)
-    if classifier:
+    after = getattr(model, OF_LOGITS, None)
+    after = getattr(model, OF_LOGITS, None)
+    normalised = isinstance(after, nn.Module) and next(after.parameters(), None) is not None
+    fill(model, path, without=(*classifier, OF_LOGITS) if classifier and normalised else classifier)
+    if classifier and not normalised:
         zero_classifier(model)
 
 
 def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), remedy: str | None = None) -> None:
     """Copy the tensors of a safetensors file into the model, by name; those of the modules `without` stay as they are.
+
+    Position embeddings of a Vision Transformer for images of another size are interpolated (`_of_this_grid`).
 
     Args:
         remedy: what to do where they don't fit, in place of a general one.
@@ -56,6 +66,7 @@ def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), r
     stored, own = _read(file_of(path)), model.state_dict()
     if EXAMPLES not in own:
         stored = as_batch_norm(stored)
+    stored = _of_this_grid(model, stored)
     prefixes = tuple(f"{name}." for name in without)
 
     def fresh(key: str) -> bool:
@@ -184,6 +195,25 @@ def public_constants(model: nn.Module, *, channels: int = 3) -> tuple[tuple[floa
 def spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
     listed = tuple(float(value) for value in values)
     return listed if len(listed) == channels else (sum(listed) / len(listed),) * channels
+
+
+def _of_this_grid(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With the position embeddings of timm's Vision Transformers at this model's number of patches.
+
+    Those of a square grid of another size are interpolated in two dimensions, as for fine-tuning at a higher resolution
+    (Dosovitskiy et al. 2021, section 3.2); all else stays as it is.
+    """
+    own, theirs = getattr(model, "pos_embed", None), stored.get("pos_embed")
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if not isinstance(own, nn.Parameter) or grid is None or theirs is None or theirs.dim() != 3:
+        return stored
+    prefix = own.shape[1] - grid[0] * grid[1]
+    side = math.isqrt(max(0, theirs.shape[1] - prefix))
+    if theirs.shape == own.shape or theirs.shape[2] != own.shape[2] or side < 1 or side**2 + prefix != theirs.shape[1]:
+        return stored
+    from timm.layers.pos_embed import resample_abs_pos_embed
+
+    return stored | {"pos_embed": resample_abs_pos_embed(theirs, list(grid), [side, side], num_prefix_tokens=prefix)}
 
 
 def _read(path: Path) -> dict[str, Tensor]:

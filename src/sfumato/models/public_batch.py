@@ -33,6 +33,9 @@ EXAMPLES = "public_examples"
 TAKEN_AT = "statistics_taken_at"
 """Buffers of the model: the public examples (M, ...), and which weights the moments are of."""
 _AT_ONCE = 64
+_NONE = 1e-30
+"""The eps of a batch norm that only applies gain and shift, at mean 0 and variance 1: 1 + 1e-30 is 1 in every format.
+torch 2.11 refuses 0."""
 
 
 class PublicNorm(nn.Module):
@@ -98,7 +101,7 @@ class OwnPublicNorm(PublicNorm):
         variance = variance + share * (1 - share) * (own_mean - self.mean).square()
         scaled = (positions - mean.unsqueeze(2)) * (variance + self.eps).rsqrt().unsqueeze(2)
         none, one = torch.zeros_like(self.mean), torch.ones_like(self.variance)
-        return F.batch_norm(scaled.reshape(x.shape), none, one, self.weight, self.bias, eps=0.0)
+        return F.batch_norm(scaled.reshape(x.shape), none, one, self.weight, self.bias, eps=_NONE)
 
 
 class ThroughNorm(PublicNorm):
@@ -121,7 +124,7 @@ class ThroughNorm(PublicNorm):
         each = (-1, *[1] * (x.dim() - 2))
         scaled = (x - mean.reshape(each)) * (variance.reshape(each) + self.eps).rsqrt()
         none, one = torch.zeros_like(self.mean), torch.ones_like(self.variance)
-        return F.batch_norm(scaled, none, one, self.weight, self.bias, eps=0.0)
+        return F.batch_norm(scaled, none, one, self.weight, self.bias, eps=_NONE)
 
     def _take(self, x: Tensor) -> None:
         super()._take(x.detach())
@@ -150,7 +153,7 @@ class JointNorm(nn.Module):
         variance, mean = torch.var_mean(groups, dim=(1, 3), correction=0, keepdim=True)
         scaled = ((groups - mean) * (variance + self.eps).rsqrt()).reshape(x.shape)
         none, one = scaled.new_zeros(x.shape[1]), scaled.new_ones(x.shape[1])
-        return F.batch_norm(scaled, none, one, self.weight, self.bias, eps=0.0)
+        return F.batch_norm(scaled, none, one, self.weight, self.bias, eps=_NONE)
 
 
 def give_examples(module: nn.Module, examples: Tensor, *, at_once: bool = True) -> None:

@@ -43,7 +43,7 @@ class BiLSTM(nn.Module):
 
     Davody et al. 2020 (arXiv 2006.10919), table 7: BiLSTM-DL, and with layer norm after each trainable layer
     LN-BiLSTM-DL. Words start near each other (a standard deviation of 0.1), so that what is learnt soon outweighs it,
-    and the last layer at zero.
+    and the last layer at zero, but not where its output is normalised, since there is nothing to divide by at zero.
 
     Args:
         classes: number of classes.
@@ -81,8 +81,9 @@ class BiLSTM(nn.Module):
         self.norm3 = normalisation(classes, there=bool(norm_last))
         with torch.no_grad():
             self.embedding.weight.mul_(0.1)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        if isinstance(self.norm3, nn.Identity):
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Word numbers (N, T) to logits (N, classes)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
@@ -31,8 +32,23 @@ def _adamw(parameters: list[Any], learning_rate: float, momentum: float, weight_
 def _lamb(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
     from timm.optim.lamb import Lamb
 
-    # timm's default clips the whole gradient to norm 1, a second clipping after the noise that nobody asked for.
-    return Lamb(parameters, lr=learning_rate, betas=(momentum, 0.999), weight_decay=weight_decay, max_grad_norm=None)
+    # timm's defaults are another optimizer: without `always_adapt` the ratio of norms is left out where there is no
+    # decay (which is Adam), and `max_grad_norm` clips the whole gradient to norm 1, a second clipping after the noise.
+    # The others are what algorithm 2 says, given lest a version of timm has other ones.
+    return Lamb(
+        parameters,
+        lr=learning_rate,
+        betas=(momentum, 0.999),
+        eps=1e-6,
+        weight_decay=weight_decay,
+        always_adapt=True,
+        max_grad_norm=None,
+        bias_correction=True,
+        grad_averaging=True,
+        trust_clip=False,
+        caution=False,
+        decoupled_decay=False,
+    )
 
 
 _OPTIMIZERS = MappingProxyType({"sgd": _sgd, "momentum": _momentum, "adam": _adam, "adamw": _adamw, "lamb": _lamb})
@@ -54,17 +70,18 @@ def create(
 
     Args:
         name: `sgd` (no momentum), `momentum` (heavy ball), `adam`, `adamw` (decoupled weight decay) or `lamb`
-            (You et al. 2020, arXiv 1904.00962, as in timm, never clipping on its own).
+            (You et al. 2020, arXiv 1904.00962, algorithm 2, with phi the identity: each tensor moves by the learning
+            rate times its own norm; a tensor of zeros by what Adam would move it).
         parameters: tensors, or torch's parameter groups.
         learning_rate: step size for gradients that are divided by the clipping norm (De et al. 2022, equation 3).
         momentum: heavy-ball coefficient of `momentum`, or the first beta of the Adam family, in [0, 1);
             `sgd` has none.
-        weight_decay: L2 coefficient (decoupled for `adamw`).
+        weight_decay: L2 coefficient (decoupled for `adamw`; for `lamb` part of the update whose norm is taken).
 
     Raises:
         SfumatoError: an unknown name, a value out of range, or no parameters.
     """
-    one_of("optimizer", name, NAMES)
+    one_of("optimizer", name, NAMES, remedy=_remedy(name))
     positive("learning rate", learning_rate)
     not_negative("weight decay", weight_decay)
     if not_negative("momentum", momentum, remedy="give a number in [0, 1), such as 0.9") >= 1:
@@ -73,3 +90,11 @@ def create(
     if not listed:
         raise SfumatoError("parameters must not be empty", "pass a model with at least one trainable parameter")
     return _OPTIMIZERS[name](listed, learning_rate, momentum, weight_decay)
+
+
+def _remedy(name: object) -> str | None:
+    """What to do about a name that is one of ours in other letters, or with options behind it as models have them."""
+    bare = re.split(r"[^a-z]", name.strip().lower())[0] if isinstance(name, str) else ""
+    if bare not in NAMES:
+        return None
+    return f"give {bare}, the name alone: momentum and weight decay are options of their own"

@@ -8,6 +8,7 @@ from .detection import detections as detections
 from .detection import gaussian_detections as gaussian_detections
 from .extrapolation import Extrapolated as Extrapolated
 from .extrapolation import extrapolate as extrapolate
+from .extrapolation import spent_by as spent_by
 from .extrapolation import zcdp as zcdp
 from .ledger import Entry as Entry
 from .ledger import Ledger as Ledger
@@ -31,6 +32,7 @@ from .participation import Participation as Participation
 from .participation import Poisson as Poisson
 from .participation import TruncatedPoisson as TruncatedPoisson
 from .plan import PrivacyPlan as PrivacyPlan
+from .public import ClippedAlone as ClippedAlone
 from .public import DisprovedClaim as DisprovedClaim
 from .public import NoPromise as NoPromise
 from .selection import PrivateSelection as PrivateSelection

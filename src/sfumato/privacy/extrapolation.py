@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sfumato._checks import one_of, positive, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.privacy.clipping import Quantile
 from sfumato.privacy.loss import ACCOUNTANTS, COARSE_GRID, FINE_GRID
 from sfumato.privacy.participation import FullBatch
@@ -21,14 +21,14 @@ LEAST_NOISE = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Extrapolated:
-    """One population and one budget.
+    """One population and one budget, or one size of a round.
 
     Args:
         population: N', as the plan's population is counted.
-        epsilon: the budget.
+        epsilon: the budget; where the size of a round is given, what it comes to.
         accountant: "pld" or "rdp", by which it is met.
         plan: the run with the fewest participants in a round that meets it at the simulated run's signal-to-noise; None
-            where not even a round of everybody would.
+            where not even a round of everybody would. Where the size of a round is given, the run with that size.
     """
 
     population: int
@@ -93,6 +93,58 @@ def extrapolate(
     return rows
 
 
+def spent_by(
+    plan: PrivacyPlan,
+    *,
+    batch_sizes: Sequence[int],
+    delta: float,
+    populations: Sequence[int] = POPULATIONS,
+    accountants: Sequence[str] = ACCOUNTANTS,
+) -> list[Extrapolated]:
+    """The other way round: what rounds of these sizes come to, where the noise in the mean stays what it was.
+
+    It is how Xu et al. 2022 (arXiv 2211.10844, section 4.1) draw their figures 2(c), 2(d), 3(b) and 3(c): participants
+    and noise multiplier grow in proportion, and epsilon falls.
+
+    Args:
+        plan, delta, populations, accountants: as for `extrapolate`.
+        batch_sizes: expected participants of a round, each at most a population's.
+
+    **Guarantee.** Each row's epsilon is its plan's, at its delta by its accountant; infinite where the noise is below
+    `LEAST_NOISE`, for which nothing is computed.
+
+    Errors: `SfumatoError` for a round of more participants than the rule could have.
+    """
+    positive("delta", delta, remedy="give a number well below 1 over the largest population")
+    if isinstance(plan.participation, FullBatch):
+        raise SfumatoError(
+            "everybody takes part in each round, so rounds have no size of their own", "take poisson, or a fixed order"
+        )
+    rows = []
+    for accountant in accountants:
+        one_of("accountants", accountant, plan.loss.accountants)
+        for population in populations:
+            positive_integer("populations", population, remedy="give numbers such as 1000000")
+            most = plan.participation.largest_batch(population, plan.steps)
+            for size in batch_sizes:
+                if positive_integer("batch_sizes", size) > most:
+                    raise SfumatoError(
+                        f"a round of {size:,} is larger than the {most:,} that a population of {population:,} allows",
+                        "give smaller rounds, or a larger population",
+                    )
+                scaled = _scaled(plan, population, size, delta)
+                enough = scaled.noise_multiplier >= LEAST_NOISE
+                rows.append(
+                    Extrapolated(
+                        population=population,
+                        epsilon=scaled.epsilon(accountant=accountant) if enough else math.inf,
+                        accountant=accountant,
+                        plan=scaled,
+                    )
+                )
+    return rows
+
+
 def zcdp(plan: PrivacyPlan) -> float | None:
     """rho of zero-concentrated DP, S^2 / (2 sigma^2), where the whole run is one Gaussian release; else None.
 
@@ -107,21 +159,7 @@ def _fewest(plan: PrivacyPlan, population: int, epsilon: float, delta: float, ac
     ratio = plan.noise_multiplier / plan.expected_batch_size
 
     def of(batch: int) -> PrivacyPlan:
-        rule, unit = plan.participation.with_batch_size(batch), plan.unit
-        if isinstance(unit, User) and unit.users is not None:  # as many records each, or as many in a group
-            unit = replace(unit, users=math.ceil(unit.users * population / plan.population))
-        mechanism, clipping = replace(plan.mechanism, noise_multiplier=ratio * batch), plan.clipping
-        if isinstance(clipping, Quantile):  # the count grows with the batch, and its noise with it
-            clipping = replace(clipping, count_noise=clipping.noise_of_count * batch / plan.expected_batch_size)
-        return replace(
-            plan,
-            population=population,
-            participation=rule,
-            mechanism=mechanism,
-            clipping=clipping,
-            unit=unit,
-            delta=delta,
-        )
+        return _scaled(plan, population, batch, delta)
 
     def spent(batch: int, grid: float) -> float:
         return of(batch).epsilon(accountant=accountant, grid=grid)
@@ -134,6 +172,24 @@ def _fewest(plan: PrivacyPlan, population: int, epsilon: float, delta: float, ac
     while high <= most and spent(high, FINE_GRID) > epsilon:
         high += max(1, high // 1000)
     return of(high) if high <= most else None
+
+
+def _scaled(plan: PrivacyPlan, population: int, batch: int, delta: float) -> PrivacyPlan:
+    """The plan for so many units and so many of them in a round, the noise in the mean what it was."""
+    unit, clipping = plan.unit, plan.clipping
+    if isinstance(unit, User) and unit.users is not None:  # as many records each, or as many in a group
+        unit = replace(unit, users=math.ceil(unit.users * population / plan.population))
+    if isinstance(clipping, Quantile):  # the count grows with the batch, and its noise with it
+        clipping = replace(clipping, count_noise=clipping.noise_of_count * batch / plan.expected_batch_size)
+    return replace(
+        plan,
+        population=population,
+        participation=plan.participation.with_batch_size(batch),
+        mechanism=replace(plan.mechanism, noise_multiplier=plan.noise_multiplier / plan.expected_batch_size * batch),
+        clipping=clipping,
+        unit=unit,
+        delta=delta,
+    )
 
 
 def _least(enough: Callable[[int], bool], start: int, most: int) -> int:

@@ -63,6 +63,33 @@ class NoPromise:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClippedAlone(NoPromise):
+    """The statement of a model that was trained by clipped updates to which no noise was added.
+
+    **Guarantee.** None. Clipping bounds what one user can do to a sum; without noise the sum shows it all the same.
+
+    Args:
+        method: by what it was trained.
+    """
+
+    method: str
+
+    @property
+    def sentence(self) -> str:
+        """That nothing is promised, although updates were clipped."""
+        data = "a published collection" if self.published else "data that their owner declared public"
+        return (
+            f"This model promises nothing: it was trained by {self.method}, with clipped updates and without noise, on "
+            f"{data}. Clipping alone protects nobody: the model may reveal any example of them. It may be the start of "
+            "private training on other data."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon is null."""
+        return super().to_dict() | {"method": self.method}
+
+
+@dataclass(frozen=True, kw_only=True)
 class DisprovedClaim(NoPromise):
     """The statement of a model that was trained by a published method whose claim of privacy does not hold.
 

@@ -42,7 +42,7 @@ def page_of_noise(study: Mapping[str, Any]) -> str:
         slowdowns=[(form, [slowdown_shown(cell) for cell in row]) for form, row in rows.items()],
         curves=[(form, Markup(_curves(place, form, row))) for place, (form, row) in enumerate(rows.items())],
         facts=[
-            ("source", f"{study['source']}, {study['test_examples']:,} test examples"),
+            ("source", f"{study['source']}, {study['test_examples']:,} test examples{_held_out(design)}"),
             (
                 "runs",
                 f"{design['runs']} for each form and deviation, each with a key of its own; seed {design['seed']}",
@@ -53,6 +53,11 @@ def page_of_noise(study: Mapping[str, Any]) -> str:
             ("augmentation", f"shift {design['shift']}, {'flip' if design['flip'] else 'no flip'}"),
         ],
     )
+
+
+def _held_out(design: Mapping[str, Any]) -> str:
+    share = design.get("validation_fraction", 0.0)
+    return f"; {share:.0%} of the training part held out, which the curves are of" if share else ""
 
 
 def accuracy_shown(cell: Mapping[str, Any]) -> str:

@@ -19,6 +19,9 @@ from sfumato.models import METADATA, file_of, stored_about
 from sfumato.randomness import NoiseState
 from sfumato.runs import pins
 
+MOVING = ("params", "lr", "step")
+"""What a group of an optimizer's parameters holds besides constants: the rate is the schedule's at each step."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -72,6 +75,20 @@ class Checkpoint:
                 f"the checkpoint is of another run: it belongs to {self.run[:16]}, and this is {identity[:16]}",
                 "restore the run's own checkpoint from a copy, or start another run",
             )
+
+    def require_optimizer(self, optimizer: torch.optim.Optimizer, *, where: str) -> None:
+        """Refuse to go on with an optimizer of other constants than the one that took the steps so far.
+
+        What a name stands for may change between versions. `load_state_dict` would bring the earlier constants back
+        without a word, and those that lie outside the groups would be the present ones: a mixture of both.
+        """
+        before, now = (
+            {f"group {place}": _constants(group) for place, group in enumerate(groups)}
+            for groups in (self.optimizer["param_groups"], optimizer.param_groups)
+        )
+        end = "end the run with what it has (sfumato finish), " if self.ledger else ""
+        remedy = f"go back to the version that began the run, {end}or start another run"
+        pins.compare("optimizer", before, now, remedy=remedy, where=where)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
         """Put the state into live objects; returns the average's state on the device."""
@@ -174,6 +191,11 @@ def stored_constants(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _constants(group: dict[str, Any]) -> dict[str, Any]:
+    """What of a group of an optimizer's parameters stays the same from step to step."""
+    return {name: value for name, value in group.items() if name not in MOVING}
 
 
 def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

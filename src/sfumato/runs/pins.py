@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -14,8 +15,13 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, differing, shortened
 from sfumato.models import forget_moments
+from sfumato.runs.processor import processor_model
 
 LIBRARIES = ("sfumato", "torch", "numpy", "timm")
+VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+"""By which the libraries under torch are told to compute otherwise on the same processor."""
+PROCESSOR = "processor's model"
+"""Vendor and model; runs that were begun before it was recorded lack it."""
 
 
 def environment() -> dict[str, str]:
@@ -23,6 +29,8 @@ def environment() -> dict[str, str]:
     pins = {f"version of {name}": version(name) for name in LIBRARIES}
     pins["version of python"] = ".".join(platform.python_version_tuple()[:2])
     pins["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    pins[PROCESSOR] = processor_model()
+    pins |= {f"variable {name}": os.environ[name] for name in VARIABLES if name in os.environ}
     if torch.cuda.is_available():
         pins["accelerator"] = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
     return pins
@@ -63,13 +71,63 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str) -> None:
     """Refuse a resumption under other conditions, naming each difference and where the other one began."""
-    odd = [
-        f"{' '.join(names)} was {_show(before)} and is {_show(after)}"
-        for names, before, after in differing(recorded, present)
-    ]
-    if odd:
+    if odd := _differences(recorded, present):
         raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(odd)}", remedy)
 
 
-def _show(value: Any) -> str:
-    return "absent" if value is None else shortened(value)
+def compare_environment(recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str) -> None:
+    """The same of `environment`: two copies of a run that go on where sums are rounded otherwise would show, in their
+    difference, what was rounded without any noise.
+
+    A run that was begun before the processor's model was recorded is compared in what it recorded.
+    """
+    if odd := _of_environment(recorded, present, recorded_only=PROCESSOR not in recorded):
+        raise SfumatoError(f"what began in {where} differs in its environment: {', '.join(odd)}", remedy)
+
+
+def compare_model(recorded: Mapping[str, Any], present: Mapping[str, Any], *, where: str) -> None:
+    """Refuse a model that computes something else than the run's did.
+
+    The digests of what it computes depend on the processor too, so the refusal names what else is different here.
+
+    Args:
+        recorded, present: the run's whole record, and what it would be here.
+    """
+    odd = _differences(recorded.get("model", {}), present["model"])
+    environment = {PROCESSOR: "not recorded"} | recorded.get("environment", {})
+    elsewhere = _of_environment(environment, present["environment"])
+    if odd and elsewhere:
+        raise SfumatoError(
+            f"what began in {where} differs in its model: {', '.join(odd)}, where rounding may be all that differs: "
+            f"{', '.join(elsewhere)}",
+            "go back to the machine and versions that the run began with, and give its model unchanged",
+        )
+    if odd:
+        raise SfumatoError(
+            f"what began in {where} differs in its model: {', '.join(odd)}",
+            "give the model that the run began with, unchanged, or another `directory`",
+        )
+
+
+def _of_environment(
+    recorded: Mapping[str, Any], present: Mapping[str, Any], *, recorded_only: bool = False
+) -> list[str]:
+    """The differences of two environments in full: a processor's number stands at the end of its name."""
+    if recorded_only:
+        present = {name: value for name, value in present.items() if name in recorded or name == "accelerator"}
+    return _differences(recorded, present, shown=str)
+
+
+def _differences(
+    recorded: Mapping[str, Any],
+    present: Mapping[str, Any],
+    *,
+    shown: Callable[[Any], str] = shortened,
+) -> list[str]:
+    def of(value: Any) -> str:
+        return "absent" if value is None else shown(value)
+
+    return [
+        f"{' '.join(names)} was {of(before)} and is {of(after)}"
+        for names, before, after in differing(recorded, present)
+    ]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sfumato import optim
 from sfumato._checks import SfumatoError
 from sfumato.averaging import uncertainty
 from sfumato.data import Picture
@@ -71,6 +72,35 @@ def notes_of(*, averaged: bool, schedule: str) -> list[str]:
     return [steadier] * averaged + [falling] * (schedule != "constant")
 
 
+def widening_for(
+    plan: PrivacyPlan, settings: Mapping[str, Any], steps: Sequence[int], taken: int
+) -> tuple[float, list[str]]:
+    """The factor of an interval's half width for a plan's noise, and what to say of it; 1 where steps are independent.
+
+    Args:
+        plan: of the run.
+        settings: of the run, as its record has them.
+        steps: after which the weights were kept that the interval is made of.
+        taken: how many steps the run took.
+    """
+    if plan.mechanism.independent:
+        return 1.0, []
+    optimizer = settings["optimizer"]
+    rate = optim.schedule(settings["schedule"], steps=plan.steps, warmup=settings["warmup"])
+    factor = uncertainty.widening_of(
+        plan.mechanism.variances,
+        steps,
+        rates=[rate(step) for step in range(taken)],
+        total=max(plan.steps, taken),
+        momentum=0.0 if optimizer == "sgd" else settings["momentum"],
+    )
+    note = f"the noise of {plan.mechanism.name} is correlated over steps, for which the interval is {factor:.2f} times"
+    notes = [f"{note} as wide as for independent noise"]
+    if optimizer not in ("sgd", "momentum"):
+        notes.append(f"that factor takes {optimizer} for SGD with momentum, which it is not")
+    return factor, notes
+
+
 def averages(settings: Mapping[str, Any]) -> bool:
     """Whether a run with these settings releases an average of its weights: a moving one, or that of the last few."""
     return bool(settings["ema"]) or settings.get("aggregate") is not None
@@ -83,7 +113,7 @@ def intervals(
     confidence: float = 0.95,
     model: nn.Module | str | None = None,
 ) -> Intervals:
-    """Prediction intervals of the logits of some images: mean +- t_{k-1} s sqrt(1 + 1/k) over k kept weights.
+    """Prediction intervals of the logits of some images: mean +- c t_{k-1} s sqrt(1 + 1/k) over k kept weights.
 
     Args:
         directory: of a finished run that kept weights, or the file of a mean of them (upa), for which s is rescaled.
@@ -92,22 +122,17 @@ def intervals(
         model: as for `load`.
 
     The weights are those after half of the run, at least a fortieth of it apart: fixed before anything is looked at.
+    c is 1 for independent noise; for correlated noise, whose variance in the weights differs from step to step, it is
+    `averaging.widening_of`, from the noise's public covariance.
 
     **Guarantee.** Post-processing of released weights: the promise of the run, at no further cost.
 
-    Errors: `SfumatoError` where the run kept too few, or its noise is correlated: then weights of different steps share
-    noise by construction, and differ less than those of other runs, or more.
+    Errors: `SfumatoError` where the run kept too few weights, or for a file made by outputs (opa, omv) or by ema.
     """
     path = Path(directory)
     run = RunDirectory(path if path.is_dir() else path.parent)
     recorded = aggregated.kept_of(run)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    if not plan.mechanism.independent:
-        raise SfumatoError(
-            f"the noise of {plan.mechanism.name} is correlated over steps, so weights of one run say nothing of those "
-            "of another",
-            "train with independent noise (mechanism gaussian) for intervals",
-        )
     taken = int(run.read_json(names.STATEMENT)["steps_taken"])
     steps = uncertainty.spaced(tuple(recorded), taken, spacing=spacing_of(taken))
     loaded = load(run.path, model=model)
@@ -123,6 +148,7 @@ def intervals(
         shares = (1 / len(recipe.steps),) * len(recipe.steps)
         notes = notes_of(averaged=False, schedule=settings["schedule"])
         notes.append("the model is a mean: its interval takes its weights for independent, and is too short")
+    widening, of_noise = widening_for(plan, settings, steps, taken)
     rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
     found = []
     try:
@@ -131,5 +157,6 @@ def intervals(
             found.append(loaded.logits(images))
     finally:
         loaded.module.load_state_dict(rest)
-    low, high, mean, _ = uncertainty.interval(torch.stack(found), confidence, shares=shares)
+    low, high, mean, _ = uncertainty.interval(torch.stack(found), confidence, shares=shares, widening=widening)
+    notes += of_noise
     return Intervals(low=low, high=high, mean=mean, steps=steps, confidence=confidence, notes=tuple(notes))

@@ -31,6 +31,8 @@ class Design:
         margin: a run converges where its accuracy ever exceeds the share of the test part's largest class by so much; a
             form does not at a deviation where most of its runs don't.
         share: of the noiseless accuracy, which the slow-down is measured at.
+        validation_fraction: the share of the training part that is held out: learning rates are chosen on it, and
+            curves are of it. With 0 both are of the test part.
 
     Raises:
         SfumatoError: a value out of range.
@@ -49,6 +51,7 @@ class Design:
     seed: int = 0
     margin: float = 0.1
     share: float = 0.95
+    validation_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("models", "normalisations", "deviations", "learning_rates"):
@@ -67,6 +70,10 @@ class Design:
             positive_integer(name, getattr(self, name))
         fraction("margin", self.margin)
         fraction("share", self.share)
+        if not_negative("validation_fraction", self.validation_fraction) >= 1:
+            raise SfumatoError(
+                f"validation_fraction must be below 1, got {self.validation_fraction!r}", "give a share such as 0.1"
+            )
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -88,7 +95,8 @@ class Design:
     @property
     def of_runs(self) -> dict[str, Any]:
         """What decides a run besides form, deviation, learning rate and number; further ones of these may be added."""
-        return {name: value for name, value in asdict(self).items() if name in _OF_RUNS}
+        held_out = {"validation_fraction": self.validation_fraction} if self.validation_fraction else {}
+        return {name: value for name, value in asdict(self).items() if name in _OF_RUNS} | held_out
 
 
 _OF_RUNS = ("epochs", "batch_size", "schedule", "shift", "flip", "seed")

@@ -36,7 +36,7 @@ class Cell:
         epochs_to_share: the median of when they reached the share of the noiseless accuracy; None where most never did,
             or nothing is known without noise.
         slowdown: that over the noiseless one.
-        curve: (epochs, mean accuracy) over the runs.
+        curve: (epochs, mean accuracy) over the runs, on the part that the design's curves are of.
     """
 
     model: str
@@ -79,7 +79,7 @@ class NoiseStudy:
         kind: of the source.
         public: whether its records are.
         test_examples: how many were measured on.
-        largest_class: the share of the test part's largest class, which a constant answer reaches.
+        largest_class: the share of the largest class, of the part that curves are of, which a constant answer reaches.
         cells: of each form and deviation, the forms in their order.
         pilots: model, deviation, learning rate and accuracy of each run that chose among learning rates.
     """
@@ -131,11 +131,12 @@ class NoiseStudy:
 
 
 def row_of(course: Course) -> dict[str, Any]:
-    """A finished run as a line of its file."""
+    """A finished run as a line of its file; `last` is the accuracy that its curve ends with, where that is another."""
     return {
         "accuracy": course.accuracy,
         "points": [list(point) for point in course.points],
         "diverged": course.diverged,
+        **({} if course.tested is None else {"last": course.last}),
     }
 
 
@@ -148,7 +149,7 @@ def summarised(
         rows: the lines of finished runs (`row_of`), with model, learning rate, deviation and number.
         rates: of each form.
     """
-    labels = source.test.labels
+    labels = (source.test if source.held_out is None else source.held_out).labels
     largest = float(np.bincount(labels).max() / len(labels))
     cells: list[Cell] = []
     for form in design.forms:
@@ -163,7 +164,7 @@ def summarised(
         }
         level = None
         if 0.0 in runs:
-            level = design.share * statistics.fmean(row["accuracy"] for row in runs[0.0])
+            level = design.share * statistics.fmean(last_of(row) for row in runs[0.0])
             level = level if level > largest + design.margin else None
         noiseless = None if level is None else _median_reached(runs[0.0], level)
         for deviation, own in runs.items():
@@ -184,7 +185,7 @@ def summarised(
         design=asdict(design),
         kind=source.kind,
         public=source.public,
-        test_examples=len(labels),
+        test_examples=len(source.test),
         largest_class=largest,
         cells=tuple(cells),
         pilots=tuple(
@@ -196,6 +197,11 @@ def summarised(
             and (row["learning_rate"] in design.learning_rates)
         ),
     )
+
+
+def last_of(row: Mapping[str, Any]) -> float:
+    """The accuracy of a run in the end, on the part that its curve is of."""
+    return row.get("last", row["accuracy"])
 
 
 def reached(points: Sequence[Sequence[float]], level: float) -> float:

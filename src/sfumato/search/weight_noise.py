@@ -12,14 +12,14 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
-from sfumato.data import Source, Transform, open_source
+from sfumato.data import Source, Transform, hold_out, open_source
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.report import page_of_noise
 from sfumato.runs import pins, uses
 from sfumato.runs.directory import RunDirectory
 from sfumato.search.kept import begin
 from sfumato.search.noise_design import Design
-from sfumato.search.noise_results import PILOT, NoiseStudy, row_of, summarised
+from sfumato.search.noise_results import PILOT, NoiseStudy, last_of, row_of, summarised
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PublicJob
@@ -73,6 +73,8 @@ def noise_study(
             f"a noise study trains without privacy, and this {source.kind} source is private",
             "declare it public (`public=True`) if it is, or say that the study is not private (`not_private=True`)",
         )
+    if design.validation_fraction:
+        source, _ = hold_out(source, owner_key(), design.validation_fraction)
     if (warning := uses.called_public(source)) is not None:
         progress.report(warning)
     device, threads = settled_on(device, threads, None)
@@ -178,7 +180,7 @@ class _Study:
 
     def _mean_of_pilots(self, form: str, rate: float) -> float:
         found = [
-            row["accuracy"]
+            last_of(row)
             for row in self.rows
             if (row["model"], row["learning_rate"], row["run"]) == (form, rate, PILOT)
             and row["deviation"] in self._design.deviations

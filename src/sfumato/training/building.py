@@ -112,7 +112,7 @@ def _normalise(
 def _check_cache(contents: Contents, settings: Settings) -> None:
     """Refuse choices that were made for good when the features were computed."""
     odd = [name for name in ("pretrained", "shift", "flip") if getattr(settings, name)]
-    odd += ["zoom"] if settings.zoom != 1 else []
+    odd += [name for name in ("zoom", "crop_area") if getattr(settings, name) != 1]
     if odd:
         raise SfumatoError(
             f"{', '.join(odd)} cannot be chosen for features that are computed already", "leave them out"

@@ -25,6 +25,7 @@ from sfumato.data import (
     Part,
     Source,
     Transform,
+    Views,
     facts,
     open_source,
     own_codes,
@@ -32,6 +33,7 @@ from sfumato.data import (
     refuse_absent,
     user_codes,
 )
+from sfumato.data.crops import AREA
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
 from sfumato.randomness import owner_key as own_key
@@ -57,8 +59,10 @@ def features(
     directory: str | os.PathLike[str],
     weights: str | None = None,
     resolution: int | None = None,
+    resize: int | None = None,
     model: str | None = None,
     crop: str = "central",
+    crop_area: float | None = None,
     views: int | None = None,
     flip: bool = False,
     dtype: str = "float32",
@@ -78,8 +82,9 @@ def features(
         directory: the cache's; `sfumato.train("head,norm=12.5", "features:DIRECTORY", ...)` trains on it.
         weights: a safetensors file in place of what the backbone's library downloads.
         resolution: pixels on each side of what the backbone sees; None for what it was trained with.
+        resize: to how many pixels a side images are brought before they are cropped; None for what it was trained with.
         model: the function that builds the network of a run that trained one of your own, as in "package:function".
-        crop: see `Showing`.
+        crop, crop_area: see `Showing`.
         views: see `Showing`; None for one, or with `flip` for the image and its mirror image.
         flip: see `Showing`.
         dtype: "float32", "float16" or "bfloat16": how features are stored.
@@ -94,14 +99,21 @@ def features(
         refuse_absent(source)
     else:
         source.require_images("a cache of features")
-    network, expects = models.load_backbone(backbone, weights=weights, resolution=resolution, model=model)
+    network, expects = models.load_backbone(
+        backbone, weights=weights, resolution=resolution, resize=resize, model=model
+    )
     if isinstance(source, str):
         source = open_source(source, owner_key=own_key(), **declared_by(network, expects, source))
     contents = contents_for(
         source,
         network,
         expects,
-        Showing(crop=crop, views=default_views(crop, flip=flip) if views is None else views, flip=flip),
+        Showing(
+            crop=crop,
+            crop_area=crop_area,
+            views=default_views(crop, flip=flip) if views is None else views,
+            flip=flip,
+        ),
         dtype=dtype,
         origins=origins_of_backbone(backbone, weights),
         trained_on=stored_materials(weights or backbone),
@@ -143,14 +155,22 @@ class Showing:
         crop: "central" for the middle, "inception" for random windows.
         views: K. Central ones are the image, or with `flip` the image and its mirror image.
         flip: whether views are mirrored: of random windows each by a coin.
+        crop_area: of random windows, the least share of the image's area; None for 8%, as in Szegedy et al. 2015.
     """
 
     crop: str = "central"
+    crop_area: float | None = None
     views: int = 1
     flip: bool = False
 
     def __post_init__(self) -> None:
         one_of("crop", self.crop, CROPS)
+        if self.crop_area is not None and self.crop == "central":
+            raise SfumatoError(
+                f"crop_area is {self.crop_area}, and crop central shows no random windows",
+                "give `crop=inception`, or leave `crop_area` out",
+            )
+        Views(crop_area=1.0 if self.crop_area is None else self.crop_area)  # refuses what is no share of an area
         positive_integer("views", self.views, remedy="give the number of views of each example, such as 1 or 4")
         if self.crop == "central" and self.views != (2 if self.flip else 1):
             raise SfumatoError(
@@ -194,7 +214,11 @@ def contents_for(
         origins=list(origins),
         trained_on=list(trained_on),
         transform=transform_of(source, expects).to_dict(),
-        crop={"crop": showing.crop, "flip": showing.flip},
+        crop={
+            "crop": showing.crop,
+            "flip": showing.flip,
+            **({} if showing.crop_area is None else {"area": showing.crop_area}),
+        },
         test_fraction=source.test_fraction,
     )
 
@@ -358,7 +382,11 @@ def _shown(contents: Contents, transform: Transform, owner_key: bytes, device: t
         return (lambda images: torch.cat([middle(images), middle(images).flip(-1)], dim=1)) if flip else middle
     assert transform.resolution is not None
     windows = InceptionCrops(
-        count=contents.views, resolution=transform.resolution, interpolation=transform.interpolation, flip=flip
+        count=contents.views,
+        resolution=transform.resolution,
+        interpolation=transform.interpolation,
+        flip=flip,
+        area=contents.crop.get("area", AREA),
     )
 
     def cut(images: np.ndarray) -> Tensor:

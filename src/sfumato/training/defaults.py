@@ -32,6 +32,7 @@ BEHIND_UP_TO = 60_000
 """Examples up to which these have stayed behind the default: Tramèr and Boneh 2021, benchmarks/networks_by_hand.py."""
 NOTED_CUT = 0.1
 """The share of an image that may be left out without a word."""
+DIVIDED = "for gradients divided by the clipping norm"
 MIRRORED = "colour images are taken for photographs, which may be mirrored; of digits or letters give flip False"
 
 NOISE_ON_A_LOGIT = 3.0
@@ -176,7 +177,7 @@ def training_rules(
         rules["views"] = Rule(value=2, reason="colour photographs and their mirror images")
         rules["flip"] = Rule(value=True, reason=MIRRORED)
     elif (given.get("views") or 1) > 1:
-        if given.get("zoom") in (None, 1):
+        if _still(given):
             rules["shift"] = Rule(
                 value=max(1, size // 8), reason="an eighth of the side, as 4 of 32 pixels in De et al. 2022"
             )
@@ -184,11 +185,16 @@ def training_rules(
     if scattering and given.get("optimizer") in (None, "momentum"):
         rate, reason = _linear_rate(plan, momentum), f"keeps the run's noise on a logit near {NOISE_ON_A_LOGIT:g}"
     else:
-        rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 2e-3}.get(
-            given.get("optimizer") or "", 0.5
-        )
-        reason = "a middling rate for gradients divided by the clipping norm; worth tuning on public data"
+        chosen = given.get("optimizer") or "momentum"
+        rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 0.03}.get(chosen, 0.5)
+        what = "a middling part of each tensor's own norm" if chosen == "lamb" else f"a middling rate {DIVIDED}"
+        reason = f"{what}; worth tuning on public data"
     return rules | {"learning_rate": Rule(value=rate, reason=reason)}
+
+
+def _still(given: Mapping[str, Any]) -> bool:
+    """Whether nothing that was asked for moves views already."""
+    return all(given.get(name) in (None, 1) for name in ("zoom", "crop_area"))
 
 
 def cut_off(share: float) -> str | None:
@@ -235,7 +241,6 @@ def public_rules(
         batch_size: of them, in a step.
         given, size, channels, cached, texts, multilabel: as for `training_rules`.
     """
-    still = given.get("zoom") in (None, 1)
     rules = (
         {
             "model": Rule(value="wrn-16-4", reason="the smallest network of De et al. 2022"),
@@ -244,7 +249,7 @@ def public_rules(
             "learning_rate": Rule(value=0.1 * batch_size / 128, reason="0.1 for 128 examples, in proportion"),
             "weight_decay": Rule(value=5e-4, reason="as De et al. 2022 on CIFAR-100"),
             "schedule": Rule(value="step", reason="ten times less at 1/2 and at 3/4 of the way"),
-            "shift": Rule(value=max(1, size // 8) if still else 0, reason="an eighth of the side"),
+            "shift": Rule(value=max(1, size // 8) if _still(given) else 0, reason="an eighth of the side"),
             "flip": Rule(value=channels == 3, reason=MIRRORED),
             "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
         }

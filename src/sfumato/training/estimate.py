@@ -12,7 +12,7 @@ import torch
 from sfumato.randomness import DiceKey, Noise
 from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
-from sfumato.training.job import PrivateJob
+from sfumato.training.job import Job, PrivateJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def estimate(job: PrivateJob) -> Estimate:
     )
 
 
-def average_bytes(job: PrivateJob) -> int:
+def average_bytes(job: Job) -> int:
     """What averaging keeps of the parameters that are trained."""
     keeps = training_over(job.settings) or average_for(job.settings)
     return 0 if keeps is None else keeps.copies * trained_bytes(job.module)
@@ -91,7 +91,7 @@ def _trunk_seconds(job: PrivateJob) -> float:
     return each * (shown + len(source.test))
 
 
-def seconds_of(job: PrivateJob, action: Callable[[], object]) -> float:
+def seconds_of(job: Job, action: Callable[[], object]) -> float:
     """The faster of two tries."""
     tries = []
     for _ in range(2):

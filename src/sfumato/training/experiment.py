@@ -27,6 +27,13 @@ OF_SOURCES = frozenset(
 """What is declared of a source where it is opened, and is no field of an experiment."""
 SHORT = {"eps": "epsilon", "lr": "learning_rate", "sigma": "noise_multiplier", "wd": "weight_decay"}
 """What fields are called elsewhere."""
+OF_OPTIMIZERS = frozenset(
+    {"beta1", "beta2", "betas", "adam_beta1", "adam_beta2", "adam_epsilon", "adam_eps", "epsilon_root"}
+    | {"nesterov", "dampening", "amsgrad", "always_adapt", "trust_clip", "grad_averaging", "decoupled_decay"}
+)
+"""What optimizers take elsewhere, and is fixed here."""
+THEIR_OWN = "{} (the first beta of adam, adamw and lamb) and {} are an optimizer's only options besides {}"
+"""In place of them, with the names of the momentum, the weight decay and the learning rate."""
 
 
 class Decided(NamedTuple):
@@ -223,6 +230,8 @@ class Choices(Averages):
     """Whether views are mirrored."""
     zoom: float | None = left_out(by_default="1")
     """How much larger than a view the image is that it is cut out of; for large images, in place of shift."""
+    crop_area: float | None = left_out(by_default="1")
+    """Random crops as in Inception: the least share of the image's area that a view shows, such as 0.08; 1 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -492,6 +501,8 @@ def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
         if name not in known:
             near = [SHORT[name]] if SHORT.get(name) in known else difflib.get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]}" if near else f"give {', '.join(known)}"
+            if name in OF_OPTIMIZERS:
+                remedy = f"leave it out: {THEIR_OWN.format('momentum', 'weight_decay', 'learning_rate')}"
             if name in OF_SOURCES:
                 remedy = (
                     f"give it to sfumato.open_source, and the source in place of its name: open_source(..., {name}=...)"

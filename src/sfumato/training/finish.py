@@ -45,7 +45,10 @@ from sfumato.training.settings import Settings
 
 PERSONS = (2, 5, 10)
 """For persons with so many images a page gives epsilon, where the promise is for single ones."""
-OF_CLASSIFIERS = ("head", "loss", "class_prevalence", "pretrained_rate", "views", "shift", "flip", "zoom")
+OF_CLASSIFIERS = (
+    *("head", "loss", "class_prevalence", "pretrained_rate"),
+    *("views", "shift", "flip", "zoom", "crop_area"),
+)
 """Settings that a training of embeddings has no use for."""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.data import Clock, Preparation, Source, Views, by_user
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
@@ -196,22 +196,28 @@ class PublicTraining:
         settings: the same choices as for private training.
         steps: number of steps.
         batch_size: examples in a step: epochs are shuffled and cut into batches of this size.
+        max_norm: to which L2 norm a step's mean gradient, of all parameters together, is scaled down where it is
+            longer; None for no clipping. It bounds no example's contribution.
     """
 
     settings: Settings
     steps: int
     batch_size: int
+    max_norm: float | None = None
 
     def __post_init__(self) -> None:
         if self.settings.class_prevalence is not None:
             raise SfumatoError("`class_prevalence` is for private training, and this one is not", "leave it out")
         positive_integer("steps", self.steps, remedy="give the number of training steps")
         positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
+        if self.max_norm is not None:
+            positive("max_norm", self.max_norm, remedy="give a norm such as 1, or leave it out for no clipping")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PublicTraining:
         """The training in a run's record."""
-        return cls(settings=Settings.from_dict(data["settings"]), steps=data["steps"], batch_size=data["batch_size"])
+        given = {name: data[name] for name in ("steps", "batch_size", "max_norm") if name in data}
+        return cls(settings=Settings.from_dict(data["settings"]), **given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,10 +227,12 @@ class PublicJob(Job):
     Args:
         batch_size: examples in a step.
         origins: what stands behind the initial weights.
+        max_norm: as in `PublicTraining`.
     """
 
     batch_size: int
     origins: tuple[str, ...] = ()
+    max_norm: float | None = None
 
     @property
     def statement(self) -> NoPromise:
@@ -237,6 +245,7 @@ class PublicJob(Job):
             "kind": PUBLIC,
             "steps": self.steps,
             "batch_size": self.batch_size,
+            **({} if self.max_norm is None else {"max_norm": self.max_norm}),
             "data": {
                 "kind": self.source.kind,
                 "fingerprint": self.source.fingerprint,

@@ -113,6 +113,7 @@ def take_steps(
     pause = CHECKPOINT_SECONDS
     module, state, outputs = job.module, checkpoint.noise, None
     optimizer = optimizer_for(module, job.settings)
+    checkpoint.require_optimizer(optimizer, where=str(run.path))
     average = checkpoint.restore(module, optimizer, job.device)
     averaging, over = average_for(job.settings), training_over(job.settings)
     rate = optim.schedule(job.settings.schedule, steps=job.steps, warmup=job.settings.warmup)

@@ -16,7 +16,7 @@ from sfumato.averaging import aggregates, uncertainty
 from sfumato.models import ensemble
 from sfumato.models.losses import probabilities
 from sfumato.report import OverSteps
-from sfumato.runs.uncertain import averages, notes_of, spacing_of
+from sfumato.runs.uncertain import averages, notes_of, spacing_of, widening_for
 from sfumato.training import evaluate
 from sfumato.training.job import PrivateJob
 from sfumato.training.scorer import Scorer
@@ -101,10 +101,10 @@ def _intervals(
     whole: Tensor,
     kept: Mapping[int, Mapping[str, Tensor]],
 ) -> dict[str, Any]:
-    """Of each sample's first class: the ends of its logit's interval, and the middle; none for correlated noise."""
+    """Of each sample's first class: the ends of its logit's interval, and the middle."""
     taken = max(kept)
     apart = [step for step in kept if step > taken // 2]
-    if not job.plan.mechanism.independent or apart[-1] - apart[0] < spacing_of(taken):
+    if apart[-1] - apart[0] < spacing_of(taken):
         return {}
     samples = evaluate.shown(whole, job.source.test)
     if not samples:
@@ -112,8 +112,9 @@ def _intervals(
     first = whole[samples].argmax(1, keepdim=True)
     steps = uncertainty.spaced(tuple(kept), taken, spacing=spacing_of(taken))
     logits = torch.stack([scorer.outputs({**released, **kept[step]}, samples) for step in steps])
-    low, high, mean, _ = uncertainty.interval(logits)
-    notes = notes_of(averaged=averages(job.settings.to_dict()), schedule=job.settings.schedule)
+    widening, of_noise = widening_for(job.plan, job.settings.to_dict(), steps, taken)
+    low, high, mean, _ = uncertainty.interval(logits, widening=widening)
+    notes = [*notes_of(averaged=averages(job.settings.to_dict()), schedule=job.settings.schedule), *of_noise]
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
     if not ends.isfinite().all():  # training has diverged
         return {}

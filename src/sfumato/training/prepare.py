@@ -194,7 +194,8 @@ def check(job: PrivateJob) -> None:
     job.source.shown(views)
     if views.count > 1 and job.source.cache is None and not (views.moves or views.flip or job.gradient.draws):
         raise SfumatoError(
-            f"views is {views.count}, but all views of an image would be alike", "give shift, flip or zoom, or one view"
+            f"views is {views.count}, but all views of an image would be alike",
+            "give shift, flip, zoom or crop_area, or one view",
         )
     check_choices(job.module, job.settings, steps=job.plan.steps)
     check_epsilon(job.plan)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato.data import Source, SourceSpec
+from sfumato.data import Source, SourceSpec, Views
 from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
 from sfumato.runs.directory import RunDirectory
@@ -182,7 +182,7 @@ def _check(plan: PrivacyPlan, settings: Settings) -> None:
         "participation": not isinstance(plan.participation, Poisson),
         "clipping": not isinstance(plan.clipping, Fixed),
         "unit": not isinstance(plan.unit, Example),
-        "views": settings.views != 1 or settings.shift or settings.flip,
+        "views": settings.view_rule != Views(),
         "trainable": bool(settings.trainable),
     }
     for name, is_odd in odd.items():

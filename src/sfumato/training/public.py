@@ -73,7 +73,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     """How to train: what was asked for by name, the rest by rule; and why the rest is what it is.
 
     Args:
-        given: fields of `Settings`, `steps` and `batch_size`; None, or absent, for what follows a rule.
+        given: fields of `Settings`, `steps`, `batch_size` and `max_norm`; None, or absent, for what follows a rule.
     """
     examples, batch_size = len(source.train), given.get("batch_size")
     if batch_size is None:
@@ -91,7 +91,9 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}
     settings = Settings(**{one.name: values[one.name] for one in fields(Settings) if one.name in values})
-    training = PublicTraining(settings=settings, steps=values["steps"], batch_size=batch_size)
+    training = PublicTraining(
+        settings=settings, steps=values["steps"], batch_size=batch_size, max_norm=given.get("max_norm")
+    )
     return training, defaults.reasons(rules, given)
 
 
@@ -158,6 +160,7 @@ def prepare(
         settings=settings,
         steps=training.steps,
         batch_size=training.batch_size,
+        max_norm=training.max_norm,
         performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
         transform=transform_for(module, source, settings),
         key=key,
@@ -211,16 +214,23 @@ def compare(job: PublicJob, run: RunDirectory) -> None:
         raise SfumatoError(
             f"{run.path} holds a private run", "resume it with sfumato train, or give another `directory`"
         )
-    for part in ("data", "transform", "performance", "model", "origin", "environment", *job.further):
-        remedy = "give what the run began with, or another `directory`"
-        pins.compare(part, recorded.get(part, {}), present[part], remedy=remedy, where=str(run.path))
+    remedy, where = "give what the run began with, or another `directory`", str(run.path)
+    for part in ("data", "transform", "performance", "origin", *job.further):
+        pins.compare(part, recorded.get(part, {}), present[part], remedy=remedy, where=where)
+    pins.compare_environment(recorded.get("environment", {}), present["environment"], remedy=remedy, where=where)
+    pins.compare_model(recorded, present, where=where)
     pins.compare(
         "settings",
-        {**recorded["settings"], "steps": recorded["steps"], "batch size": recorded["batch_size"]},
-        {**present["settings"], "steps": present["steps"], "batch size": present["batch_size"]},
+        *({**one["settings"], **_lengths(one)} for one in (recorded, present)),
         remedy="give the options that the run began with, or another `directory`",
         where=str(run.path),
     )
+
+
+def _lengths(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's record says of its steps."""
+    given = {"steps": record["steps"], "batch size": record["batch_size"]}
+    return given | ({"clipping norm": record["max_norm"]} if "max_norm" in record else {})
 
 
 def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Measure) -> PublicRun:
@@ -266,9 +276,11 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             title=f"{heading.title or named}: without privacy",
             owner=heading.private,
             statement=run.read_json(names.STATEMENT),
-            plan={"privacy": "none", "steps": training.steps, "batch size": training.batch_size},
+            plan={"privacy": "none", **_lengths(record)},
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
-            settings=finish.presentable(record["settings"]) | finish.backbone_shown(record),
+            settings=finish.settings_shown(record)
+            if "embedding" in record
+            else finish.presentable(record["settings"]) | finish.backbone_shown(record),
             metrics=run.rows(),
             evaluation=finish.evaluation_of(run),
             public_test=True,
@@ -285,6 +297,7 @@ def pretrain(
     directory: str | os.PathLike[str],
     steps: int,
     batch_size: int,
+    max_norm: float | None = None,
     settings: Settings | None = None,
     public: bool = False,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
@@ -302,6 +315,7 @@ def pretrain(
         directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights; with
             `pretrained_weights="last"` the last ones, which lie beside them.
         steps, batch_size: how long, and how many examples in a step.
+        max_norm: to which norm a step's mean gradient is clipped; None for no clipping.
         settings: the choices that shape the model.
         public: the owner's declaration that the records of a source named by its spelling are public.
         averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
@@ -321,7 +335,7 @@ def pretrain(
     run = RunDirectory(directory)
     job = prepare(
         source,
-        PublicTraining(settings=settings, steps=steps, batch_size=batch_size),
+        PublicTraining(settings=settings, steps=steps, batch_size=batch_size, max_norm=max_norm),
         model=model if own else None,
         device=device,
         threads=threads,

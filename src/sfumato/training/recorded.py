@@ -32,6 +32,8 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     if run.finished:
         raise SfumatoError(f"the run in {path} is finished", "give a source and another `directory` to train anew")
     record = run.read_json(names.SETTINGS)
+    if "embedding" in record:
+        raise SfumatoError(f"{path} holds a training of embeddings", f"resume it with sfumato embed {path}")
     if "source" not in record["request"]:
         raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
     training = PublicTraining.from_dict(record)

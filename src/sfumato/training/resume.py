@@ -68,14 +68,19 @@ def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> Non
         ("transform", again),
         ("performance", again),
         ("circumstances", again),
-        ("model", "give the model that the run began with, unchanged, or another `directory`"),
         ("environment", "go back to the machine and versions that the run began with, or start another run"),
+        ("model", ""),
     ):
-        if part in ("performance", "environment") and not going_on:
-            continue
         if part not in recorded:
             raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
-        pins.compare(part, recorded[part], present[part], remedy=remedy, where=str(run.path))
+        if part in ("performance", "environment") and not going_on:
+            continue
+        if part == "environment":
+            pins.compare_environment(recorded[part], present[part], remedy=remedy, where=str(run.path))
+        elif part == "model":
+            pins.compare_model(recorded, present, where=str(run.path))
+        else:
+            pins.compare(part, recorded[part], present[part], remedy=remedy, where=str(run.path))
 
 
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:

@@ -49,6 +49,7 @@ class Settings:
         shift: by how many pixels a view may be moved.
         flip: whether a view may be mirrored.
         zoom: how much larger than a view the image is that it is cut out of; 1 for none.
+        crop_area: the least share of the image's area that a random crop shows (`Views`); 1 for no random crops.
         ema: decay of the weights' moving average (De 2022, appendix C.3); 0 keeps the last weights.
         ema_form: "warm-up" or "constant" (`EMA`).
         aggregate: what gradients are taken at instead of the last weights: None, "ema" for the moving average, or "uta"
@@ -82,6 +83,7 @@ class Settings:
     shift: int = 0
     flip: bool = False
     zoom: float = 1.0
+    crop_area: float = 1.0
     ema: float = 0.9999
     ema_form: str = "warm-up"
     aggregate: str | None = None
@@ -133,7 +135,7 @@ class Settings:
     @property
     def view_rule(self) -> Views:
         """How the views of an example are made."""
-        return Views(count=self.views, shift=self.shift, flip=self.flip, zoom=self.zoom)
+        return Views(count=self.views, shift=self.shift, flip=self.flip, zoom=self.zoom, crop_area=self.crop_area)
 
     @property
     def initial_weights(self) -> str | None:
@@ -211,7 +213,7 @@ class Settings:
 
 MAY_BE_ABSENT = (
     "class_prevalence",
-    *("pretrained_weights", "ema_form"),
+    *("pretrained_weights", "ema_form", "crop_area"),
     *("aggregate", "aggregate_from", "aggregate_last", "aggregate_restart"),
     *("normalisation", "public_data", "public_examples"),
 )

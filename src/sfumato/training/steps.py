@@ -60,7 +60,10 @@ class DivergedError(SfumatoError):
 
 
 class PublicSteps:
-    """The mean gradient of a piece of a shuffled epoch. No noise, and no promise: public data only."""
+    """The mean gradient of a piece of a shuffled epoch, clipped as a whole where the job has a norm for it.
+
+    No noise, and no promise: public data only.
+    """
 
     def __init__(self, job: PublicJob, key: DiceKey, progress: Progress | None = None):
         self._job, self._key = job, key
@@ -92,6 +95,8 @@ class PublicSteps:
                 f"the loss is {self._loss} at step {step}: training has diverged",
                 "give a smaller learning rate, or some warm-up, and another `directory`",
             )
+        if job.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._trained.values(), job.max_norm)
         return {name: value.grad for name, value in self._trained.items()}, NoiseState(step=step + 1)
 
     def batch(self, step: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from sfumato import optim
+from sfumato.data import Part
 from sfumato.models import evaluating
 from sfumato.randomness import NoiseState
 from sfumato.training.descent import optimizer_for, set_rate
@@ -39,17 +40,25 @@ class Course:
     """How one training went.
 
     Args:
-        points: (epochs, accuracy on the test part with drawn weights), in their order.
+        points: (epochs, accuracy with drawn weights), in their order: on the validation part, or on the test part where
+            none was held out.
         diverged: the step whose loss was no number, at which the training ended; None where there was none.
+        tested: accuracy on the test part in the end, where points are of the validation part.
     """
 
     points: tuple[tuple[float, float], ...]
     diverged: int | None = None
+    tested: float | None = None
+
+    @property
+    def last(self) -> float:
+        """The accuracy that the points end with; 0 where the training diverged."""
+        return 0.0 if self.diverged is not None or not self.points else self.points[-1][1]
 
     @property
     def accuracy(self) -> float:
-        """In the end; 0 where the training diverged."""
-        return 0.0 if self.diverged is not None or not self.points else self.points[-1][1]
+        """On the test part, in the end; 0 where the training diverged."""
+        return self.last if self.tested is None or self.diverged is not None else self.tested
 
 
 def course(job: PublicJob, deviation: float, *, progress: Progress | None = None) -> Course:
@@ -62,7 +71,8 @@ def course(job: PublicJob, deviation: float, *, progress: Progress | None = None
 
     **Guarantee.** None: gradients are neither clipped nor noised, and weights are not released.
     """
-    progress, module = progress or Silence(), job.module
+    progress, module, held_out = progress or Silence(), job.module, job.source.held_out
+    followed = job.source.test if held_out is None else held_out
     steps, optimizer = PublicSteps(job, job.key), optimizer_for(module, job.settings)
     rate = optim.schedule(job.settings.schedule, steps=job.steps, warmup=job.settings.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
@@ -75,27 +85,28 @@ def course(job: PublicJob, deviation: float, *, progress: Progress | None = None
                 with drawn(means, deviation, _generator(job, "weights", step)):
                     gradient, state = steps(step, state)
             except DivergedError:
-                return Course(points=tuple(points), diverged=step)
+                return Course(points=tuple(points), diverged=step, tested=None if held_out is None else 0.0)
             set_rate(optimizer, job.settings.learning_rate * rate(step))
             descend(optimizer, trained, gradient)
             if step + 1 in due:
-                points.append(((step + 1) / per_epoch, accuracy_of(job, deviation, step + 1)))
+                points.append(((step + 1) / per_epoch, accuracy_of(job, deviation, step + 1, followed)))
                 progress.advance(step + 1, f"accuracy {points[-1][1]:.1%}")
-    return Course(points=tuple(points))
+        tested = None if held_out is None else accuracy_of(job, deviation, job.steps, job.source.test)
+    return Course(points=tuple(points), tested=tested)
 
 
-def accuracy_of(job: PublicJob, deviation: float, step: int) -> float:
-    """The share of the test part that is classified rightly, the weights drawn anew for each 256 of its examples."""
-    module, test, right = job.module, job.source.test, 0
+def accuracy_of(job: PublicJob, deviation: float, step: int, part: Part) -> float:
+    """The share of a part that is classified rightly, the weights drawn anew for each 1,000 of its examples."""
+    module, right = job.module, 0
     means, generator = noisy_parameters(module), _generator(job, "weights in the test", step)
     with evaluating(module), torch.no_grad():
-        for start in range(0, len(test), BATCH):
+        for start in range(0, len(part), BATCH):
             rows = slice(start, start + BATCH)
-            inputs = job.transform(torch.from_numpy(test.take(rows)).to(job.device))
+            inputs = job.transform(torch.from_numpy(part.take(rows)).to(job.device))
             with drawn(means, deviation, generator):
                 chosen = module(inputs).argmax(1).cpu()
-            right += int((chosen == torch.from_numpy(test.labels[rows])).sum())
-    return right / len(test)
+            right += int((chosen == torch.from_numpy(part.labels[rows])).sum())
+    return right / len(part)
 
 
 def noisy_parameters(module: nn.Module) -> dict[str, Tensor]:

@@ -7,7 +7,9 @@ from .toeplitz import sensitivity as sensitivity
 from .toeplitz import square_root as square_root
 from .toeplitz import toeplitz_covariance as toeplitz_covariance
 from .toeplitz import toeplitz_noise as toeplitz_noise
+from .toeplitz import toeplitz_variances as toeplitz_variances
 from .tree import tree_covariance as tree_covariance
 from .tree import tree_noise as tree_noise
+from .tree import tree_variances as tree_variances
 from .weights import NoiseInWeights as NoiseInWeights
 from .workload import Workload as Workload

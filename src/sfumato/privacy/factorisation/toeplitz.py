@@ -83,6 +83,17 @@ def toeplitz_noise(workload: Workload, inverse: Array) -> NoiseInWeights:
     return NoiseInWeights(all_steps=float(np.sqrt(mean_square)), final=float(np.linalg.norm(final)))
 
 
+def toeplitz_variances(combinations: Array, inverse: Array) -> Array:
+    """The variances (n,) of linear combinations (n, T) of the noise C^-1 z: the squared norms of their rows times C^-1.
+
+    Args:
+        combinations: the coefficient of each step's noise.
+        inverse: the first T coefficients of C^-1.
+    """
+    of_numbers = fftconvolve(combinations[:, ::-1], inverse[None], axes=1)[:, : combinations.shape[1]]
+    return (of_numbers**2).sum(1)
+
+
 def toeplitz_covariance(inverse: Array) -> Array:
     """The covariance of the noise over steps, C^-1 C^-T, (n, n)."""
     matrix = np.tril(toeplitz(inverse))

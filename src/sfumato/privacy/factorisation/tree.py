@@ -31,6 +31,21 @@ def tree_noise(workload: Workload, *, steps_per_tree: int | None = None, complet
     return NoiseInWeights(all_steps=float(np.sqrt(all_steps / workload.steps)), final=float(np.sqrt(final)))
 
 
+def tree_variances(combinations: Array, *, steps_per_tree: int | None = None, completed: bool = False) -> Array:
+    """The variances (n,) of linear combinations (n, T) of the noise of the steps, for nodes of standard deviation 1.
+
+    Args:
+        combinations: the coefficient of each step's noise; T is the number of steps of the run.
+        steps_per_tree, completed: as for `tree_noise`.
+    """
+    found = np.zeros(len(combinations))
+    padded = np.pad(combinations, ((0, 0), (0, 1)))  # "step" T is that of nodes which stay for good
+    for pair in _pairs(combinations.shape[1], steps_per_tree, completed):
+        for place, row in enumerate(padded):
+            found[place] += pair.total(lambda first, second, row=row: row[first] * row[second])
+    return found
+
+
 def tree_covariance(steps: int, *, steps_per_tree: int | None = None, completed: bool = False) -> Array:
     """The covariance of the noise over steps, (n, n): of N_t - N_{t-1}, N_t the noise of the prefix sum."""
     found = np.zeros((steps + 1, steps + 1))

@@ -61,6 +61,13 @@ class BandedToeplitz(Mechanism):
             workload, factorisation.inverse(self.column(workload.steps), workload.steps)
         )
 
+    def variances(self, combinations: Any) -> Any:
+        """Those of the combinations of C^-1 z."""
+        from sfumato.privacy import factorisation
+
+        steps = combinations.shape[1]
+        return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
+
     @property
     def words(self) -> str:
         """What a statement says of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sfumato.privacy.mechanism.mechanism import Mechanism
 
@@ -35,6 +35,10 @@ class Gaussian(Mechanism):
         from sfumato.privacy import factorisation
 
         return factorisation.toeplitz_noise(workload, factorisation.inverse([1.0], workload.steps))
+
+    def variances(self, combinations: Any) -> Any:
+        """The sums of squares, since steps are independent."""
+        return (combinations**2).sum(1)
 
     @property
     def words(self) -> str:

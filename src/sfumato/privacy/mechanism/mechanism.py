@@ -62,6 +62,14 @@ class Mechanism(ABC):
     def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
         """What it leaves in the weights, for independent numbers of standard deviation 1."""
 
+    @abstractmethod
+    def variances(self, combinations: Any) -> Any:
+        """The variances (n,) of linear combinations of the steps' noise, for independent numbers of deviation 1.
+
+        Args:
+            combinations: (n, T), the coefficient of each step's noise; T is the number of steps of the run.
+        """
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The mechanism of a plan as `PrivacyPlan.to_dict` writes it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.mechanism.mechanism import Mechanism
@@ -55,6 +55,12 @@ class Tree(Mechanism):
         from sfumato.privacy import factorisation
 
         return factorisation.tree_noise(workload, steps_per_tree=self.steps_per_tree, completed=self.completed)
+
+    def variances(self, combinations: Any) -> Any:
+        """Those of the combinations of N_t - N_(t-1)."""
+        from sfumato.privacy import factorisation
+
+        return factorisation.tree_variances(combinations, steps_per_tree=self.steps_per_tree, completed=self.completed)
 
     @property
     def words(self) -> str:

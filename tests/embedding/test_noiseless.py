@@ -1,0 +1,220 @@
+"""Training by clipped updates without noise: the same rounds as private ones, and nothing anywhere that promises."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
+from sfumato.embedding import EmbeddingExperiment, noiseless_job
+from sfumato.embedding.job import prepare
+from sfumato.embedding.run import begin, job_of, public_job_of
+from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
+from sfumato.randomness import Noise, NoiseState
+from sfumato.runs.checkpoint import METADATA, read_safetensors
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import loop
+from sfumato.training.adaptive import NORM
+from sfumato.training.progress import Silence
+
+USERS, NOISELESS = 24, "fedemb-noiseless"
+QUICK = {"model": "linear", "dimension": 8, "steps": 3, "batch_size": 12, "clients": 3, "max_norm": 0.2}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """24 users to train on, in four groups, and 8 others to test on; six images each, of two classes."""
+    generator = np.random.default_rng(0)
+    users = np.repeat(np.arange(USERS + 8), 6)
+    labels = (users + generator.integers(0, 2, len(users))) % 9
+    images = (25 * labels[:, None, None] + generator.integers(0, 20, (len(users), 8, 8))).astype(np.uint8)
+    columns = {"x": images, "y": labels, "users": np.char.add("p", users.astype(str))}
+    columns["groups"] = np.char.add("g", (users % 4).astype(str))
+    train = users < USERS
+    path = tmp_path_factory.mktemp("people") / "people.npz"
+    parts = {f"{name}_train": column[train] for name, column in columns.items()}
+    np.savez(path, **parts, **{f"{name}_test": column[~train] for name, column in columns.items()})
+    return open_source(f"npz:{path}", owner_key=bytes(32), open_set=True, public=True)
+
+
+def asked(**further: Any) -> EmbeddingExperiment:
+    return EmbeddingExperiment(**{**QUICK, "method": NOISELESS, **further})
+
+
+def of_epsilon(value: Any, place: str = "") -> list[tuple[str, Any]]:
+    """All that is called epsilon, with or without more words, anywhere in JSON."""
+    if isinstance(value, dict):
+        inside = [found for name, one in value.items() for found in of_epsilon(one, f"{place}/{name}")]
+        return inside + [(f"{place}/{name}", one) for name, one in value.items() if "epsilon" in name]
+    return [found for one in value for found in of_epsilon(one, place)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize(("method", "quantile"), [(NOISELESS, None), ("fedavg-noiseless", 0.5)])
+def test_nothing_that_it_leaves_behind_states_an_epsilon(source: Source, tmp_path: Path, method: str, quantile: Any):
+    choices = {**QUICK, "method": method, "quantile": quantile}
+    run = embed(source, directory=tmp_path / "run", device="cpu", threads=1, **choices)
+    assert repr(run).endswith("without privacy)")
+    left = {path.name for path in run.directory.iterdir()}
+    assert not left & {"plan.json", "ledger.jsonl"}
+    documents = [json.loads(path.read_text()) for path in run.directory.glob("*.json")]
+    documents += [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    documents.append(json.loads(read_safetensors(run.directory / "model.safetensors")[1][METADATA]))
+    found = [value for document in documents for _, value in of_epsilon(document)]
+    assert found
+    assert set(found) == {None}
+    statement = load(run.directory).statement
+    assert (statement["epsilon"], statement["delta"], statement["method"]) == (None, None, method)
+    assert statement["sentence"].startswith("This model promises nothing")
+    assert "Clipping alone protects nobody" in statement["sentence"]
+    assert "differentially private" not in (run.directory / "report.html").read_text("utf-8")
+    with pytest.raises(SfumatoError, match="trained without privacy and promises nothing"):
+        verify(run.directory)
+
+
+def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_path: Path):
+    private = replace(source, public=False)
+    with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, and this npz source is pr"):
+        begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
+    rounds, _ = noiseless_job.decide(asked(), private)
+    with pytest.raises(SfumatoError, match="trains without privacy"):
+        noiseless_job.prepare(private, rounds)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", [None, "fedemb", "fedavg", "dpsgd"])
+def test_no_number_leads_there_only_its_name(source: Source, tmp_path: Path, method: str | None):
+    named = "fedavg-noiseless" if method == "fedavg" else NOISELESS
+    clients = {"clients": None} if method == "dpsgd" else {}
+    zero = asked(method=method, noise_multiplier=0, **clients)
+    with pytest.raises(SfumatoError, match=f"adds no noise, and without noise nothing is promised.* by method {named}"):
+        begin(zero, source, RunDirectory(tmp_path / "run"), progress=Silence())
+    with pytest.raises(SfumatoError, match="has no plan: it promises nothing"):
+        asked().decide(source)
+    assert not (tmp_path / "run").exists()
+
+
+def test_its_name_takes_no_plan_either(source: Source):
+    private = EmbeddingExperiment(**QUICK, noise_multiplier=0.5)
+    plan, settings, clients, _ = private.decide(source)
+    with pytest.raises(SfumatoError, match="method fedemb-noiseless has no rounds with noise, and a plan is given"):
+        prepare(source, plan, settings, replace(clients, method=NOISELESS))
+
+
+@pytest.mark.parametrize(
+    "promised",
+    [
+        {"epsilon": 8.0},
+        {"noise_multiplier": 0},
+        {"delta": 1e-5},
+        {"mechanism": "tree"},
+        {"participation": "cyclic"},
+        {"adjacency": "zero-out"},
+        {"complete_trees": False},
+    ],
+    ids=str,
+)
+def test_whatever_belongs_to_a_promise_is_refused(source: Source, promised: dict[str, Any]):
+    (name,) = promised
+    with pytest.raises(SfumatoError, match=f"adds no noise and promises nothing, and {name}=.* is given"):
+        public_job_of(asked(**promised), source)
+
+
+def test_more_users_in_a_round_than_there_are_is_refused(source: Source):
+    with pytest.raises(SfumatoError, match="batch_size must not exceed the number of users or groups, got 25 of 24"):
+        public_job_of(asked(batch_size=USERS + 1), source)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{}, {"method": "fedavg"}, {"grouping": "group"}, {"grouping": "fixed", "clients": None, "batch_size": 2}],
+    ids=str,
+)
+def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[str, Any]):
+    """With one key: the same users, clients, local training and clipping; the private round has its noise besides."""
+    private = EmbeddingExperiment(**{**QUICK, **choice, "noise_multiplier": 0.5, "seed": 1})
+    without = replace(private, method=f"{private.chosen}-noiseless", noise_multiplier=None)
+    performance = {"device": "cpu", "threads": 1}
+    one, (other, _) = job_of(private, source, **performance)[0], public_job_of(without, source, **performance)
+    other.module.load_state_dict(one.module.state_dict())
+    for key in map(DiceKey.from_seed, range(3)):
+        noisy, _ = EmbeddingSteps(one, key)(0, NoiseState(step=0))
+        found, _ = NoiselessSteps(other, key)(0, NoiseState(step=0))
+        noise = Noise(one.plan.mechanism, max_norm=one.plan.max_norm, key=key).add(one.gradient.zeros(), 0)
+        for name, value in found.items():
+            expected = noisy[name].double() - noise[name].double() / one.clients.count
+            torch.testing.assert_close(value.double(), expected, rtol=0, atol=1e-6)
+    assert sum(value.square().sum() for value in found.values()).sqrt() <= 0.2 * (1 + 1e-6)
+
+
+def test_the_norm_follows_the_exact_quantile(source: Source):
+    """Andrew et al. 2021, equation 2, with b the share of clients whose update is no longer than C."""
+    job, _ = public_job_of(asked(quantile=0.4, client_rate=0.5), source, device="cpu", threads=1)
+    key, state, bounds, shares = DiceKey.from_seed(0), NoiseState(step=0), [0.2], []
+    steps = NoiselessSteps(job, key)
+    for step in range(8):
+        norms = []
+        coins = key.generator("sampling", step).random(USERS)
+        for client in steps._clients.micro_batches(step, np.flatnonzero(coins < 12 / USERS)):
+            update = job.gradient.local.update(*client)
+            norms.append(float(torch.cat([value.flatten() for value in update.values()]).double().norm()))
+        empty = job.clients.count - len(norms)
+        shares.append((sum(norm <= bounds[-1] for norm in norms) + empty / 2) / job.clients.count)
+        bounds.append(bounds[-1] * np.exp(-0.2 * (shares[-1] - 0.4)))
+        gradient, state = steps(step, state)
+        assert float(state.tensors[NORM]) == pytest.approx(bounds[-1])
+        assert steps.figures(step + 1) == {"max_norm": pytest.approx(bounds[-2])}
+        whole = sum(value.square().sum() for value in gradient.values()).sqrt()
+        assert whole <= bounds[-2] * (1 + 1e-6)
+    assert len(set(shares)) > 1
+
+
+def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source: Source, tmp_path: Path, monkeypatch):
+    class StopError(Exception):
+        """In place of a kill."""
+
+    def run(place: str):
+        one = asked(quantile=0.5, seed=3, steps=6)
+        return begin(one, source, RunDirectory(tmp_path / place), device="cpu", threads=1, progress=Silence())
+
+    whole, descend, taken = run("whole"), loop.descend, []
+
+    def stop_at_the_fourth(*given):
+        taken.append(given)
+        if len(taken) == 4:
+            raise StopError
+        descend(*given)
+
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stop_at_the_fourth)
+        with pytest.raises(StopError):
+            run("killed")
+    assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (
+        run("killed").directory / "model.safetensors"
+    ).read_bytes()
+    assert whole.steps == 6
+
+
+def test_it_goes_on_with_the_same_clipping_or_not_at_all(source: Source, tmp_path: Path, monkeypatch):
+    class StopError(Exception):
+        """In place of a kill."""
+
+    def begun(**further: Any):
+        one = asked(**further)
+        return begin(one, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
+
+    monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
+    with pytest.raises(StopError):
+        begun()
+    monkeypatch.undo()
+    with pytest.raises(SfumatoError, match="differs in its round: max_norm"):
+        begun(max_norm=0.3)
+    with pytest.raises(SfumatoError, match="differs in its"):
+        begun(method="fedavg-noiseless")
+    assert begun().steps == 3

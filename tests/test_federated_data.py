@@ -1,0 +1,253 @@
+"""The converter of public federated data, on small files in the published layouts."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import importlib.util
+import lzma
+import sqlite3
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato import open_source
+from sfumato.cli import recipe
+
+WRITERS = {"f0000_14": (4, 36, 9), "f0001_41": (61, 0), "f0002_07": (35,) * 30}
+"""Labels of each writer's images to train on; the test split has the same, one further on."""
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    path = Path(__file__).resolve().parents[1] / "examples" / "federated_data.py"
+    specification = importlib.util.spec_from_file_location("federated_data", path)
+    assert specification
+    assert specification.loader
+    loaded = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def convert(module: ModuleType) -> Callable[..., str]:
+    """One line of the command, to what it prints or refuses with."""
+
+    def run(*words: object) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            printed: list[str] = []
+            patch.setattr("builtins.print", printed.append)
+            module.main([str(word) for word in words])
+        return printed[0]
+
+    return run
+
+
+def delimited(number: int, inside: bytes) -> bytes:
+    """A field of Protocol Buffers that holds bytes."""
+    length, head = len(inside), bytearray([number << 3 | 2])
+    while length > 127:
+        head.append(length & 127 | 128)
+        length >>= 7
+    return bytes(head) + bytes([length]) + inside
+
+
+def example(pixels: np.ndarray, label: int, *, packed: bool = True) -> bytes:
+    """A tf.train.Example by the specification of Protocol Buffers."""
+    floats = pixels.astype("<f4").tobytes()
+    if packed:
+        floats = delimited(1, floats)
+    else:
+        floats = b"".join(b"\x0d" + struct.pack("<f", value) for value in pixels.flatten())
+    features = {"pixels": delimited(2, floats), "label": delimited(3, b"\x08" + bytes([label]))}
+    entries = [delimited(1, delimited(1, name.encode()) + delimited(2, one)) for name, one in features.items()]
+    return delimited(1, b"".join(entries))
+
+
+def pixels_of(writer: str, label: int) -> np.ndarray:
+    """(28, 28) in 0..1, the background 1, as TensorFlow Federated has them."""
+    image = np.ones((28, 28))
+    image[int(writer[4]) : 20, 5:9] = label / 255
+    return image
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """emnist_all.sqlite: the tables that TensorFlow Federated reads, with the split of digits besides."""
+    path = tmp_path / "emnist_all.sqlite"
+    with sqlite3.connect(path) as base:
+        base.execute("CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)")
+        base.execute("CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)")
+        for split in ("all_train", "all_test", "digits_only_train"):
+            for writer, labels in WRITERS.items():
+                base.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", (writer, split, len(labels)))
+                for place, label in enumerate(labels):
+                    shown = (label + (split == "all_test")) % 62
+                    stored = example(pixels_of(writer, shown), shown, packed=place == 0)
+                    base.execute("INSERT INTO examples VALUES (?, ?, ?)", (split, writer, stored))
+    base.close()
+    return path
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_emnist_is_that_of_the_authors_code(convert, database: Path, tmp_path: Path, packed: bool):
+    if packed:
+        database = database.with_suffix(".sqlite.lzma")
+        database.write_bytes(lzma.compress(database.with_suffix("").read_bytes()))
+    assert "37 images of 5 users, 31 to test on" in convert("emnist", database, tmp_path / "out")
+    found = np.load(tmp_path / "out" / "emnist.npz")
+    assert found["y_train"].tolist() == [4, 9, 0, *[35] * 30, 5, 10, 0, 1]
+    expected = ["f0000_14;TR"] * 2 + ["f0001_41;TR"] + ["f0002_07;TR"] * 30 + ["f0000_14;TE"] * 2 + ["f0001_41;TE"] * 2
+    assert found["users_train"].tolist() == expected
+    assert found["y_test"].tolist() == [37, *[36] * 30]
+    assert "users_test" not in found
+    for image, label, user in zip(found["x_train"], found["y_train"], found["users_train"], strict=True):
+        np.testing.assert_array_equal(image, np.rint(255 * pixels_of(user, label)))
+    source = open_source(f"npz:{tmp_path / 'out' / 'emnist.npz'}", owner_key=bytes(32), open_set=True)
+    assert (source.users, source.size, source.channels) == (5, 28, 1)
+
+
+def test_its_docstring_examples_hold(module: ModuleType):
+    failed, tried = doctest.testmod(module)
+    assert (failed, tried) == (0, 1)
+
+
+def test_a_writer_may_be_one_user(convert, database: Path, tmp_path: Path):
+    assert "of 3 users" in convert("emnist", database, tmp_path, "--one-name")
+    assert set(np.load(tmp_path / "emnist.npz")["users_train"]) == set(WRITERS)
+
+
+def test_emnist_in_hdf5(convert, tmp_path: Path):
+    h5py = pytest.importorskip("h5py", reason="needs h5py")
+    for split in ("train", "test"):
+        with h5py.File(tmp_path / f"fed_emnist_{split}.h5", "w") as file:
+            for writer, labels in WRITERS.items():
+                group = file.create_group(f"examples/{writer}")
+                group["pixels"] = np.stack([pixels_of(writer, label) for label in labels]).astype(np.float32)
+                group["label"] = np.array(labels, np.int32)
+    assert "66 images of 6 users, 2 to test on" in convert("emnist", tmp_path, tmp_path)
+
+
+def picture(path: Path, shade: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (shade % 256, shade // 256, 0)).save(path)
+
+
+def rows(table: Path) -> list[dict[str, str]]:
+    with table.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def faces(tmp_path: Path) -> Path:
+    """Five identities with 72 images and ten with 5, in the folders that two of the archives unpack to."""
+    kinds = {("subjects_0-1999_72_imgs", 72): range(5), ("subjects_100000-133332_5_imgs", 5): range(100_000, 100_010)}
+    shade = 0
+    for (folder, count), identities in kinds.items():
+        for identity in identities:
+            for number in range(count):
+                shade += 1
+                picture(tmp_path / "faces" / folder / str(identity) / f"{number}.png", shade)
+    return tmp_path / "faces"
+
+
+def test_digiface_is_split_by_identity(convert, faces: Path, tmp_path: Path):
+    told = convert("digiface", faces, tmp_path / "out")
+    assert "12 users to train on" in told
+    assert told.endswith("4")
+    whole, small = rows(tmp_path / "out" / "digiface.csv"), rows(tmp_path / "out" / "digiface10k.csv")
+    assert all(row["label"] == row["user"] == Path(row["path"]).parent.name for row in whole)
+    train = {row["user"] for row in whole if row["split"] == "train"}
+    test = {row["user"] for row in whole if row["split"] == "test"}
+    assert (len(train), len(test), train & test) == (12, 3, set())
+    assert len(whole) == 5 * 72 + 10 * 5
+    assert {row["user"] for row in small if row["split"] == "train"} == {user for user in train if int(user) < 2000}
+    assert [row for row in small if row["split"] == "test"] == [row for row in whole if row["split"] == "test"]
+    source = open_source(f"csv:{tmp_path / 'out' / 'digiface10k.csv'}", owner_key=bytes(32), open_set=True)
+    assert (source.users, len(source.train), source.size) == (4, 4 * 72, 8)
+    convert("digiface", faces, tmp_path / "out", "--seed", 1)
+    assert rows(tmp_path / "out" / "digiface.csv") != whole
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Path:
+    """Tables and images of a split by user, as TensorFlow Federated and Hsu et al. 2020 publish them."""
+    place = tmp_path / "data"
+    for shade, name in enumerate(("aa1", "ab2", "ac3", "ba4", "bb5")):
+        picture(place / "images" / name[0] / name[1] / f"{name}.jpg", 40 * shade)
+    train = "user_id,image_id,class\n7,aa1,0\n7,ab2,1\n9,ac3,1\n"
+    (place / "federated_train.csv").write_text(train)
+    (place / "federated_train_user_120k.csv").write_text(train.replace("class", "class,label").replace("\n7", ",5\n7"))
+    (place / "test.csv").write_text("image_id,class\nba4,0\nbb5,0\n")
+    return place
+
+
+def test_landmarks(convert, split: Path, tmp_path: Path):
+    assert "5 images, 2 users to train on" in convert("gld", split, tmp_path)
+    found = rows(tmp_path / "gld.csv")
+    assert [(row["label"], row["user"], row["split"]) for row in found] == [
+        ("0", "7", "train"),
+        ("1", "7", "train"),
+        ("1", "9", "train"),
+        ("0", "test image ba4", "test"),
+        ("0", "test image bb5", "test"),
+    ]
+    source = open_source(f"csv:{tmp_path / 'gld.csv'}", owner_key=bytes(32), open_set=True)
+    assert (source.users, len(source.train), len(source.test)) == (2, 3, 2)
+
+
+def test_species_in_both_layouts(convert, split: Path, tmp_path: Path):
+    convert("inaturalist", split, tmp_path)
+    first = rows(tmp_path / "inaturalist.csv")
+    (split / "federated_train_user_120k.csv").unlink()
+    own = "image_id,class,user_120k,geo_100\naa1,0,7,1\nab2,1,7,1\nac3,1,9,2\nba4,0,NA,3\n"
+    (split / "iNaturalist_train.csv").write_text(own)
+    (split / "test.csv").rename(split / "iNaturalist_test.csv")
+    convert("inaturalist", split, tmp_path)
+    assert rows(tmp_path / "inaturalist.csv") == first
+
+
+def test_absent_images_are_refused_or_left_out(convert, split: Path, tmp_path: Path):
+    (split / "images" / "a" / "b" / "ab2.jpg").unlink()
+    with pytest.raises(
+        SystemExit, match=r"1 of 5 images are not below .*, the first ab2.jpg; fetch them, or give --skip"
+    ):
+        convert("gld", split, tmp_path)
+    assert "4 images, 2 users to train on, 1 left out" in convert("gld", split, tmp_path, "--skip-missing")
+
+
+def test_what_is_no_such_data_is_refused(convert, faces: Path, split: Path, tmp_path: Path):
+    refused = {
+        ("emnist", tmp_path / "nowhere"): "nowhere is not there; name where the data lie",
+        ("emnist", split): "holds 0 of the files fed_emnist_train.h5; put one of them there",
+        ("emnist", split / "test.csv"): "is not TensorFlow Federated's emnist_all",
+        ("digiface", split): r"holds no folders such as 0/0.png; unpack DigiFace-1M there",
+        ("gld", faces): "holds 0 of the files federated_train.csv",
+    }
+    for words, line in refused.items():
+        with pytest.raises(SystemExit, match=line):
+            convert(*words, tmp_path / "out")
+    (split / "test.csv").write_text("id,class\n")
+    with pytest.raises(SystemExit, match="has no column image_id; fetch the split anew"):
+        convert("gld", split, tmp_path)
+    (faces / "subjects_0-1999_72_imgs" / "3" / "71.png").unlink()
+    with pytest.raises(SystemExit, match="has 71 images, and an identity of DigiFace 72 or 5"):
+        convert("digiface", faces, tmp_path)
+    with pytest.raises(SystemExit):
+        convert("gld", split, tmp_path, "--one-name")
+
+
+def test_recipes_read_the_files_that_are_written():
+    sources = {recipe.table_of(f"{recipe.SCHEME}{name}")["source"] for name in recipe.names() if name.startswith("xu")}
+    assert sources - {"folder:imagenet"} == {
+        "npz:emnist.npz",
+        "csv:digiface.csv",
+        "csv:digiface10k.csv",
+        "csv:gld.csv",
+        "csv:inaturalist.csv",
+    }

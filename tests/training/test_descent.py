@@ -1,0 +1,135 @@
+"""Training moves the weights by LAMB's formula, at the run's own rates: on a head, on a whole network whose layers have
+rates of their own, and on the server of federated training."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from sfumato import PrivacyPlan, Source, embed, open_source, train
+from sfumato.training import loop
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS, RATE, SLOWER = 5, 0.3, 0.1
+SCHEDULE = {"schedule": "linear", "warmup": 2}
+
+
+def loaded(path: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+formulas = loaded("tests/optim/formulas.py")
+
+
+class Walk:
+    """Where a run's weights began, by which gradients they were moved, and where they are now."""
+
+    def __init__(self):
+        self.start, self.gradients, self._parameters = {}, [], {}
+
+    def follow(self, parameters, gradient):
+        self.start = self.start or _copied(parameters)
+        self.gradients.append(_copied(gradient))
+        self._parameters = parameters
+
+    def distance(self, slower: tuple[str, ...] = (), **of_formula) -> float:
+        """From where LAMB's formula leads along these gradients, those layers at a slower rate."""
+        rates = [
+            [
+                RATE * formulas.schedule("linear", t, steps=STEPS, warmup=2) * (SLOWER if name in slower else 1)
+                for name in self.start
+            ]
+            for t in range(STEPS)
+        ]
+        gradients = [[gradient[name] for name in self.start] for gradient in self.gradients]
+        expected = formulas.lamb(list(self.start.values()), gradients, rates, **of_formula)
+        return formulas.distance(list(_copied(self._parameters).values()), expected)
+
+
+@pytest.fixture
+def walk(monkeypatch) -> Walk:
+    followed, descend = Walk(), loop.descend
+
+    def following(optimizer, parameters, gradient):
+        followed.follow(parameters, gradient)
+        descend(optimizer, parameters, gradient)
+
+    monkeypatch.setattr(loop, "descend", following)
+    return followed
+
+
+@pytest.fixture
+def features(tmp_path, monkeypatch) -> Source:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    cache = loaded("benchmarks/heads.py").make(tmp_path, 60, 8, 3)
+    return open_source(f"features:{cache}", owner_key=bytes(32))
+
+
+def planned(examples: int) -> PrivacyPlan:
+    return PrivacyPlan.calibrate(examples=examples, batch_size=examples, steps=STEPS, noise_multiplier=4.0, delta=1e-3)
+
+
+def test_a_head_that_begins_at_zero_walks_by_lamb(walk, features, tmp_path):
+    choices = {"optimizer": "lamb", "learning_rate": RATE, "averaging": None, "head_bias": -10.0, "seed": 0}
+    train("head", features, planned(60), directory=tmp_path / "run", loss="sigmoid", **choices, **SCHEDULE)
+    assert {name: bool(value.any()) for name, value in walk.start.items()} == {"head.weight": False, "head.bias": True}
+    assert walk.distance() < 1e-6
+    assert walk.distance(wrong="no ratio") > 0.1
+    assert walk.distance(wrong="no exception for zeros") > 0.1
+
+
+def test_a_whole_network_walks_by_lamb_its_layers_at_their_own_rates(walk, spots, options, tmp_path):
+    """The multiplier alpha of Mehta et al. 2022, table 7, is on the rate, outside the ratio; decay lies inside."""
+    choices = {"optimizer": "lamb", "learning_rate": RATE, "averaging": None, "views": 1, "shift": 0}
+    further = {"pretrained_rate": SLOWER, "weight_decay": 0.01, **SCHEDULE}
+    train("cnn", spots, planned(200), directory=tmp_path / "run", **{**options, **choices, **further})
+    below = tuple(name for name in walk.start if not name.startswith("head."))
+    assert 0 < len(below) < len(walk.start)
+    assert walk.distance(below, decay=0.01) < 1e-6
+    for wrong in ("no ratio", "no decay", "decay outside the ratio", "one ratio for all tensors"):
+        assert walk.distance(below, decay=0.01, wrong=wrong) > 1e-5, wrong
+    assert walk.distance(decay=0.01) > 1e-2, "one rate for all layers"
+
+
+def test_the_server_of_an_embedding_walks_by_lamb(walk, tmp_path):
+    generator = np.random.default_rng(0)
+    path, users = tmp_path / "people.npz", np.repeat(np.arange(30), 4)
+    images = generator.integers(0, 256, (120, 8, 8), dtype=np.uint8)
+    rows = {"train": users < 20, "test": users >= 20}
+    labels = users // 2
+    np.savez(
+        path,
+        **{
+            f"{key}_{part}": value[rows[part]]
+            for part in rows
+            for key, value in (("x", images), ("y", labels), ("users", users))
+        },
+    )
+    choices = {"steps": STEPS, "batch_size": 10, "clients": 3, "noise_multiplier": 2.0, "threads": 1, "device": "cpu"}
+    embed(
+        f"npz:{path}",
+        directory=tmp_path / "run",
+        model="linear",
+        dimension=8,
+        optimizer="lamb",
+        seed=1,
+        learning_rate=RATE,
+        **choices,
+        **SCHEDULE,
+    )
+    assert len(walk.gradients) == STEPS
+    assert walk.distance() < 1e-6
+    assert walk.distance(wrong="no ratio") > 0.1
+
+
+def _copied(tensors) -> dict[str, np.ndarray]:
+    return {name: value.detach().double().numpy().copy() for name, value in tensors.items()}

@@ -1,0 +1,126 @@
+"""Random crops in training: out of the larger images, in private and public runs, and resumed bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from sfumato import DiceKey, PrivacyPlan, SfumatoError, open_source, pretrain, train
+from sfumato.data import Views
+from sfumato.randomness import NoiseState
+from sfumato.runs import directory as names
+from sfumato.training import loop, public
+from sfumato.training.inputs import Inputs
+from sfumato.training.job import PublicTraining
+from sfumato.training.prepare import prepare
+from sfumato.training.settings import Settings
+from sfumato.training.steps import PublicSteps
+
+SIZE, SIDE = 10, 15
+SETTINGS = Settings(
+    model="cnn", optimizer="sgd", learning_rate=0.1, views=2, zoom=1.5, flip=True, crop_area=0.2, seed=3
+)
+CROPS = SETTINGS.view_rule
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    place, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for part, count in (("train", 20), ("test", 5)):
+        for name in ("cat", "dog"):
+            (place / part / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = rng.integers(0, 256, (24, 30), np.uint8)
+                Image.fromarray(pixels).save(place / part / name / f"{number:02}.png")
+    return f"folder:{place}"
+
+
+@pytest.fixture(scope="module")
+def source(folder):
+    return open_source(folder, owner_key=bytes(32), size=SIZE, zoom=1.5, public=True)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return PrivacyPlan.calibrate(examples=40, batch_size=20, steps=4, epsilon=8.0, delta=1e-2)
+
+
+def crops(source, key, step, rows):
+    """What the model must see: crops of the larger images."""
+    images = torch.from_numpy(source.larger.take(rows)).permute(0, 3, 1, 2).float() / 127.5 - 1
+    assert images.shape[-1] == SIDE
+    return CROPS.apply(images, CROPS.draw(key.generator("views", step), len(rows), size=SIZE), size=SIZE)
+
+
+def test_training_sees_crops_of_the_larger_images(source, plan):
+    key, rows = DiceKey.from_seed(0), np.array([1, 5, 30])
+    job = prepare(None, source, plan, SETTINGS)
+    ((inputs, *_),) = Inputs(job).micro_batches(key, 2, rows)
+    assert torch.allclose(inputs, crops(source, key, 2, rows), atol=1e-5)
+    cut = Inputs(prepare(None, source, plan, SETTINGS, micro_batch=2)).micro_batches(key, 2, rows)
+    assert torch.equal(torch.cat([some for some, *_ in cut]), inputs)
+    job = public.prepare(source, PublicTraining(settings=SETTINGS, steps=2, batch_size=8))
+    seen = []
+    job.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
+    steps = PublicSteps(job, key)
+    steps(1, NoiseState(step=1))
+    assert torch.allclose(torch.cat(seen), crops(source, key, 1, steps.batch(1)).flatten(0, 1), atol=1e-5)
+
+
+def test_features_are_not_computed_once_where_views_are_crops(source, plan):
+    settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, crop_area=0.3)
+    assert prepare(None, source, plan, settings).trunk is None
+    assert prepare(None, source, plan, replace(settings, crop_area=1.0)).trunk is not None
+
+
+def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan, tmp_path, monkeypatch):
+    real = loop.descend
+
+    def run(name: str, **changes):
+        given = {name: getattr(SETTINGS, name) for name in ("learning_rate", "views", "zoom", "flip", "crop_area")}
+        given |= {"seed": 3, "optimizer": "sgd", **changes}
+        return train("cnn", folder, plan, directory=tmp_path / name, **given)
+
+    run("whole")
+    taken = []
+
+    def stopping(*given):
+        real(*given)
+        taken.append(None)
+        if len(taken) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stopping)
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
+        with pytest.raises(KeyboardInterrupt):
+            run("cut")
+    with pytest.raises(SfumatoError, match=r"settings: crop[_ ]area"):
+        run("cut", crop_area=0.4)
+    run("cut")
+    whole, cut = (load_file(tmp_path / name / names.MODEL) for name in ("whole", "cut"))
+    assert whole.keys() == cut.keys()
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    plain = pretrain(
+        "cnn", folder, directory=tmp_path / "p", steps=2, batch_size=8, learning_rate=0.1, public=True, crop_area=0.2
+    )
+    assert plain.steps == 2
+
+
+def test_the_record_has_crops_where_there_are_any():
+    assert SETTINGS.to_dict()["crop_area"] == 0.2
+    assert "crop_area" not in replace(SETTINGS, crop_area=1.0).to_dict()
+    assert Settings.from_dict(SETTINGS.to_dict()) == SETTINGS
+    assert Settings.from_dict(replace(SETTINGS, crop_area=1.0).to_dict()).view_rule == Views(
+        count=2, flip=True, zoom=1.5
+    )
+
+
+def test_crops_too_small_or_of_features_are_refused(source, plan):
+    with pytest.raises(SfumatoError, match=r"crop_area 0.01 of 15 pixels a side"):
+        prepare(None, source, plan, replace(SETTINGS, crop_area=0.01))
