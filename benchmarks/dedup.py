@@ -6,6 +6,9 @@ mirrored, resized, or encoded as JPEG. Says how many of each kind are found, how
 beside it, on the first of the images, the hashes of ImageHash (pip install imagehash) at several limits, with the share
 of private images that are then taken for one of 2,000 others. Writes results/dedup.json.
 
+python benchmarks/dedup.py DATA --backbone WEIGHTS compares two disjoint thousands of CIFAR-10, of which some images are
+changed beyond pixels, by pixels and by SqueezeNet's features. Writes results/dedup-backbone.json.
+
 Other pairs are real or false: the two data sets have the same origin, and hold some of the same images.
 
 DATA is a folder with cifar10.npz and cifar100.npz.
@@ -16,15 +19,19 @@ from __future__ import annotations
 import io
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance
 
-from sfumato.data import find_duplicates
+from sfumato import models, open_source
+from sfumato.data import Records, find_alike, find_duplicates
+from sfumato.training import caching
 
 RESULTS = Path(__file__).parent / "results" / "dedup.json"
 SIDE = 32
@@ -117,6 +124,7 @@ KINDS: dict[str, Callable[[Image.Image, np.random.Generator], Image.Image]] = {
     "crop": crop,
     "shift": shift,
     "flip": lambda image, _: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "shift, flip": lambda image, generator: shift(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), generator),
     "resize": resized,
     "JPEG": encoded,
 }
@@ -158,5 +166,54 @@ def apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return first @ (1 - second).T + (1 - first) @ second.T
 
 
+def beyond_pixels(data: str, weights: str, count: int = 2000, changed: int = 40) -> None:
+    """Copies that were changed beyond pixels, and how many other pairs there are: for the eye to judge."""
+    archive = images(Path(data) / "cifar10.npz", "train")
+    public, others = archive[:count], archive[len(archive) // 2 :][:count]
+    backbone, expects = models.load_backbone("torchvision:squeezenet1_0", weights=weights, resolution=96)
+    generator = np.random.default_rng(0)
+    chosen = generator.choice(count, changed, replace=False)
+
+    def features(pixels: np.ndarray) -> torch.Tensor:
+        parts = Records(images=pixels, labels=np.arange(len(pixels)) % 2)
+        return caching.features_either_way(replace(source, train=parts, test=empty), backbone, expects)
+
+    with tempfile.TemporaryDirectory() as place:
+        labels = np.arange(4) % 2
+        np.savez(Path(place) / "few.npz", x_train=public[:4], y_train=labels, x_test=public[:4], y_test=labels)
+        source = open_source(f"npz:{Path(place) / 'few.npz'}", owner_key=bytes(32))
+    empty = Records(images=public[:0], labels=np.arange(0))
+    known = features(public)
+    table: dict[str, object] = {"public": count, "others": count, "changed": changed}
+    for name, change in BEYOND.items():
+        private = np.stack([np.asarray(change(Image.fromarray(public[place]))) for place in chosen])
+        by_pixels = {pair.private: pair.public for pair in find_duplicates(public, private)}
+        by_features = {pair.private: pair.public for pair in find_alike(known, features(private))}
+        both = by_features | by_pixels
+        table[name] = {
+            kind: sum(found.get(row) == place for row, place in enumerate(chosen))
+            for kind, found in (("pixels", by_pixels), ("features", by_features), ("both", both))
+        }
+    pixels = [(pair.private, pair.public) for pair in find_duplicates(public, others)]
+    alike = [(pair.private, pair.public) for pair in find_alike(known, features(others))]
+    table |= {"pairs of others by pixels": pixels, "pairs of others by features": alike}
+    place = RESULTS.with_name("dedup-backbone.json")
+    place.write_text(json.dumps(table, indent=1) + "\n")
+    print(json.dumps(table))
+
+
+BEYOND: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.5),
+    "grey": lambda image: image.convert("L").convert("RGB"),
+    "turned by 15 degrees": lambda image: image.rotate(15, Image.Resampling.BILINEAR),
+    "caption over a fifth": lambda image: Image.fromarray(
+        np.concatenate([np.asarray(image)[:26], np.full((6, SIDE, 3), 255, np.uint8)])
+    ),
+}
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    if sys.argv[2:3] == ["--backbone"]:
+        beyond_pixels(sys.argv[1], sys.argv[3])
+    else:
+        main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,8 +1,8 @@
 """A private training loop of one's own, from sfumato's pieces: python examples/own_loop.py
 
 The plan decides everything that epsilon depends on; sampler, clipped gradient and noise take it from there. What the
-caller has to see to: only the noisy sum leaves a step, it is divided by public constants, every step is taken once, and
-the run key is thrown away at the end (here it is never written down).
+caller has to see to: the run is on the owner's list of uses, only the noisy sum leaves a step, it is divided by public
+constants, every step is taken once, and the run key is thrown away at the end (here it is never written down).
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ def main(steps: int = 150, ledger_path: str | Path = "own-loop.jsonl") -> tuple[
     with sfumato.Ledger(ledger_path) as ledger:
         if ledger.entries:
             raise SystemExit(f"{ledger_path} records an earlier run; give another name: what both cost adds up")
+        use = sfumato.record_use(source, plan)  # counts with all other runs on these data; not needed for public ones
+        if use.note:
+            print(use.note)
         ledger.append("begin", {"plan": plan.to_dict()})
         for step in range(plan.steps):
             ledger.append("release", {"step": step, "plan": plan.fingerprint})  # before it is computed

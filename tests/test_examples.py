@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from sfumato.privacy import ledger
+from sfumato.runs import uses
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -43,6 +45,14 @@ def test_own_loop_records_every_step_once_and_refuses_a_second_run(own_loop: Mod
     assert [entry.body["step"] for entry in entries[1:]] == [0, 1, 2]
     with pytest.raises(SystemExit, match="adds up"):
         own_loop.main(steps=3, ledger_path=tmp_path / "three.jsonl")
+
+
+def test_own_loop_is_on_the_owners_list(own_loop: ModuleType, monkeypatch, tmp_path: Path):
+    """Of private data, as those of its readers are."""
+    source = replace(own_loop.sfumato.open_source("digits", owner_key=bytes(32)), public=False)
+    monkeypatch.setattr(own_loop.sfumato, "open_source", lambda spec, *, owner_key: source)
+    own_loop.main(steps=1)
+    assert [use.steps for use in uses.plans(source.materials)] == [1]
 
 
 def test_every_example_is_run():

@@ -300,7 +300,7 @@ REFUSED = {
     "predict finished broken/b/0.png": "'broken/b/0.png' is not an image that can be read; replace the file, or take "
     "it out",
     "predict finished pipe.png": "image 'pipe.png' is a pipe; name an ordinary file, or take it out",
-    "predict finished pictures pipes": "image 'pipes/pipe.png' is a pipe; name an ordinary file, or take it out",
+    "predict finished pipes": "image 'pipes/pipe.png' is a pipe; name an ordinary file, or take it out",
     "predict finished circle": "folder 'circle/a/again' is a link to 'circle', which is read already; take the link "
     "out",
     "predict finished newline": "image 'newline/a\\nb.png' holds a control character; rename it",

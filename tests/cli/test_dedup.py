@@ -179,7 +179,12 @@ def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [("--drop both", "--drop must be one of private, public, none"), ("--limit 0", "--limit must be positive")],
+    [
+        ("--drop both", "--drop must be one of private, public, none"),
+        ("--limit 0", "--limit must be positive"),
+        ("--resolution 64", "resolution is 64, and there is no backbone; give --backbone too"),
+        ("--backbone timm:resnet", "has no model of that name"),
+    ],
 )
 def test_refusals(call, sets, options, words):
     assert words in call(f"dedup {sets[0]} {sets[1]} {options} --output d", status=1)
@@ -201,3 +206,29 @@ def test_none_is_left_out_where_none_is_asked_for(call, sets):
     found = json.loads(call(f"dedup {sets[0]} {sets[1]} --drop none --output d --json"))
     assert found["written"] is None
     assert sorted(path.name for path in Path("d").iterdir()) == ["pairs.html", "pairs.json"]
+
+
+def test_a_public_set_may_be_of_one_class(call, sets):
+    arrays = np.load("public.npz")
+    Path("public/all").mkdir(parents=True)
+    for place, image in enumerate(np.concatenate([arrays["x_train"], arrays["x_test"]])):
+        Image.fromarray(image).save(f"public/all/{place}.png")
+    found = json.loads(call(f"dedup folder:public {sets[1]} --output d --json"))
+    assert (found["exact"], found["near"]) == (2, 1)
+
+
+def test_a_networks_features_find_what_pixels_miss(call, sets):
+    """An image in other light."""
+    call("pretrain digits --model wrn-10-1 --channels 3 --size 12 --steps 2 --batch-size 64 --device cpu --output wrn")
+    private = dict(np.load("private.npz"))
+    private["x_train"][11] = np.clip(np.load("public.npz")["x_train"][20] * 0.9 + 25, 0, 255).astype(np.uint8)
+    np.savez("private.npz", **private)
+    pixels = json.loads(call(f"dedup {sets[0]} {sets[1]} --output d --drop none --json"))
+    assert (pixels["near"], pixels["by_features"]) == (1, 0)
+    found = json.loads(call(f"dedup {sets[0]} {sets[1]} --backbone wrn --output e --json"))
+    assert found["by_features"] == 1
+    pairs = json.loads(Path("e/pairs.json").read_text())
+    by_features = [(pair["private"]["row"], pair["public"]["row"]) for pair in pairs if pair["by_features"]]
+    assert by_features == [(11, 20)]
+    assert "alike to the backbone" in Path("e/pairs.html").read_text()
+    assert len(np.load("e/private.npz")["x_train"]) == 40 - 3, "3, 7 and 11 are left out"

@@ -572,3 +572,44 @@ def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick
     assert found["epsilon_of_all"] == pytest.approx(
         plans[0].loss.with_(*(p.loss for p in plans[1:])).epsilon(plans[0].delta), rel=1e-2
     )
+
+
+def test_one_broken_file_does_not_stop_the_others(call, run, tmp_path, capsys):
+    """Labels of those that can be read; the others are named, and the exit status says that there were some."""
+    import numpy as np
+    from PIL import Image
+
+    (tmp_path / "some").mkdir()
+    for name in ("a.png", "c.png"):
+        Image.fromarray(np.full((8, 8), 90, np.uint8)).save(tmp_path / "some" / name)
+    (tmp_path / "some" / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert main(["predict", run, str(tmp_path / "some")]) == 1
+    printed = capsys.readouterr()
+    assert [line.split()[0].rpartition("/")[2] for line in printed.out.splitlines()] == ["a.png", "c.png"]
+    assert "left out: " in printed.err
+    assert "b.png' is not an image that can be read" in printed.err
+    assert main(["predict", run, str(tmp_path / "some"), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["predictions"]) == 2
+    assert [Path(one["image"]).name for one in told["unreadable"]] == ["b.png"]
+    for name in ("a.png", "c.png"):
+        (tmp_path / "some" / name).write_bytes(b"")
+    assert "none of the 3 images can be read" in call(f"predict {run} {tmp_path / 'some'}", status=1)
+
+
+def test_data_that_were_declared_public_are_measured_as_such(call, quick, capsys):
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    images, labels = generator.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    for name, some in (("a", slice(0, 60)), ("b", slice(0, 58))):
+        x, y = images[some], labels[some]
+        np.savez(f"{name}.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+    call(f"train npz:a.npz --public {quick.replace('--batch-size 64', '--batch-size 40')} --output here")
+    assert json.loads(call("evaluate here npz:a.npz --json"))["public"] is True, "the run was told so"
+    assert json.loads(call("evaluate here npz:b.npz --json"))["public"] is False
+    assert json.loads(call("evaluate here npz:b.npz --public --json"))["public"] is True
+    main(["evaluate", "here", "npz:b.npz"])
+    assert "measured on private data" in capsys.readouterr().err
+    main(["evaluate", "here", "npz:a.npz"])
+    assert "measured on private data" not in capsys.readouterr().err

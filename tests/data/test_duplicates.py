@@ -72,6 +72,21 @@ def test_planted_copies_are_found_and_nothing_else(public):
             assert all(pairs[place].mirrored for place in places)
 
 
+@pytest.mark.parametrize("most", [4, 6])
+def test_copies_that_are_shifted_and_mirrored_are_found(public, most):
+    """The window on the public image is on its other side then."""
+    generator = np.random.default_rng(4)
+    chosen = generator.choice(len(public), 20, replace=False)
+    private = []
+    for source in chosen:
+        right, down = generator.integers(-most, most + 1, 2)
+        padded = np.pad(public[source][:, ::-1], ((most, most), (most, most), (0, 0)), mode="reflect")
+        private.append(padded[most + down : most + down + 32, most + right : most + right + 32])
+    pairs = {pair.private: pair for pair in find_duplicates(public, np.stack(private))}
+    assert [pairs[place].public for place in range(20) if place in pairs] == chosen.tolist()
+    assert all(pair.mirrored for pair in pairs.values())
+
+
 def test_a_private_image_is_looked_for_by_itself(public, monkeypatch):
     generator = np.random.default_rng(3)
     private = np.stack([planted(public[place], KINDS[place % 6], generator) for place in range(40)])

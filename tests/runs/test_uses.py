@@ -10,7 +10,7 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import CandidateCount, FixedOrder, PrivateSelection
+from sfumato.privacy import CandidateCount, FixedOrder, PrivateChoice, PrivateSelection
 from sfumato.runs import uses
 
 
@@ -136,7 +136,7 @@ def test_a_line_of_both_a_plan_and_a_selection_is_refused(tmp_path):
     uses.record(["a"], "run1", plan(50), tmp_path)
     path = tmp_path / uses.FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | {"selection": selection.to_dict()}) + "\n")
-    with pytest.raises(SfumatoError, match="it has both a plan and a selection"):
+    with pytest.raises(SfumatoError, match="more than one of a plan, a selection and a choice"):
         uses.plans(["a"], tmp_path)
 
 
@@ -218,11 +218,11 @@ def test_many_plans_that_are_each_free_at_delta_are_not_free_together():
 
 
 def test_data_are_known_again_by_their_place(tmp_path):
-    uses.record(["a"], "run1", plan(50), tmp_path, place="folder:/pictures")
+    uses.record(["a"], "run1", plan(50), tmp_path, places=["folder:/pictures"])
     uses.record(["b"], "run2", plan(60), tmp_path)
     steps = {
-        place: [found.steps for found in uses.plans(["c"], tmp_path, place=place)]
-        for place in ("folder:/pictures", "folder:/others", None)
+        place: [found.steps for found in uses.plans(["c"], tmp_path, places=[place])]
+        for place in ("folder:/pictures", "folder:/others", "")
     }
     assert list(steps.values()) == [[50], [], []]
 
@@ -235,9 +235,32 @@ def test_figures_that_runs_have_published_are_added_up(tmp_path):
     uses.record(["a"], "run4", plan(70), tmp_path, figures=0.75)
     assert uses.figures(["a"], tmp_path) == [0.5, 0.75]
     (line,) = uses.of_figures(uses.figures(["a"], tmp_path))
-    assert line.startswith("2 runs of yours publish figures")
+    assert line.startswith("2 releases of yours are about test images")
     assert "(1.250, 0)-differentially private" in line
     assert uses.of_figures(uses.figures(["b"], tmp_path)) == []
     assert len(uses.plans(["a"], tmp_path)) == 3
-    uses.record(["c"], "run5", plan(50), tmp_path, place="folder:/pictures", figures=2.0)
-    assert uses.figures(["d"], tmp_path, place="folder:/pictures") == [2.0], "changed data at one place"
+    uses.record(["c"], "run5", plan(50), tmp_path, places=["folder:/pictures"], figures=2.0)
+    assert uses.figures(["d"], tmp_path, places=["folder:/pictures"]) == [2.0], "changed data at one place"
+
+
+def test_changed_images_are_known_by_where_the_features_came_from(tmp_path):
+    uses.record(["a"], "run1", plan(50), tmp_path, places=["features:/old", "folder:/pictures"])
+    uses.record(["b"], "run2", plan(60), tmp_path, places=["folder:/others"])
+    for places, steps in (
+        (["folder:/pictures"], [50]),
+        (["features:/new", "folder:/pictures"], [50]),
+        (["features:/old"], [50]),
+        (["features:/new"], []),
+    ):
+        assert [found.steps for found in uses.plans(["c"], tmp_path, places=places)] == steps
+
+
+def test_a_choice_by_test_images_is_added_to_published_figures_and_is_no_run(tmp_path):
+    uses.record(["a"], "run1", plan(50), tmp_path, figures=0.5)
+    for _ in range(2):
+        uses.record_choice(["a"], PrivateChoice(epsilon=0.25, candidates=3), tmp_path)
+    uses.record_choice(["b"], PrivateChoice(epsilon=4.0, candidates=3), tmp_path, places=["folder:/pictures"])
+    assert uses.figures(["a"], tmp_path) == [0.5, 0.25, 0.25]
+    assert uses.figures(["c"], tmp_path, places=["folder:/pictures"]) == [4.0]
+    assert [use.steps for use in uses.plans(["a"], tmp_path)] == [50]
+    assert uses.named_otherwise(["a"], tmp_path) == 0

@@ -18,7 +18,7 @@ from sfumato.averaging import mean
 from sfumato.models import Ensemble
 from sfumato.privacy import FixedOrder, PrivateChoice, Tree
 from sfumato.privacy.factorisation import tree_covariance
-from sfumato.runs import aggregated, kept
+from sfumato.runs import aggregated, kept, uses
 from sfumato.runs.aggregated import Recipe
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
@@ -114,6 +114,7 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
 
     monkeypatch.setattr(aggregating, "choose", choosing)
     made = aggregate(run, score_on=private, epsilon=0.5)
+    assert uses.figures(private.materials) == [0.5], "it is on the owner's list of uses"
     assert given["choice"] == PrivateChoice(epsilon=0.5, candidates=8)
     assert made.recipe == made.candidates[5]
     assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"

@@ -89,6 +89,19 @@ def test_a_record_moves_its_own_row_alone(tmp_path, images, name):
     assert not np.allclose(moved[5], whole[5])
 
 
+def test_a_cache_knows_where_its_images_were_and_is_the_same_wherever_that_is(tmp_path, images):
+    """Features of images that were changed since, in a new cache, count with all uses of that place."""
+    cache = computed(tmp_path / "a", images)
+    source = open_source(f"features:{cache.path}", owner_key=KEY)
+    assert source.places == (f"features:{cache.path.resolve()}", *images.places)
+    assert images.places == (f"npz:{(tmp_path / 'p.npz').resolve()}",)
+    moved = replace(images, places=("npz:/elsewhere.npz",))
+    other = computed(tmp_path / "b", moved)
+    assert other.contents.identity == cache.contents.identity
+    assert open_source(f"features:{other.path}", owner_key=KEY).features == source.features
+    computed(tmp_path / "a", moved)  # it goes on with the cache that is there
+
+
 def test_rows_are_the_backbones_features_of_the_prepared_images(tmp_path, images):
     cache = computed(tmp_path / "a", images)
     transform = Transform.from_dict(cache.contents.transform)

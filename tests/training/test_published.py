@@ -415,7 +415,7 @@ def test_runs_that_publish_figures_of_the_same_images_are_added_up_for_their_own
     assert not any("publish figures" in line for line in said)
     trained(private, plan, tmp_path / "second", progress=Heard(), report_epsilon=1.0)
     (line,) = [line for line in said if "publish figures" in line]
-    assert line.startswith("note: with this one, 2 runs of yours publish figures")
+    assert line.startswith("note: with this one, 2 releases of yours are about test images")
     assert "(3.500, 0)-differentially private" in line
     assert "(3.500, 0)-differentially private" in (tmp_path / "second/report.html").read_text()
     assert "3.500" not in report(RunDirectory(tmp_path / "second"), public=True)

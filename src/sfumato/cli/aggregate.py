@@ -92,9 +92,9 @@ class Aggregate:
         else:
             console.result(
                 f"The run's promise stays as it is. For each record that was scored on, this choice is "
-                f"({made.epsilon:g}, 0)-differentially private; further choices by the same records, and several "
-                "records of one person, add up. A person in one part pays for that part alone, and one in both pays "
-                "the sum."
+                f"({made.epsilon:g}, 0)-differentially private; further choices by the same records (they are on "
+                "your list of uses) and several records of one person add up. A person in one part pays for that "
+                "part alone, and one in both pays the sum."
             )
         console.note(f"{made.path}   the model")
         console.note(f"sfumato evaluate {made.path} SOURCE   measures it")

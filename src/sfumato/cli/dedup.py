@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from sfumato.cli import console
-from sfumato.cli.options import BitDepth, LabelColumns, Path, UserFrom, Whole, Window
+from sfumato.cli.options import BitDepth, LabelColumns, OwnSide, Path, UserFrom, Whole, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sfumato.data import Pair, Source
+    from sfumato.models import Backbone, Expects
     from sfumato.report import ShownPair
+    from sfumato.training.progress import Progress
 
 DROPS = ("private", "public", "none")
 COPIES = 0.001
@@ -41,6 +43,13 @@ class Dedup:
     limit: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0.28)")] = None
     """The largest difference, over an image's contrast, that counts as a copy; 0.001 for exact copies, mirrored or
     not, alone."""
+    backbone: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: pixels alone)")] = None
+    """Compare what this network makes of the images, too: timm:NAME, torchvision:NAME, or a run of sfumato pretrain. It
+    finds copies in other light or colours, or with a caption; its weights must come from public data."""
+    weights: Path = None
+    """A safetensors file with the backbone's weights, in place of those that its library downloads."""
+    resolution: OwnSide = None
+    """Side of what the backbone sees."""
     output: Path = None
     """Where the pairs and the smaller set go. (default: dedup/ and the private source's name,
     with -public where that set is the smaller one)"""
@@ -71,6 +80,7 @@ class Dedup:
         import numpy as np
         import torch
 
+        from sfumato import models
         from sfumato._checks import SfumatoError, one_of, positive_integer
         from sfumato._files import write, writing
         from sfumato.cli.choices import stem_of
@@ -86,6 +96,12 @@ class Dedup:
         place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise SfumatoError(f"{place} exists and is not empty", "give --output a new directory")
+        for name in ("weights", "resolution"):
+            if self.backbone is None and getattr(self, name) is not None:
+                raise SfumatoError(f"{name} is {getattr(self, name)}, and there is no backbone", "give `backbone` too")
+        network = None
+        if self.backbone is not None:
+            network = models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
         with Bars() as progress:
             progress.begin("reading", 2)
             public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
@@ -106,6 +122,8 @@ class Dedup:
                 limit=LIMIT if self.limit is None else self.limit,
                 on_progress=lambda done, _: progress.advance(done),
             )
+            if network is not None:
+                pairs = self._with_features(pairs, *network, progress)
         if self.drop == "public":
             pairs = [replace(pair, private=pair.public, public=pair.private) for pair in pairs]
         with writing(place):
@@ -126,6 +144,7 @@ class Dedup:
             "private": len(images[1]),
             "exact": sum(pair.exact for pair in pairs),
             "near": sum(not pair.exact for pair in pairs),
+            "by_features": sum(pair.by_features for pair in pairs),
             "page": str(place / "pairs.html"),
             "written": written,
         }
@@ -150,6 +169,28 @@ class Dedup:
             console.result("Nothing is left, so no set was written.")
         return 0
 
+    def _with_features(
+        self, pairs: Sequence[Pair], backbone: Backbone, expects: Expects, progress: Progress
+    ) -> list[Pair]:
+        """The pairs, and those that the backbone finds of images that have none."""
+        from sfumato.data import find_alike
+        from sfumato.runs.checkpoint import stored_materials
+        from sfumato.runs.public_records import refuse_trained_on
+        from sfumato.training.caching import declared_by, features_either_way
+
+        public, private = (
+            self._opened(spec, **declared_by(backbone, expects, spec)) for spec in (self.public, self.private)
+        )
+        refuse_trained_on(private, stored_materials(self.weights or str(self.backbone)))
+        looked_in, looked_for = (
+            features_either_way(source, backbone, expects, progress=progress)
+            for source in ((public, private) if self.drop != "public" else (private, public))
+        )
+        progress.begin("comparing features", len(looked_in) + len(looked_for))
+        alike = find_alike(looked_in, looked_for, on_progress=lambda done, _: progress.advance(done))
+        found = {pair.private for pair in pairs}
+        return sorted([*pairs, *(pair for pair in alike if pair.private not in found)], key=lambda pair: pair.private)
+
     def _opened(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
         from sfumato.data import open_source
         from sfumato.randomness import owner_key
@@ -162,6 +203,7 @@ class Dedup:
             channels=channels,
             bit_depth=self.bit_depth,
             window=self.window,
+            open_set=spec == self.public,  # it may be of a single class
             user_from=self.user_from if spec == self.private else None,
             label_columns=self.label_columns if spec == self.private else None,
         )
@@ -217,6 +259,14 @@ def _name(place: dict[str, Any]) -> str:
     return place.get("file") or f"{place['array']}[{place['row']}]"
 
 
+def _note(pair: Pair) -> str:
+    if pair.exact:
+        return "an exact copy"
+    if pair.by_features:
+        return f"alike to the backbone, {pair.difference:.0%} as far apart as different images"
+    return f"differs by {pair.difference:.0%} of its contrast{', mirrored' if pair.mirrored else ''}"
+
+
 def _shown(
     pairs: Sequence[Pair],
     public: np.ndarray,
@@ -232,9 +282,7 @@ def _shown(
             public=public[pair.public],
             private_name=_name(private_places[pair.private]),
             public_name=_name(public_places[pair.public]),
-            note="an exact copy"
-            if pair.exact
-            else f"differs by {pair.difference:.0%} of its contrast{', mirrored' if pair.mirrored else ''}",
+            note=_note(pair),
             difference=pair.difference,
         )
         for pair in pairs

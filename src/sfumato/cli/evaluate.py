@@ -47,6 +47,9 @@ class Evaluate:
     """digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a run on features."""
     part: str = "test"
     """Which part of the source: test, train, or all of it."""
+    public: bool = False
+    """The data are public: figures measured on them are no secret. Published ones (digits, torchvision), and those that
+    the run was told are public, are anyway."""
     label_sets: Path = None
     """A JSON file with several right labels for an image, as ImageNet-ReaL has them: counts the first choice as right
     where it is one of them."""
@@ -133,6 +136,7 @@ class Evaluate:
                 ) from None
             module, transform = loaded.on(source)
         self._refuse_other_split(source, loaded.user_from)
+        source = self._public_where_said(source)
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         sets = None
         if self.label_sets is not None:
@@ -277,6 +281,7 @@ class Evaluate:
         source = self._images(loaded, transform, open_set=True)
         source.require_classes("a measure of embeddings")
         self._refuse_other_split(source, loaded.user_from)
+        source = self._public_where_said(source)
         parts = {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
         device = torch.device(choose_device(self.device))
         embeddings = torch.cat([embedded(loaded.module.to(device), part, transform, device) for part in parts])
@@ -303,6 +308,18 @@ class Evaluate:
         if not source.public:
             console.note("note: measured on private data without noise; these figures are not covered by the promise")
         return 0
+
+    def _public_where_said(self, source: Source) -> Source:
+        """As public data where the user says so here, or said so of the same records in training."""
+        from dataclasses import replace
+
+        from sfumato.runs.directory import SETTINGS, RunDirectory
+
+        run = RunDirectory(self.run_directory)
+        record = run.read_json(SETTINGS) if (run / SETTINGS).is_file() else {}
+        told = record.get("circumstances", {}).get("data_public", False)
+        same = told and record["data"].get("material") == source.material != ""
+        return replace(source, public=source.public or self.public or same)
 
     def _images(self, loaded: Loaded, transform: Transform | Tokens, **further: Any) -> Source:
         """The source, read as the model's own images or texts were."""

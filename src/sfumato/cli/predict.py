@@ -63,6 +63,7 @@ class Predict:
                 f"no {what}s were given",
                 "give a text on each line" if of_texts else "name image files, or folders that hold some",
             )
+        paths, refused = (paths, []) if of_texts else _readable(loaded, paths)
         scores, places = loaded.predict(paths).topk(min(top, len(loaded.classes)))
         rows = [
             {
@@ -73,7 +74,7 @@ class Predict:
             }
             for path, chosen, share in zip(paths, places.tolist(), scores.tolist(), strict=True)
         ]
-        told: dict[str, Any] = {"predictions": rows}
+        told: dict[str, Any] = {"predictions": rows, **({"unreadable": refused} if refused else {})}
         if self.interval is not None:
             from sfumato.runs.uncertain import MEANING, intervals
 
@@ -85,7 +86,7 @@ class Predict:
             told |= {"confidence": found.confidence, "steps": list(found.steps), "notes": [*found.notes, MEANING]}
         if self.json:
             console.as_json(told)
-            return 0
+            return _ended(refused)
         shown = [shortened(path) for path in paths] if of_texts else paths
         width = max(map(len, shown))
         for path, row in zip(shown, rows, strict=True):
@@ -94,7 +95,7 @@ class Predict:
             console.result(f"{path:<{width}}  {listing}{drawn}")
         for note in told.get("notes", ()):
             console.note(f"note: {note}")
-        return 0
+        return _ended(refused)
 
     def _several(self, loaded: Loaded) -> int:
         """Each label's score, and which are said to be true."""
@@ -110,19 +111,49 @@ class Predict:
         paths = _expanded(self.images)
         if not paths:
             raise SfumatoError("no images were given", "name image files, or folders that hold some")
+        paths, refused = _readable(loaded, paths)
         rows = []
         for path, scores in zip(paths, loaded.predict(paths).tolist(), strict=True):
             told = dict(zip(loaded.classes, scores, strict=True))
             found = [name for name, score in told.items() if score >= threshold]
             rows.append({"image": path, "labels": found, "scores": told})
         if self.json:
-            console.as_json({"predictions": rows, "threshold": threshold})
-            return 0
+            told = {"predictions": rows, "threshold": threshold}
+            console.as_json(told | ({"unreadable": refused} if refused else {}))
+            return _ended(refused)
         width = max(map(len, paths))
         for row in rows:
             listing = ", ".join(f"{name} {score:.1%}" for name, score in row["scores"].items())
             console.result(f"{row['image']:<{width}}  {' + '.join(row['labels']) or 'none'}  ({listing})")
-        return 0
+        return _ended(refused)
+
+
+def _readable(loaded: Loaded, paths: list[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """The files that an image can be read from, and why not from the others. A single one that cannot be is refused."""
+    from sfumato._checks import SfumatoError
+    from sfumato.data import Tokens
+
+    assert not isinstance(loaded.transform, Tokens)
+    readable: list[str] = []
+    refused: list[dict[str, str]] = []
+    for path in paths:
+        try:
+            loaded.transform.read(path)
+            readable.append(path)
+        except SfumatoError as error:
+            if len(paths) == 1:
+                raise
+            refused.append({"image": path, "reason": str(error)})
+    if not readable:
+        raise SfumatoError(f"none of the {len(paths)} images can be read: {refused[0]['reason']}", "check the others")
+    return readable, refused
+
+
+def _ended(refused: list[dict[str, str]]) -> int:
+    """Say which files were left out. The exit status is then 1, although the others have their labels."""
+    for one in refused:
+        console.note(f"left out: {one['reason']}")
+    return 1 if refused else 0
 
 
 def _texts(given: tuple[str, ...]) -> list[str]:

@@ -20,6 +20,7 @@ from .given import each as each
 from .kinds import KINDS as KINDS
 from .kinds import is_public as is_public
 from .kinds import refuse_absent as refuse_absent
+from .likeness import find_alike as find_alike
 from .normalise import AsStored as AsStored
 from .normalise import Preparation as Preparation
 from .normalise import Transform as Transform

@@ -45,10 +45,14 @@ WINDOWS: tuple[tuple[Window, Window], ...] = (
     *((_WHOLE, window) for window in _around(0.85, 0.15)),
     *(((0.85, 0.0, 0.0), window) for window in _around(0.85, 0.15) if window[1:] != (0.0, 0.0)),
     *(((0.75, 0.0, 0.0), window) for window in _around(0.75, 0.25) if window[1:] != (0.0, 0.0)),
+    *(((0.65, 0.0, 0.0), window) for window in _around(0.65, 0.35) if window[1:] != (0.0, 0.0)),
+    *(((0.7, 0.0, 0.0), (0.7, right, down)) for right in (-0.3, 0.3) for down in (-0.15, 0.15)),
+    *(((0.7, 0.0, 0.0), (0.7, right, down)) for right in (-0.15, 0.15) for down in (-0.3, 0.3)),
     *((window, _WHOLE) for window in _around(0.85, 0.15)),
 )
 """Pairs of a window on the private image and one on the public image: the private one is a crop of the public one,
-a small shift, a large shift, and the public one is a crop of the private one."""
+shifts by about 2, 4 and 6 of 32 pixels along and across and by 5 and 2, and the public one is a crop of the private
+one. Windows on the private image of a shift are in its middle, so that they fit mirrored shifts as well."""
 
 _KEPT = 6
 _COARSE = 8
@@ -72,7 +76,9 @@ class Pair:
         private, public: positions in the two sets.
         exact: whether all pixels are equal.
         mirrored: whether left and right have changed places.
-        difference: what registration leaves, over the private image's contrast; 0 for an exact copy.
+        difference: what registration leaves, over the private image's contrast; 0 for an exact copy. Of a pair by
+            features how much nearer they are than different images (`likeness`).
+        by_features: whether a public network's features found it, and not the pixels.
     """
 
     private: int
@@ -80,6 +86,7 @@ class Pair:
     exact: bool
     mirrored: bool
     difference: float
+    by_features: bool = False
 
 
 def find_duplicates(
@@ -198,6 +205,7 @@ def _registered(
 ) -> dict[int, tuple[int, bool, float]]:
     mine = torch.tensor([mine for mine, _ in WINDOWS])[found.number]
     theirs = torch.tensor([theirs for _, theirs in WINDOWS])[found.number]
+    theirs[found.mirrored, 1] *= -1  # the public image is mirrored first, then cut
 
     def shown(some: Tensor, side: int) -> tuple[Tensor, Tensor]:
         """The window on each private image, and the whole public one."""

@@ -50,7 +50,9 @@ SOURCE_FACTS = frozenset(
 )
 USER_FACTS = frozenset({"users", "users_read", "user_from"})
 """What a cache says of its source only where that knows whose record each one is."""
-LATER_FACTS = frozenset({"pixels"}) | USER_FACTS
+PLACES = "places"
+"""Where the records were read from: the same cache may be made of images that lie elsewhere by now."""
+LATER_FACTS = frozenset({"pixels", PLACES}) | USER_FACTS
 """What not every cache says of its source."""
 PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # a network on a CPU takes seconds to minutes for so many images
 _FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
@@ -118,8 +120,8 @@ class Contents:
 
     @property
     def identity(self) -> str:
-        """SHA-256 of everything above; every piece carries it."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of everything above but the `PLACES`; every piece carries it."""
+        return hashlib.sha256(json.dumps(_anywhere(self.to_dict()), sort_keys=True).encode()).hexdigest()
 
     def pieces(self, part: str) -> list[tuple[str, range]]:
         """The files of a part, and which of its records each holds."""
@@ -188,7 +190,7 @@ class Cache:
     def begin(self, contents: Contents) -> None:
         """Lay down a new cache, or refuse to go on with one that is something else, naming the difference."""
         if self.exists:
-            was, now = self.contents.to_dict(), json.loads(json.dumps(contents.to_dict()))
+            was, now = _anywhere(self.contents.to_dict()), _anywhere(json.loads(json.dumps(contents.to_dict())))
             for name in LATER_FACTS - set(was["source"]):
                 now["source"].pop(name, None)
             odd = _differences(was, now)
@@ -275,6 +277,11 @@ class Cache:
         contents = self.contents
         shape = (len(rows), contents.stored if part == "train" else 1, contents.width)
         return Piece.read(self.path / name, cache=contents.identity, dtype=DTYPES[contents.dtype], shape=shape)
+
+
+def _anywhere(contents: dict[str, Any]) -> dict[str, Any]:
+    """A cache's description without where its records were read from."""
+    return {**contents, "source": {name: value for name, value in contents["source"].items() if name != PLACES}}
 
 
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -103,7 +103,7 @@ def _classes(entries: Sequence[Entry], declared: Declared, where: str) -> tuple[
                 "which is not among the declared classes",
                 "add it to the declared classes, or take the file out",
             )
-    if len(classes) == 1:
+    if len(classes) == 1 and not declared.open_set:
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
     return classes
 

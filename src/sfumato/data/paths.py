@@ -28,3 +28,14 @@ def status(path: Path) -> os.stat_result:
 def identity(path: Path, known: os.stat_result) -> Hashable:
     """The same for all paths that lead to one file: other spellings, and links of both kinds."""
     return (known.st_dev, known.st_ino) if known.st_ino else path  # some file systems number nothing
+
+
+def place_of(spec: str) -> str:
+    """Where a source is read from, however its path is spelt: the owner's list of runs knows changed data by it.
+
+    >>> place_of("digits"), place_of("folder:/data/../pictures/")
+    ('digits', 'folder:/pictures')
+    """
+    kind, colon, argument = spec.partition(":")
+    in_files = colon and kind != "torchvision"
+    return f"{kind}:{Path(argument).expanduser().resolve()}" if in_files else spec

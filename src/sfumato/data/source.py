@@ -76,6 +76,8 @@ class Source:
             record each one is.
         users_read: whether that number was counted in the data rather than declared.
         user_from: by which rule a folder said whose image each one is; None for others.
+        places: where the records were read from (`place_of`), and those that they are the features of; empty where that
+            is not known.
         assignment: HMAC of which record is whose under the owner's key, for both parts together: two sources that call
             other records one user's have another; empty where nobody knows.
         at_most: how many training records of each user were kept at most (`capped`); None for all of them.
@@ -109,6 +111,7 @@ class Source:
     users: int | None = None
     users_read: bool = False
     user_from: str | None = None
+    places: tuple[str, ...] = field(repr=False, default=())
     assignment: str = field(repr=False, default="")
     at_most: int | None = None
     tokens: Tokens | None = None

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sfumato.data.paths import place_of
+
 if TYPE_CHECKING:
     from sfumato.data.records import OnProgress
     from sfumato.data.source import Source
@@ -59,6 +61,4 @@ class SourceSpec:
         for name, path in (("root", self.root), ("words", self.words)):
             if isinstance(path, str):
                 plain[name] = str(Path(path).expanduser().resolve())
-        kind, colon, argument = self.spec.partition(":")
-        in_files = colon and kind != "torchvision"
-        return {"spec": f"{kind}:{Path(argument).expanduser().resolve()}" if in_files else self.spec, **plain}
+        return {"spec": place_of(self.spec), **plain}

@@ -184,7 +184,8 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=False)
-    fill(network, path, without=classifier)  # which goes; timm's has as many classes as its own weights
+    # A classifier of timm's goes, and has as many classes as timm's own weights; others stay in the trunk, and in its digest.
+    fill(network, path, without=classifier if spelling.startswith(zoo.PREFIX) else ())
     mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
     expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
     return Backbone(_without(network, classifier, architecture), architecture), expects

@@ -1,5 +1,7 @@
 from .loaded import Loaded as Loaded
 from .loaded import load as load
+from .own_loop import RecordedUse as RecordedUse
+from .own_loop import record_use as record_use
 from .run import Run as Run
 from .uncertain import Intervals as Intervals
 from .uncertain import intervals as intervals

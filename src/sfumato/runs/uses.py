@@ -10,15 +10,16 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import held_alone, ordinary
 from sfumato.data import Source
-from sfumato.privacy import PrivacyPlan, PrivateSelection
+from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.statement import rounded_up
 from sfumato.privacy.unit import Adjacency, Example
 from sfumato.randomness import keys
@@ -26,6 +27,8 @@ from sfumato.randomness import keys
 FILE = "uses.jsonl"
 FIGURES = "figures"
 """The field with what a run's published figures cost each test image."""
+CHOICE = "choice"
+"""The field of a line that is a choice by test images: what it cost each of them."""
 AFTER = "after"
 """The field with the code of the line before: one that is lost or was cut is missed."""
 USERS = "users"
@@ -41,20 +44,36 @@ def record(
     use: Use,
     directory: Path | None = None,
     *,
-    place: str | None = None,
+    places: Sequence[str] = (),
     users: str = "",
     figures: float | None = None,
 ) -> None:
-    """Note that a run, or a private selection, on these data, read from this place, is about to take its first step.
+    """Note that a run, or a private selection, on these data is about to take its first step.
 
     Args:
         materials: `Source.materials`: of what is stored, and of the pixels where these are known.
+        places: `Source.places`, where they were read from.
         users: `Source.assignment`: whose record each one is, of a promise for users.
         figures: epsilon of the figures that the run is to publish of its test part; None where it publishes none.
     """
-    path = (directory or keys.home()) / FILE
+    whose = {} if unit_of(use) == Example.name else {USERS: users}
+    published = {} if figures is None else {FIGURES: figures}
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
+    _append({"run": run, **whose, **published, kind: use.to_dict()}, materials, places, directory)
+
+
+def record_choice(
+    materials: Sequence[str], choice: PrivateChoice, directory: Path | None = None, *, places: Sequence[str] = ()
+) -> None:
+    """Note that a choice by right answers on the test part of these data is about to be made: see `record`."""
+    _append({"run": secrets.token_hex(32), CHOICE: asdict(choice)}, materials, places, directory)
+
+
+def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence[str], directory: Path | None) -> None:
+    """A line of the list, with what its data are known again by and the code of the line before, safely on disk."""
+    path = (directory or keys.home()) / FILE
     data = dict(zip(("data", "pixels"), materials, strict=False))
+    where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -62,11 +81,9 @@ def record(
             held_alone(file.fileno())
             lines = reversed(file.read().split(b"\n"))
             before = next((line for line in lines if line and not _torn(line)), b"")
-            whose = {} if unit_of(use) == Example.name else {USERS: users}
-            told = {} if figures is None else {FIGURES: figures}
-            entry = {**data, "place": place, "run": run, **whose, **told, kind: use.to_dict(), AFTER: _code(before)}
+            line = json.dumps({**data, **where, **entry, AFTER: _code(before)})
             # The line break comes first as well: a line that was cut short must not swallow this one.
-            file.write(f"\n{json.dumps(entry)}\n".encode())
+            file.write(f"\n{line}\n".encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -75,11 +92,17 @@ def record(
         ) from None
 
 
+def places_of(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """`Source.places` of a run by its settings.json; of one by an earlier version its source as it was asked for."""
+    asked = record["request"].get("source", {}).get("spec")
+    return tuple(record.get("places", () if asked is None else (asked,)))
+
+
 def plans(
-    materials: Sequence[str], directory: Path | None = None, *, place: str | None = None, users: str = ""
+    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
 ) -> list[Use]:
-    """The plans of all runs so far on these data, or on what was then at the same place, one for each run; and of each
-    private selection.
+    """The plans of all runs so far on these data, or on what was then at one of these places, one for each run; and of
+    each private selection.
 
     Promises for users are among them where the same records were the same users' (`Source.assignment`): what one calls
     a user may be several to another, and their losses don't compose. The others are `named_otherwise`.
@@ -90,39 +113,62 @@ def plans(
     Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
     the runs cost together is not known.
     """
-    return [known.use for known in _known(materials, directory, place) if known.users in (None, users)]
+    found = _known(materials, directory, places)
+    return [known.use for known in found if known.use is not None and known.users in (None, users)]
 
 
 def named_otherwise(
-    materials: Sequence[str], directory: Path | None = None, *, place: str | None = None, users: str = ""
+    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
 ) -> int:
     """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
-    return sum(known.users not in (None, users) for known in _known(materials, directory, place))
+    return sum(known.users not in (None, users) for known in _known(materials, directory, places))
 
 
-def figures(materials: Sequence[str], directory: Path | None = None, *, place: str | None = None) -> list[float]:
-    """What the figures that runs on these data have published cost each of their test images, for each such run."""
-    return [known.figures for known in _known(materials, directory, place) if known.figures is not None]
+def figures(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> list[float]:
+    """What each release about test images of these data cost each of them: a run's figures, or a choice."""
+    return [known.figures for known in _known(materials, directory, places) if known.figures is not None]
 
 
 class _Known(NamedTuple):
-    """A run, or a private selection, of the list.
+    """A run, a private selection, or a choice by test images, of the list.
 
     Attributes:
+        use: None for a choice, which says nothing of records that were trained on.
         users: whose records its promise for users took them for; None for one that counts in every sum.
-        figures: epsilon of the figures that it publishes.
+        figures: epsilon of the figures that it publishes, or of the choice.
     """
 
-    use: Use
+    use: Use | None
     users: str | None
     figures: float | None
 
 
-def _known(materials: Sequence[str], directory: Path | None, place: str | None) -> list[_Known]:
+def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> list[_Known]:
     """The runs of `plans`, all of them."""
-    path = (directory or keys.home()) / FILE
-    all_runs: dict[str, Use] = {}
     found: dict[str, _Known] = {}
+    for entry, use in _read(directory):
+        known = {entry["data"], entry.get("pixels")} & set(materials)
+        if not known and not ({entry.get("place"), *entry.get("origins", ())} - {None}) & set(places):
+            continue
+        if isinstance(use, PrivateChoice):
+            found[entry["run"]] = _Known(None, None, use.epsilon)
+            continue
+        # Of data that were changed since, at one place, whose they are is taken to be said in one way.
+        users = entry.get(USERS) if known and unit_of(use) != Example.name else None
+        found[entry["run"]] = _Known(use, users, entry.get(FIGURES))
+    return list(found.values())
+
+
+def plan_of(run: str, directory: Path | None = None) -> Use | PrivateChoice | None:
+    """What the list has of the run with this identity; None where it has nothing."""
+    return next((use for entry, use in _read(directory) if entry["run"] == run), None)
+
+
+def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateChoice]]:
+    """All lines of the list, and what each of them is about; a run may have several, all of one plan."""
+    path = (directory or keys.home()) / FILE
+    all_runs: dict[str, Use | PrivateChoice] = {}
+    lines = []
     before = b""
     for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
         if not line or _torn(line):
@@ -135,24 +181,25 @@ def _known(materials: Sequence[str], directory: Path | None, place: str | None) 
             use = _use_of(entry)
             if all_runs.setdefault(entry["run"], use) != use:
                 raise ValueError("its run has another plan above")
-            known = {entry["data"], entry.get("pixels")} & set(materials)
-            if known or (place is not None and entry.get("place") == place):
-                # Of data that were changed since, at one place, whose they are is taken to be said in one way.
-                users = entry.get(USERS) if known and unit_of(use) != Example.name else None
-                found[entry["run"]] = _Known(use, users, entry.get(FIGURES))
+            hash(
+                (entry["data"], entry.get("pixels"), entry.get("place"), *entry.get("origins", ()))
+            )  # as `_known` does
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SfumatoError(
                 f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "
                 "is not known",
                 "restore the list from a copy, or go back to the version of sfumato that wrote the line",
             ) from None
-    return list(found.values())
+        lines.append((entry, use))
+    return lines
 
 
-def _use_of(entry: dict[str, Any]) -> Use:
-    """The plan of a line, or its selection."""
-    if "selection" in entry and "plan" in entry:
-        raise ValueError("it has both a plan and a selection")
+def _use_of(entry: dict[str, Any]) -> Use | PrivateChoice:
+    """The plan of a line, its selection, or its choice."""
+    if sum(kind in entry for kind in ("plan", "selection", CHOICE)) > 1:
+        raise ValueError("it has more than one of a plan, a selection and a choice")
+    if CHOICE in entry:
+        return PrivateChoice(**entry[CHOICE])
     if "selection" in entry:
         return PrivateSelection.from_dict(entry["selection"])
     return PrivacyPlan.from_dict(entry["plan"])
@@ -251,7 +298,7 @@ def called_public(source: Source) -> str | None:
     """What to say where data are declared public that runs of the owner's have used as private; else None."""
     if not source.public or source.published:
         return None
-    earlier = len(plans(source.materials))
+    earlier = len(plans(source.materials, places=source.places))
     if not earlier:
         return None
     return (
@@ -291,13 +338,14 @@ def sentences(used: Sequence[Use], plan: PrivacyPlan) -> list[str]:
 
 
 def of_figures(epsilons: Sequence[float]) -> list[str]:
-    """What the figures that several runs have published come to, in a sentence; nothing of one run's alone."""
+    """What several releases about test images come to, in a sentence; nothing of one alone."""
     if len(epsilons) < 2:
         return []
     return [
-        f"{len(epsilons)} runs of yours publish figures of test images of these data, which are together "
-        f"({rounded_up(math.fsum(epsilons))}, 0)-differentially private under add-or-remove adjacency for an image "
-        "that is in the test part of all of them; what is trained on it elsewhere comes on top."
+        f"{len(epsilons)} releases of yours are about test images of these data (a run's published figures, or the "
+        f"choice of an aggregate), which are together ({rounded_up(math.fsum(epsilons))}, 0)-differentially private "
+        "under add-or-remove adjacency for an image that was in the test part each time; what is trained on it "
+        "elsewhere comes on top."
     ]
 
 

@@ -153,7 +153,7 @@ def with_other_runs(run: Run, standing: int, epsilon: float, adjacency: Adjacenc
     materials = [record["data"][name] for name in ("material", "pixels") if record["data"].get(name)]
     known = [
         use
-        for use in uses.plans(materials, place=record["request"]["source"]["spec"], users=record.get("assignment", ""))
+        for use in uses.plans(materials, places=uses.places_of(record), users=record.get("assignment", ""))
         if uses.unit_of(use) == run.statement.plan.unit.name
     ]
     if len(known) <= standing:

@@ -193,8 +193,7 @@ def _selected(chosen: Mapping[str, Any], run: RunDirectory) -> Selected:
 
 def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress) -> None:
     """What the owner should know before the search is paid for."""
-    spec = held.request["source"]["spec"]
-    earlier = [] if held.source.public else uses.plans(held.source.materials, place=spec)
+    earlier = [] if held.source.public else uses.plans(held.source.materials, places=held.source.places)
     if earlier:
         progress.report(uses.summary(earlier, selection))
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
@@ -269,8 +268,7 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
     key = DiceKey.fresh() if seed is None else DiceKey.from_seed(seed, f"{record}")
     key.save(place / KEY)
     if not held.source.public:
-        where = held.request["source"]["spec"]
-        uses.record(held.source.materials, f"{key.seed('search', 0):x}", selection, place=where)
+        uses.record(held.source.materials, f"{key.seed('search', 0):x}", selection, places=held.source.places)
     run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key
 

@@ -22,7 +22,7 @@ from sfumato.models import ensemble
 from sfumato.models.losses import exclusive, probabilities
 from sfumato.privacy import PrivacyPlan, PrivateChoice
 from sfumato.randomness import DiceKey, choose
-from sfumato.runs import aggregated
+from sfumato.runs import aggregated, uses
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
 from sfumato.runs.directory import RunDirectory
@@ -131,7 +131,9 @@ def aggregate(
             accuracies = tuple(one / count for one in right)
             place, reason = max(range(len(right)), key=lambda one: (right[one], one)), "the best on public data"
         else:
-            place = choose(PrivateChoice(epsilon=epsilon, candidates=len(candidates)), right, DiceKey.fresh())
+            choice = PrivateChoice(epsilon=epsilon, candidates=len(candidates))
+            uses.record_choice(source.materials, choice, places=source.places)
+            place = choose(choice, right, DiceKey.fresh())
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]
         told = {"candidates": len(candidates), "epsilon": epsilon, "public": source.public}

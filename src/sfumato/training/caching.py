@@ -199,17 +199,6 @@ def contents_for(
     Errors: `SfumatoError` where that is the source itself, and the source is private.
     """
     refuse_trained_on(source, trained_on)
-    transform = Transform(
-        size=source.size,
-        channels=source.channels,
-        mean=expects.mean,
-        std=expects.std,
-        resolution=expects.resolution,
-        enlarged=expects.enlarged,
-        interpolation=expects.interpolation,
-        bit_depth=source.bit_depth,
-        window=source.window,
-    )
     seen = Images(size=backbone.architecture.size, channels=backbone.architecture.channels).made_up(2)
     weights = pins.weights_digest(backbone.state_dict())
     return Contents(
@@ -224,13 +213,28 @@ def contents_for(
         weights=weights,
         origins=list(origins),
         trained_on=list(trained_on),
-        transform=transform.to_dict(),
+        transform=transform_of(source, expects).to_dict(),
         crop={
             "crop": showing.crop,
             "flip": showing.flip,
             **({} if showing.crop_area is None else {"area": showing.crop_area}),
         },
         test_fraction=source.test_fraction,
+    )
+
+
+def transform_of(source: Source, expects: Expects) -> Transform:
+    """How a source's images become what a backbone expects."""
+    return Transform(
+        size=source.size,
+        channels=source.channels,
+        mean=expects.mean,
+        std=expects.std,
+        resolution=expects.resolution,
+        enlarged=expects.enlarged,
+        interpolation=expects.interpolation,
+        bit_depth=source.bit_depth,
+        window=source.window,
     )
 
 
@@ -282,18 +286,8 @@ def compute(
     if not (cache.path / BACKBONE).is_file():
         write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}), private=True)
     place = torch.device(device)
-    backbone = backbone.to(place)
     transform = Transform.from_dict(contents.transform or {})
-    side = transform.resolution or transform.size
-    size = batch or default_batch(place, side)
-    shape = (transform.channels, side, side)
-    generator = torch.Generator().manual_seed(0)
-    together = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(place))
-
-    def features(images: Tensor) -> Tensor:
-        filled = torch.cat([images, images.new_zeros(size - len(images), *shape)]) if len(images) < size else images
-        return (outputs_together if together else outputs_alone)(backbone, filled)[: len(images)]
-
+    features, size, together = by_records(backbone.to(place), transform, place, batch)
     total, done = sum(contents.counts.values()), 0
     progress.begin("computing features", total)
     for name, part in (("train", source.train), ("test", source.test)):
@@ -320,6 +314,46 @@ def compute(
                 groups=None if groups is None else groups[some],
             )
     return together
+
+
+def by_records(
+    backbone: Backbone, transform: Transform, device: torch.device, batch: int | None = None
+) -> tuple[Callable[[Tensor], Tensor], int, bool]:
+    """Features (n, D) of at most so many images (n, C, R, R) at a time, that number, and whether they run together.
+
+    **Guarantee.** Each row is a function of its own image and of the weights: see `compute`.
+    """
+    side = transform.resolution or transform.size
+    size = batch or default_batch(device, side)
+    shape = (transform.channels, side, side)
+    generator = torch.Generator().manual_seed(0)
+    together = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(device))
+
+    def features(images: Tensor) -> Tensor:
+        filled = torch.cat([images, images.new_zeros(size - len(images), *shape)]) if len(images) < size else images
+        return (outputs_together if together else outputs_alone)(backbone, filled)[: len(images)]
+
+    return features, size, together
+
+
+def features_either_way(
+    source: Source, backbone: Backbone, expects: Expects, *, device: str = "cpu", progress: Progress | None = None
+) -> Tensor:
+    """Features (N, D) of all images of a source, training part first: sums over each image and its mirror image.
+
+    **Guarantee.** Each row is a function of its own image and of public weights: see `compute`.
+    """
+    progress, place = progress or Silence(), torch.device(device)
+    transform = transform_of(source, expects)
+    features, size, _ = by_records(backbone.to(place), transform, place)
+    found: list[Tensor] = []
+    progress.begin("computing features", len(source.train) + len(source.test))
+    for part in (source.train, source.test):
+        for start in range(0, len(part), size):
+            shown = transform(torch.from_numpy(part.take(slice(start, start + size))).to(place))
+            found.append((features(shown) + features(shown.flip(-1))).cpu())
+            progress.advance(sum(map(len, found)))
+    return torch.cat(found)
 
 
 Shown = Callable[[np.ndarray], Tensor]

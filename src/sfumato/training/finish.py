@@ -252,11 +252,11 @@ def _attack(promised: Statement) -> Attack:
 
 def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     """What all runs of the owner's on these data come to by now: private, as their number is."""
-    data, place = record["data"], record["request"].get("source", {}).get("spec")
+    data, places = record["data"], uses.places_of(record)
     materials = [data[name] for name in ("material", "pixels") if data.get(name)]
     try:
-        used = uses.plans(materials, place=place, users=record.get("assignment", ""))
-        released = uses.figures(materials, place=place)
+        used = uses.plans(materials, places=places, users=record.get("assignment", ""))
+        released = uses.figures(materials, places=places)
     except SfumatoError as error:
         return [f"What your runs on these data cost together is not known: {error.problem}."]
     return [*uses.sentences(used, plan), *uses.of_figures(released)]

@@ -151,11 +151,6 @@ class PrivateJob(Job):
         return beside if self.calibration is None else beside | {"calibration": self.calibration.record()}
 
     @property
-    def place(self) -> str | None:
-        """Where the data were read from, as far as the run knows; for the owner's own list of runs."""
-        return self.request.get("source", {}).get("spec")
-
-    @property
     def most_of_one_user(self) -> int | None:
         """The largest number of training records of one user, where the promise is for single ones and the data say
         whose each one is: a private figure."""
@@ -176,6 +171,7 @@ class PrivateJob(Job):
             **most,
             "candidate": self.candidate,
             **({"assignment": self.source.assignment} if self.source.assignment else {}),
+            "places": list(self.source.places),
             "clock": {} if self.clock is None else self.clock.to_dict(),
             "circumstances": self.circumstances.to_dict(),
             "data": {

@@ -38,7 +38,7 @@ def begin(job: PrivateJob, run: RunDirectory) -> None:
                 job.source.materials,
                 identity,
                 job.plan,
-                place=job.place,
+                places=job.source.places,
                 users=job.source.assignment,
                 figures=None if facts is None else facts.epsilon,
             )

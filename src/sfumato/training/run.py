@@ -239,7 +239,8 @@ def go_on(
 
 def earlier_plans(job: PrivateJob) -> list[uses.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
-    return [] if job.source.public else uses.plans(job.source.materials, place=job.place, users=job.source.assignment)
+    source = job.source
+    return [] if source.public else uses.plans(source.materials, places=source.places, users=source.assignment)
 
 
 def own_figures(job: PrivateJob) -> list[float]:
@@ -249,12 +250,12 @@ def own_figures(job: PrivateJob) -> list[float]:
 
 def earlier_figures(job: PrivateJob) -> list[float]:
     """The same of this owner's earlier runs on the same private data."""
-    return uses.figures(job.source.materials, place=job.place)
+    return uses.figures(job.source.materials, places=job.source.places)
 
 
 def others_named_otherwise(job: PrivateJob) -> int:
     """How many runs on the same private data took other records for one user's."""
-    return uses.named_otherwise(job.source.materials, place=job.place, users=job.source.assignment)
+    return uses.named_otherwise(job.source.materials, places=job.source.places, users=job.source.assignment)
 
 
 def refuse_finished(run: RunDirectory) -> None:
