@@ -2,9 +2,9 @@
 
     python benchmarks/recipes.py [--only de2022/table13 de2022/table15] [--device cuda]
 
-Recipes are of one kind if they share model, image size, classes, what is trained, and whether there are several views;
-all rows of a recipe do. For each kind, `sfumato train` takes the first row of its first recipe with 8 random images, 4
-of them in an expected batch, 2 steps, noise multiplier 1, 2 views at most and random initial weights, in a process of
+Recipes are of one kind if they share model, image size, classes, what is trained, and whether there are several views
+in any row. For each kind, `sfumato train` takes the row of its first recipe with the most views, with 8 random images,
+4 of them in an expected batch, 2 steps, noise multiplier 1, 2 views at most and random initial weights, in a process of
 its own. The seconds of the whole command, of which the self-check and the choice of ways are a good part, the seconds
 of the training in it, and the most memory that the process ever held go to benchmarks/results/recipes.json, machine by
 machine. What was measured on this machine before is not measured again.
@@ -92,16 +92,16 @@ def kinds() -> dict[Kind, list[str]]:
     """The kinds of private recipes for images, with the recipes of each; those for features train one linear layer."""
     found: dict[Kind, list[str]] = {}
     for name in names():
-        recipe = first_row(table_of(f"recipe:{name}"))
+        recipe = measured_row(table_of(f"recipe:{name}"))
         on_images = not recipe["source"].startswith("features:") and "vocabulary" not in recipe
         if on_images and recipe[ABOUT]["command"].startswith("sfumato train "):
             found.setdefault(kind_of(recipe), []).append(name)
     return found
 
 
-def first_row(table: dict[str, Any]) -> dict[str, Any]:
-    """Everything that a recipe holds, with the options of its first row."""
-    row = next(iter(table.get(ROW, [])), {})
+def measured_row(table: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a recipe holds, with the options of its first row, or of the one with the most views."""
+    row = max(table.get(ROW, [{}]), key=lambda row: row.get("views", 1))
     return {**table, **{name: value for name, value in row.items() if name != ABOUT}}
 
 
@@ -118,7 +118,7 @@ def prepare(place: Path, recipe: str, kind: Kind, device: str) -> list[str]:
         "classes": np.array([f"class {number}" for number in range(kind.classes)]),
     }
     np.savez(place / "images.npz", **arrays)
-    row = first_row(table_of(recipe))
+    row = measured_row(table_of(recipe))
     kept = [f"{name} = {json.dumps(value)}\n" for name, value in row.items() if name not in REPLACED]
     (place / "recipe.toml").write_text("".join(kept), "utf-8")
     options = {
