@@ -184,7 +184,7 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=False)
-    # A classifier of timm's goes, and has as many classes as timm's own weights; others stay in the trunk, and in its digest.
+    # A classifier of timm's goes, and has as many classes as its own weights; others stay, and the digest covers them.
     fill(network, path, without=classifier if spelling.startswith(zoo.PREFIX) else ())
     mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
     expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
