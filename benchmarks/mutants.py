@@ -41,6 +41,27 @@ class Bug:
 
 BUGS = (
     Bug(
+        "a run goes on on another processor, which rounds its sums otherwise",
+        "runs/pins.py",
+        "    pins[PROCESSOR] = processor_model()\n",
+        "    pins[PROCESSOR] = platform.machine()\n",
+        ("runs/test_pins.py",),
+    ),
+    Bug(
+        "a run that recorded its processor is compared without it",
+        "runs/pins.py",
+        "recorded_only=PROCESSOR not in recorded",
+        "recorded_only=True",
+        ("runs/test_pins.py",),
+    ),
+    Bug(
+        "a variable that changes rounding is not pinned",
+        "runs/pins.py",
+        "for name in VARIABLES if name in os.environ",
+        "for name in () if name in os.environ",
+        ("runs/test_pins.py",),
+    ),
+    Bug(
         "a count that noise brings below zero leaves an interval of nothing",
         "runs/noisy_figures.py",
         "        hit, miss = max(0.0, hit), max(0.0, miss)\n",
