@@ -55,6 +55,7 @@ class Train(Observed, PrivateChoices):
         """Train, or say what training would be."""
         resumed = self.resumes(self.what)
         asked = self if resumed else self.chosen()
+        self.refuse_unobserved()
         if asked.normalisation == "printed-2020" and not (isinstance(self.budget, tuple) or self.seeds or self.dry_run):
             return asked.printed()
         from sfumato.runs import uses

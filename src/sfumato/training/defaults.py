@@ -158,7 +158,7 @@ def training_rules(
             "shift": Rule(value=0, reason="one view"),
             "flip": Rule(value=False, reason="one view"),
         }
-        | _aggregate_rules(given)
+        | aggregate_rules(given)
         | _loss_rules(multilabel)
     )
     scattering = given.get("model") in (None, "scattering")
@@ -248,7 +248,7 @@ def public_rules(
             "flip": Rule(value=channels == 3, reason=MIRRORED),
             "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
         }
-        | _aggregate_rules(given)
+        | aggregate_rules(given)
         | _loss_rules(multilabel)
     )
     if cached is None and not texts:
@@ -271,7 +271,7 @@ def _loss_rules(multilabel: bool) -> dict[str, Rule]:
     return {"loss": Rule(value=MULTILABEL, reason="none, one or many of the labels are true of an image")}
 
 
-def _aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
+def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
     """Of uta, which releases the mean that it trains on: no moving average beside it, and how many weights it is of."""
     if given.get("aggregate") != "uta":
         return {}
