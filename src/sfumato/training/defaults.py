@@ -13,7 +13,7 @@ from typing import Any
 
 from sfumato.models.losses import MULTILABEL
 from sfumato.models.scattering import FEATURE_NORM
-from sfumato.privacy import FixedOrder, Participation, PrivacyPlan
+from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
 from sfumato.privacy.requested import Request
 from sfumato.training.settings import LAST
 
@@ -82,12 +82,10 @@ def of_users(rules: Mapping[str, Rule], examples: int, users: int, request: Requ
 
 
 def users_like(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
-    """How many users have about so many of the examples: all of them only where that is all."""
-    if batch_size >= examples:
-        return users
+    """How many users have about so many of the examples, as far as the participation allows."""
     asked = None if request is None else request.participation
-    most = users - 1 if asked is None else asked.largest_batch(users, STEPS_SAMPLED)
-    return max(1, min(round(batch_size * users / examples), most))
+    most = None if asked is None else asked.largest_batch(users, STEPS_SAMPLED)
+    return unit.users_like(batch_size, records=examples, users=users, most=most)
 
 
 def _rules_of_turns(examples: int, asked: Participation) -> dict[str, Rule]:

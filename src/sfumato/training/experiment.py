@@ -310,6 +310,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
             population, sizes = units, defaults.of_users(sizes, source.examples, units, request)
             if self.drawn is None and batch_size is not None:
                 batch_size = defaults.users_like(batch_size, source.examples, units, request)
+        elif self.unit == "user" and self.drawn is None and batch_size is not None:
+            batch_size = min(batch_size, population)  # as many gradients as there are
         plan = PrivacyPlan.calibrate(
             examples=population,
             unit=unit,
