@@ -31,7 +31,6 @@ CHOICES = [
     ("model", "cnn,width=3", "has no option width"),
     ("model", "bag", "is for texts, and these are images"),
     ("model", "head", "model must be one of"),
-    ("model", "timm:resnett", "has no model of that name"),
     ("model", "nowhere:build", "cannot be imported"),
     ("optimizer", "sdg", "did you mean sgd"),
     ("schedule", "cosin", "did you mean cosine"),
@@ -153,6 +152,7 @@ def test_from_python(folder, unread, choices, words, capsys):
         ("train {} --order time", "no start and period say which step"),
         ("train {} --start 2026-01-01 --period 1d", "the plan does not go by time"),
         ("train {} --start then --period 1d", "start must be"),
+        ("train {} --model timm:resnett", "has no model of that name"),
         ("train {} --keep -1", "keep must be at least 1"),
         ("train {} --device tpu", "device must be cpu, cuda or cuda:N"),
         ("train {} --micro-batch 0", "micro-batch must be at least 1"),
@@ -214,9 +214,9 @@ def test_from_python_with_a_plan_and_elsewhere(folder, unread, tmp_path):
         assert words in str(error.value)
     trial = search.Trial(experiment=Experiment(), source=SourceSpec(spec=folder, public=True))
     with pytest.raises(SfumatoError, match="did you mean sgd"):
-        search.open(trial, {"optimizer": Choice(("sgd", "sdg"))}, directory=tmp_path / "search")
+        search.open(trial, {"optimizer": Choice(values=("sgd", "sdg"))}, directory=tmp_path / "search")
     with pytest.raises(unread):
-        search.open(trial, {"optimizer": Choice(("sgd", "adam"))}, directory=tmp_path / "search")
+        search.open(trial, {"optimizer": Choice(values=("sgd", "adam"))}, directory=tmp_path / "search")
 
 
 @pytest.mark.parametrize("name", [*registry._FIXED, "wrn-16-4", "nf-resnet-50", "bag", "bilstm", "head", "timm:vgg11"])

@@ -99,7 +99,8 @@ def user_rule(
         records: G, at most so many are kept of each user.
         gradients: B, to compute in a step, in expectation.
         each: g, of how many records a user's update is; by default all G.
-        population: the number of kept records of all users; by default N G. Users are drawn as `users_like` says.
+        population: the number of kept records of all users; by default N G. Of users as
+            many are drawn as have B of these, or of N g (`users_like`).
 
     Errors: `SfumatoError` where no noise meets the promise, or where B gradients are less than one user's.
     """
@@ -122,7 +123,7 @@ def user_rule(
     )
     by_users = PrivacyPlan.calibrate(
         examples=users,
-        batch_size=users_like(gradients, records=kept, users=users),
+        batch_size=users_like(gradients, records=each * users if population is None else population, users=users),
         unit=User(drawn="users", at_most=records),
         **shared,
     )
