@@ -217,7 +217,7 @@ REFUSED = {
     "train rows.toml": "the rows of the recipe rows.toml do not all begin with the same option, with a number of its "
     "own in each; write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
     "train recipe:": "no recipe is called ''; give recipe: and one of davody2020/...table13...digits...mnist..."
-    "xu2022/pretrain-imagenet-mobilenet-v2",
+    "xu2022/table2-central",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
     "mehta2022/table4, ...",
     "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, and none is chosen; give --epsilon 1, "

@@ -121,6 +121,27 @@ def test_each_of_several_budgets_has_its_own_row(rows: str, call):
     assert "none for 2;" in call(f"train {rows} --epsilon 1,2 --output c", status=1)
 
 
+def test_a_dry_run_of_several_budgets_answers_for_each_row(rows: str, call):
+    private = f"train {rows} --private"
+    told = json.loads(call(f"{private} --epsilon 2.5,1 --output b --dry-run --json"))
+    assert told["budgets"] == [1, 2.5]
+    assert [run["plan"]["noise multiplier"] for run in told["runs"]] == [8.0, 4.0]
+    assert [run["run"] for run in told["runs"]] == ["b/epsilon-1", "b/epsilon-2.5"]
+    assert all(run["estimate"]["seconds"] > 0 for run in told["runs"])
+    assert not Path("b").exists(), "nothing is begun"
+    words = call(f"{private} --epsilon 2.5,1 --output b --dry-run")
+    assert words.index("epsilon 1\n") < words.index("epsilon 2.5\n") < words.index("These would be 2 releases")
+    assert "With your other runs" not in words, "nothing was spent"
+    found = json.loads(call(f"{private} --epsilon 2.5,1 --output b --json"))
+    for name in ("epsilon_of_all", "delta", "adjacency", "epsilon_of_all_uses", "adjacency_of_all_uses"):
+        assert found[name] == told[name], "as it is said afterwards"
+    again = json.loads(call(f"{private} --epsilon 2.5,1 --output c --dry-run --json"))
+    assert again["epsilon_of_all"] == told["epsilon_of_all"] < again["epsilon_of_all_uses"]
+    stands = json.loads(call(f"{private} --epsilon 2.5,1 --output b --dry-run --json"))
+    assert [run["would"] for run in stands["runs"]] == ["stand", "stand"]
+    assert stands["epsilon_of_all_uses"] == told["epsilon_of_all"], "none is counted twice"
+
+
 def test_a_search_of_a_row_ends_with_a_recipe_of_its_own(rows: str, call):
     Path(rows).write_text(ROWS.replace("[[row]]", "[sweep]\nlearning-rate = [0.1, 0.5]\n[[row]]", 1))
     call(f"sweep {rows} --epsilon 1 --output s")

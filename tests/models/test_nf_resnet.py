@@ -13,7 +13,7 @@ SMALL = "timm:dm_nfnet_f0,depths=(1,1,1,1),channels=(32,32,32,32),stem_chs=32,gr
 @pytest.mark.parametrize("name", ["nf-resnet-50", "timm:dm_nfnet_f0", "timm:nfnet_f0"])
 def test_no_regulariser_and_no_norm_layer(name):
     with torch.device("meta"):
-        model = registry._create(*parse(name), classes=10, channels=3, size=(64, 64))
+        model = registry.build_untrained(*parse(name), classes=10, channels=3, size=(64, 64))
     kinds = {type(module).__name__ for module in model.modules()}
     assert not [kind for kind in kinds if "Norm" in kind and kind not in ("NormFreeNet", "NormFreeBlock")]
     rates = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]

@@ -47,6 +47,9 @@ COMPARED = {
 
 TRIVIAL = {
     "torchvision: datasets": "reads files, whose digests it checks",
+    "timm.layers.pos_embed: resample_abs_pos_embed": (
+        "begins training at another size with public weights; any grid would do, and no formula of a paper is printed"
+    ),
     "dp_accounting.pld: pld_pmf": (
         "holds masses that are computed here; tests/privacy/theorems compares what comes of them with integrals"
     ),

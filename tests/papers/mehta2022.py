@@ -164,6 +164,7 @@ def public_steps(case):
         performance=SimpleNamespace(micro_batch=2),
         batch_size=case["batch"],
         device="cpu",
+        max_norm=None,
     )
     return PublicSteps(job, DiceKey.from_seed(case["seed"]))  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 import torch
 
 from sfumato import EMA, DiceKey, PrivacyPlan, SfumatoError, Source, open_source, train
+from sfumato.cli import main
 from sfumato.data import capped
-from sfumato.privacy import FixedOrder, TruncatedPoisson, User
+from sfumato.privacy import FixedOrder, TruncatedPoisson, User, user_rule
 from sfumato.privacy.other_units import of_person
 from sfumato.privacy.statement import rounded_up
-from sfumato.training import steps, users
+from sfumato.training import defaults, steps, users
 from sfumato.training.experiment import Experiment
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.prepare import prepare
@@ -341,3 +343,34 @@ def test_what_cannot_be_asked_for(people, asked, words):
 def test_a_source_that_knows_no_users_is_refused(spots):
     with pytest.raises(SfumatoError, match="does not say whose record each one is"):
         Experiment(unit="user").decide(spots)
+
+
+@pytest.mark.parametrize("count", [2, 30, 117, 1200, 40_001])
+@pytest.mark.parametrize("of_each", [1, 2.5, 3.4, 10])
+@pytest.mark.parametrize("share", [0.02, 0.4, 0.999, 1.0, 1.5])
+def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
+    """For the same gradients in a step, whatever rounding would make of records that do not divide evenly."""
+    monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 1.0)  # the noise is of no concern
+    kept, per_user = round(count * of_each), math.ceil(of_each)
+    size = max(math.ceil(of_each), round(share * kept))
+    sizes = {"users": count, "records": per_user, "population": kept, "each": max(1, round(kept / count))}
+    rule = user_rule(gradients=size, steps=1, epsilon=8.0, delta=1e-5, **sizes)
+    drawn = rule.users.plan.expected_batch_size
+    assert drawn == defaults.users_like(size, kept, count)
+    by_rule = defaults.of_users({"batch_size": defaults.Rule(value=size, reason="")}, kept, count)
+    assert drawn == by_rule["batch_size"].value
+    assert (drawn == count) == (size >= kept or count == 1), "all of them only where that is all"
+
+
+@pytest.mark.parametrize("size", [10, 61, 200])
+def test_plan_recommends_what_train_takes(people, size, capsys, monkeypatch):
+    """The same batch for what sfumato plan compares and sfumato train then decides."""
+    monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 2.0)  # the noise is of no concern
+    asked = Experiment(unit="user", per_user=4, batch_size=size, steps=3, epsilon=8.0, delta=1e-4)
+    plan = asked.decide(asked.kept(people)).plan
+    kept = asked.kept(people)
+    facts = f"--users {kept.users} --examples {kept.examples} --per-user 4 --batch-size {size}"
+    assert main(f"plan --unit user {facts} --steps 3 --epsilon 8 --delta 1e-4 --json".split()) == 0
+    told = json.loads(capsys.readouterr().out)
+    taken = next(row for row in told["ways"] if row["taken"])
+    assert (taken["drawn"], taken["batch_size"]) == (plan.unit.drawn, plan.expected_batch_size)

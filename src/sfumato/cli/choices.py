@@ -103,6 +103,13 @@ class Observed:
     tensorboard: bool = False
     """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
 
+    def refuse_unobserved(self) -> None:
+        """Refuse TensorBoard where it is not installed, before any data are read."""
+        if self.tensorboard:
+            from sfumato.training.observers import TensorBoard
+
+            TensorBoard.installed()
+
     def looking_on(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
         """Who looks on besides the command line."""
         if not self.tensorboard:

@@ -51,6 +51,7 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
 
     def run(self) -> int:
         """Train, or say what training would be."""
+        self.refuse_unobserved()
         if self.resumes(self.what):
             return self._resume()
         asked = self.with_recipe(self.what)
@@ -58,10 +59,13 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         from sfumato.embedding.experiment import WITHOUT_PLAN
         from sfumato.embedding.run import begin, job_of, public_job_of
         from sfumato.training import users
+        from sfumato.training.prepare import check_performance
         from sfumato.training.progress import Bars, read_source
 
         experiment = asked.experiment
         spec = asked.open_set
+        experiment.refuse_at_once(spec)
+        check_performance(device=asked.device, threads=asked.threads)
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), asked.per_user)
             performance = {"device": asked.device, "threads": asked.threads}

@@ -145,7 +145,8 @@ def show_uses(run: Run) -> None:
         console.result()
 
 
-def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
+def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """What a run would be, as data and in rows for the reader."""
     from sfumato.privacy import remarks
     from sfumato.training.estimate import estimate
     from sfumato.training.finish import plan_table
@@ -153,47 +154,48 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     expected, figures = estimate(job), job.circumstances.figures
     clock = {} if job.clock is None else job.clock.to_dict()
     plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
-    state = "resume" if run.exists else "begin"
-    if json:
-        console.as_json(
-            {
-                "run": str(run.path),
-                "would": state,
-                "plan": plan,
-                "settings": job.settings.to_dict(),
-                "performance": job.performance.to_dict(),
-                "estimate": asdict(expected),
-                "signal": None
-                if job.source.multilabel
-                else remarks.signal_per_class(job.plan, len(job.source.classes)),
-                "kept": list(job.circumstances.kept),
-                **({} if figures is None else {"figures": figures.to_dict()}),
-            }
-        )
-        return
+    told = {
+        "run": str(run.path),
+        "would": "stand" if run.finished else "resume" if run.exists else "begin",
+        "plan": plan,
+        "settings": job.settings.to_dict(),
+        "performance": job.performance.to_dict(),
+        "estimate": asdict(expected),
+        "signal": None if job.source.multilabel else remarks.signal_per_class(job.plan, len(job.source.classes)),
+        "kept": list(job.circumstances.kept),
+        **({} if figures is None else {"figures": figures.to_dict()}),
+    }
     megabytes = 1 << 20
-    console.columns(
-        [
-            *((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in plan.items()),
-            *(
-                (name.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
-                for name, value in job.settings.to_dict().items()
-                if value not in (None, []) and (name != "head" or job.settings.pretrained)
-            ),
-            ("parameters", f"{expected.parameters:,}"),
-            ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),
-            ("time", f"about {duration(expected.seconds)} on {job.performance.device}"),
-            (
-                "memory",
-                f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
-                f"{expected.data_bytes / megabytes:.0f} MiB for the data, "
-                f"{expected.average_bytes / megabytes:.1f} MiB for averaged weights",
-            ),
-            ("weights kept", _kept(job)),
-            *([] if figures is None else [("figures", f"for epsilon {figures.epsilon:g}: {figures.words}")]),
-        ]
-    )
-    console.note(f"nothing was spent; without --dry-run this would {state} the run in {run.path}")
+    rows = [
+        *((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in plan.items()),
+        *(
+            (name.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
+            for name, value in job.settings.to_dict().items()
+            if value not in (None, []) and (name != "head" or job.settings.pretrained)
+        ),
+        ("parameters", f"{expected.parameters:,}"),
+        ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),
+        ("time", f"about {duration(expected.seconds)} on {job.performance.device}"),
+        (
+            "memory",
+            f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
+            f"{expected.data_bytes / megabytes:.0f} MiB for the data, "
+            f"{expected.average_bytes / megabytes:.1f} MiB for averaged weights",
+        ),
+        ("weights kept", _kept(job)),
+        *([] if figures is None else [("figures", f"for epsilon {figures.epsilon:g}: {figures.words}")]),
+    ]
+    return told, rows
+
+
+def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
+    """What a run would be, in place of the run."""
+    told, rows = foreseen(job, run)
+    if json:
+        console.as_json(told)
+        return
+    console.columns(rows)
+    console.note(f"nothing was spent; without --dry-run this would {told['would']} the run in {run.path}")
 
 
 def _kept(job: PrivateJob) -> str:

@@ -44,6 +44,7 @@ class Pretrain(Observed, TrainingChoices):
         """Train, and say how well the model does."""
         if not self.resumes(self.what):
             self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
+        self.refuse_unobserved()
         from sfumato.training import public
         from sfumato.training.progress import Bars
 

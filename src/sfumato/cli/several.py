@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sfumato.cli import console
 
 if TYPE_CHECKING:
-    from sfumato.search import Curve, Repeated
+    from sfumato.search import Curve, Foreseen, Repeated
 
 OTHERS = "With your other runs on these data that are known here: epsilon {}, for {} adjacency."
 
@@ -47,6 +47,30 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
         f"one model, of a budget that was chosen beforehand, has its own promise where only it is shown: sfumato "
         f"verify {found.rows[-1]['run']}"
     )
+
+
+def show_dry_run(found: Foreseen[tuple[dict[str, Any], list[tuple[str, str]]]], *, json: bool) -> None:
+    """What the run of each budget would be, and what all of them would cost together."""
+    from sfumato.privacy.statement import rounded_up
+
+    if json:
+        told = {name: value for name, value in vars(found).items() if name != "rows"}
+        console.as_json({"budgets": told.pop("budgets"), "runs": [data for data, _ in found.rows], **told})
+        return
+    for budget, (_, rows) in zip(found.budgets, found.rows, strict=True):
+        console.result(f"epsilon {budget:g}")
+        console.columns(rows)
+        console.result()
+    told = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
+    console.result(
+        f"These would be {len(found.rows)} releases of one data set: whoever sees all of them is promised that they "
+        f"are together {told} under {found.adjacency} adjacency."
+    )
+    if found.epsilon_of_all_uses > found.epsilon_of_all:
+        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
+    places = ", ".join(data["run"] for data, _ in found.rows)
+    plain = "; beside them one would be trained without privacy, for the data are public" if found.public else ""
+    console.note(f"nothing was spent; without --dry-run these would be the runs in {places}{plain}")
 
 
 def show_seeds(found: Repeated, *, json: bool) -> None:

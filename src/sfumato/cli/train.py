@@ -11,13 +11,14 @@ import tyro
 
 from sfumato.cli.choices import Observed, stem_of
 from sfumato.cli.options import EpsilonOfFigures, Said, SourceText, Whole, WholeByRule
-from sfumato.cli.outcome import show, show_dry_run
+from sfumato.cli.outcome import foreseen, show, show_dry_run
 from sfumato.cli.private import PrivateChoices
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
     from sfumato.training.job import PrivateJob
+    from sfumato.training.observers import Observer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class Train(Observed, PrivateChoices):
         """Train, or say what training would be."""
         resumed = self.resumes(self.what)
         asked = self if resumed else self.chosen()
+        self.refuse_unobserved()
         if asked.normalisation == "printed-2020" and not (isinstance(self.budget, tuple) or self.seeds or self.dry_run):
             return asked.printed()
         from sfumato.runs import uses
@@ -116,25 +118,31 @@ class Train(Observed, PrivateChoices):
             )
         if self.dry_run and budgets is None:
             raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
-        if self.dry_run or (budgets is not None and self.seeds is not None):
-            other = "dry-run" if self.seeds is None else "seeds"
-            raise SfumatoError(f"several budgets and --{other} are both given", "give one --epsilon with it")
+        if budgets is not None and self.seeds is not None:
+            raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
         asked = self.chosen()
         base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
         with Bars(repeating=False) as progress:
             others: dict[str, Any] = {
                 "directory": base,
                 "behind": partial(recipe.search_behind, self.what, asked.source),
-                "observers": lambda job, run: self.looking_on(run, progress, public=job.source.public),
                 "progress": progress,
             }
+
+            def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
+                return self.looking_on(run, progress, public=job.source.public)
+
             if budgets is None:
-                repeated = search.seeds(asked.trial(), self.seeds or 0, **others)
+                repeated = search.seeds(asked.trial(), self.seeds or 0, **others, observers=observers)
                 told = partial(several.show_seeds, repeated)
             else:
                 trial = replace(asked, epsilon=None).trial()
-                curve = search.budgets(trial, budgets, of_budget=self.of_budget, **others)
-                told = partial(several.show_budgets, curve, base)
+                others["of_budget"] = self.of_budget
+                if self.dry_run:
+                    told = partial(several.show_dry_run, search.foresee(trial, budgets, told=foreseen, **others))
+                else:
+                    curve = search.budgets(trial, budgets, **others, observers=observers)
+                    told = partial(several.show_budgets, curve, base)
         told(json=self.json)
         return 0
 

@@ -19,6 +19,7 @@ from .given import Picture as Picture
 from .given import each as each
 from .kinds import KINDS as KINDS
 from .kinds import is_public as is_public
+from .kinds import parse as parse
 from .kinds import refuse_absent as refuse_absent
 from .likeness import find_alike as find_alike
 from .normalise import AsStored as AsStored
@@ -38,6 +39,7 @@ from .spec import SourceSpec as SourceSpec
 from .text_records import TextRecords as TextRecords
 from .tokens import Tokens as Tokens
 from .users import by_user as by_user
+from .users import refuse_nameless as refuse_nameless
 from .users import shared_users as shared_users
 from .users import user_codes as user_codes
 from .validation import hold_out as hold_out

@@ -49,6 +49,13 @@ class SourceSpec:
         given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "spec"}
         return {name: value for name, value in given.items() if value is not None}
 
+    @property
+    def is_public(self) -> bool:
+        """Whether the source is public, as declared, or as its kind is; known before it is read."""
+        from sfumato.data.kinds import is_public
+
+        return is_public(self.spec) if self.public is None else self.public
+
     def open(self, owner_key: bytes, *, progress: OnProgress | None = None) -> Source:
         """The source, read: see `open_source`."""
         from sfumato.data.opening import open_source

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data.codes import user_code
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.source import Part, Source
+
+
+def refuse_nameless() -> NoReturn:
+    """Refuse a source that does not say whose its records are."""
+    raise SfumatoError(
+        "the source does not say whose record each one is",
+        "give a table with the column user, an archive with users_train, or a folder with `user_from`",
+    )
 
 
 def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
@@ -20,10 +30,7 @@ def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
     Errors: `SfumatoError` for a part that does not say whose its records are.
     """
     if part.users is None:
-        raise SfumatoError(
-            "the source does not say whose record each one is",
-            "give a table with the column user, an archive with users_train, or a folder with `user_from`",
-        )
+        refuse_nameless()
     users, numbers = np.unique(part.users, return_inverse=True)
     return numbers.astype(np.int64), users
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.training.experiment import Averages, Budget, Pair, left_out
@@ -11,7 +11,7 @@ from sfumato.training.experiment import Averages, Budget, Pair, left_out
 if TYPE_CHECKING:
     import numpy as np
 
-    from sfumato.data import Source
+    from sfumato.data import Source, SourceSpec
     from sfumato.embedding.local import LocalSGD
     from sfumato.privacy import PrivacyPlan
     from sfumato.training.settings import Settings
@@ -180,6 +180,35 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
 
     seed: int | None = None
 
+    def refuse_at_once(self, spec: SourceSpec | None = None) -> None:
+        """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
+        from sfumato.privacy import Quantile, User
+        from sfumato.training import beforehand
+
+        beforehand.check_numbers(self)
+        method = self.chosen
+        if method not in WITHOUT_PLAN:
+            self.refuse_no_noise()
+            self.refuse_clocks()
+        if self.per_user is not None:
+            positive_integer("per_user", self.per_user)
+        settings = beforehand.settings_of(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
+        beforehand.check_settings(settings, steps=self.steps, model=self.model, spec=spec)
+        self.clients_of(
+            count=1 if self.clients is None else self.clients,
+            grouping=self.grouping or GROUPINGS[0],
+            method=method,
+        )
+        if method != "central" and not beforehand.says_whose(spec):
+            refuse_nameless()
+        if method not in WITHOUT_PLAN:
+            request = self.request(beforehand.ANY_NUMBER, schedule=self.schedule, warmup=self.warmup)
+            norm = 1.0 if self.max_norm is None else self.max_norm
+            clipping = None
+            if self.quantile is not None:  # what the count's noise leaves of the updates' depends on the clients
+                clipping = Quantile(max_norm=norm, quantile=self.quantile, count_noise=1e6)
+            beforehand.plan_of_any(self, request, User(drawn="clients", at_most=self.per_user), clipping=clipping)
+
     def decide(self, source: Source) -> Decided:
         """Plan, settings and clients for this source.
 
@@ -252,10 +281,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
     def population(self, source: Source) -> int:
         """How many users are drawn from, or groups where these are fixed."""
         if source.users is None:
-            raise SfumatoError(
-                "embeddings are trained with a promise for users, and the source does not say whose its records are",
-                "give a table with the column user, an archive with users_train, or a folder with `user_from`",
-            )
+            refuse_nameless()
         return groups_of(source) if self.grouping == "fixed" else source.users
 
     def refuse_clocks(self) -> None:
@@ -372,6 +398,14 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
                 "give more clients and more users in a round, a larger epsilon, or leave quantile out",
             ) from None
         return plan, reasons
+
+
+def refuse_nameless() -> NoReturn:
+    """Refuse a source that does not say whose its records are."""
+    raise SfumatoError(
+        "embeddings are trained with a promise for users, and the source does not say whose its records are",
+        "give a table with the column user, an archive with users_train, or a folder with `user_from`",
+    )
 
 
 def groups_of(source: Source) -> int:

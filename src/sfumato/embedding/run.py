@@ -29,7 +29,7 @@ from sfumato.training.experiment import of_fields
 from sfumato.training.kind import Kind
 from sfumato.training.notebook import shown
 from sfumato.training.observers import Observer
-from sfumato.training.prepare import own_threads
+from sfumato.training.prepare import check_performance, own_threads
 from sfumato.training.progress import Progress
 from sfumato.training.public import PublicRun
 from sfumato.training.run import execute, recorded_key, recorded_performance, refuse_finished
@@ -72,6 +72,8 @@ def embed(
     run, progress, request = RunDirectory(directory), shown(progress), {}
     if isinstance(source, str):
         spec = SourceSpec(spec=source, open_set=True)
+        experiment.refuse_at_once(spec)
+        check_performance(device=device, threads=threads)
         source, request = spec.open(owner_key()), {"source": spec.record()}
     source = users.kept(source, experiment.per_user)
     own = model if isinstance(model, nn.Module) else None

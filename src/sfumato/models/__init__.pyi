@@ -7,6 +7,7 @@ from .backbone import Backbone as Backbone
 from .backbone import Expects as Expects
 from .backbone import build_backbone as build_backbone
 from .backbone import load_backbone as load_backbone
+from .beforehand import check as check
 from .custom import away_from_working_directory as away_from_working_directory
 from .custom import function_of as function_of
 from .custom import is_own as is_own
@@ -28,6 +29,7 @@ from .normalisation import PUBLIC as PUBLIC
 from .normalisation import normalised as normalised
 from .pretrained import HEADS as HEADS
 from .pretrained import begin_classifier as begin_classifier
+from .pretrained import check_weights as check_weights
 from .pretrained import classifier_names as classifier_names
 from .pretrained import file_of as file_of
 from .pretrained import public_constants as public_constants

@@ -197,6 +197,15 @@ def spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
     return listed if len(listed) == channels else (sum(listed) / len(listed),) * channels
 
 
+def check_weights(path: str | Path) -> None:
+    """Refuse weights that are not there."""
+    if not (file := file_of(path)).is_file():
+        raise SfumatoError(
+            f"pretrained file {file} does not exist",
+            "give the path of a finished run or of a safetensors file, or the word timm",
+        )
+
+
 def _of_this_grid(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tensor]:
     """With the position embeddings of timm's Vision Transformers at this model's number of patches.
 
@@ -219,11 +228,7 @@ def _of_this_grid(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tens
 def _read(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
-    if not path.is_file():
-        raise SfumatoError(
-            f"pretrained file {path} does not exist",
-            "give the path of a finished run or of a safetensors file, or the word timm",
-        )
+    check_weights(path)
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

@@ -52,7 +52,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tf-tutorial": _NORMS,
     }
 )
-_OF_TEXTS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = MappingProxyType(
+OF_TEXTS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = MappingProxyType(
     {"bag": (Bag, ("norm",)), "bilstm": (BiLSTM, ("embedding", "hidden", "norm", "norm_last"))}
 )
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
@@ -60,7 +60,7 @@ _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
 
 NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "nf-resnet-DEPTH", "timm:NAME", "package:function")
-NAMES_OF_TEXTS: tuple[str, ...] = (*_OF_TEXTS, "package:function")
+NAMESOF_TEXTS: tuple[str, ...] = (*OF_TEXTS, "package:function")
 
 
 def create(
@@ -99,16 +99,23 @@ def create(
     height, width = size if isinstance(size, tuple) else (size, size)
     shape = (positive_integer("image height", height), positive_integer("image width", width))
     base, options = parse(name)
-    if base in _OF_TEXTS:
-        raise SfumatoError(f"model {name!r} is for texts, and these are images", "choose one such as cnn or wrn-16-4")
+    refuse_of_texts(name, base)
     if pretrained == "timm":
         model = zoo.create_downloaded(base, options, classes=classes, channels=channels, size=shape, head=head)
     else:
-        model = _create(base, options, classes=classes, channels=channels, size=shape)
+        model = build_untrained(base, options, classes=classes, channels=channels, size=shape)
         if pretrained is not None:
             load(model, pretrained, head=head)
     check_shapes(name, model, classes=classes, shape=(channels, *shape))
     return model
+
+
+def refuse_of_texts(spelling: str, base: str) -> None:
+    """Refuse a model of texts where images are."""
+    if base in OF_TEXTS:
+        raise SfumatoError(
+            f"model {spelling!r} is for texts, and these are images", "choose one such as cnn or wrn-16-4"
+        )
 
 
 def create_for_texts(
@@ -129,14 +136,14 @@ def create_for_texts(
     """
     facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
     base, options = parse(name)
-    if base in _OF_TEXTS:
-        function, known = _OF_TEXTS[base]
+    if base in OF_TEXTS:
+        function, known = OF_TEXTS[base]
         _refuse_others(base, options, known)
         model = function(**facts, **options)
     elif custom.is_own(name):
         model = custom.create(base, options, **facts)
     else:
-        listing = ", ".join(NAMES_OF_TEXTS)
+        listing = ", ".join(NAMESOF_TEXTS)
         raise SfumatoError(f"model of texts must be one of {listing}; got {name!r}", "choose one of these, such as bag")
     if pretrained == "timm":
         raise SfumatoError("pretrained is timm, which has no model of texts", "give a run, or a safetensors file")
@@ -146,7 +153,10 @@ def create_for_texts(
     return model
 
 
-def _create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+def build_untrained(
+    name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]
+) -> nn.Module:
+    """The network of this name and these options with untrained weights, for images of this size (H, W)."""
     if name in _FIXED:
         _refuse_others(name, options, _OPTIONS.get(name, ()))
         return _FIXED[name](classes=classes, channels=channels, size=size, **options)

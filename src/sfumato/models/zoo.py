@@ -17,6 +17,35 @@ _DECIDED = frozenset({"cache_dir", "checkpoint_path", "img_size", "in_chans", "n
 """Options that the program decides, beside all of `pretrained...`: a statement would not know of what they bring."""
 
 
+def check(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a name that timm does not have, and options that the program decides, before anything is built."""
+    import timm
+
+    short = name.removeprefix(PREFIX)
+    if not timm.is_model(short):
+        near = difflib.get_close_matches(short, timm.list_models(), n=3)
+        raise SfumatoError(
+            f"model {name!r}: timm {timm.__version__} has no model of that name",
+            f"did you mean {', '.join(near)}" if near else "timm.list_models() lists its models",
+        )
+    odd = sorted(option for option in options if option in _DECIDED or option.startswith("pretrained"))
+    if odd:
+        listing = ", ".join(f"{option}={options[option]}" for option in odd)
+        raise SfumatoError(
+            f"model {name!r} cannot be given {listing}",
+            "give weights by `pretrained` (of a backbone by `weights`); classes, colours and size are the source's",
+        )
+
+
+def require(name: str) -> None:
+    """Refuse a model that is not timm's where its weights are to be timm's."""
+    if not name.startswith(PREFIX):
+        raise SfumatoError(
+            f"pretrained 'timm' needs a model of timm, got model {name!r}",
+            "choose timm:NAME, or give the path of a safetensors file",
+        )
+
+
 def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
     """The model `timm:NAME` with untrained weights; `size` is passed on where the model depends on it (as ViTs do).
 
@@ -39,11 +68,7 @@ def create_downloaded(
     Raises:
         SfumatoError: `name` is no model of timm, it has no weights, they cannot be fetched, or have no such head.
     """
-    if not name.startswith(PREFIX):
-        raise SfumatoError(
-            f"pretrained 'timm' needs a model of timm, got model {name!r}",
-            "choose timm:NAME, or give the path of a safetensors file",
-        )
+    require(name)
     model = _build(name, options, classes=classes, channels=channels, size=size, downloaded=True)
     known = getattr(model, "pretrained_cfg", {}).get("num_classes")
     if head == "new":
@@ -74,20 +99,8 @@ def _build(
 ) -> nn.Module:
     import timm
 
+    check(name, options)
     short = name.removeprefix(PREFIX)
-    if not timm.is_model(short):
-        near = difflib.get_close_matches(short, timm.list_models(), n=3)
-        raise SfumatoError(
-            f"model {name!r}: timm {timm.__version__} has no model of that name",
-            f"did you mean {', '.join(near)}" if near else "timm.list_models() lists its models",
-        )
-    odd = sorted(option for option in options if option in _DECIDED or option.startswith("pretrained"))
-    if odd:
-        listing = ", ".join(f"{option}={options[option]}" for option in odd)
-        raise SfumatoError(
-            f"model {name!r} cannot be given {listing}",
-            "give weights by `pretrained` (of a backbone by `weights`); classes, colours and size are the source's",
-        )
     settings: dict[str, Any] = {"pretrained": downloaded, "in_chans": channels, **options}
     if classes is not None:
         settings["num_classes"] = classes

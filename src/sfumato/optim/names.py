@@ -56,6 +56,15 @@ _OPTIMIZERS = MappingProxyType({"sgd": _sgd, "momentum": _momentum, "adam": _ada
 NAMES: tuple[str, ...] = tuple(_OPTIMIZERS)
 
 
+def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+    """Refuse what `create` refuses, whatever the parameters are."""
+    one_of("optimizer", name, NAMES, remedy=_remedy(name))
+    positive("learning rate", learning_rate)
+    not_negative("weight decay", weight_decay)
+    if not_negative("momentum", momentum, remedy="give a number in [0, 1), such as 0.9") >= 1:
+        raise SfumatoError(f"momentum must be below 1, got {momentum!r}", "give a number in [0, 1), such as 0.9")
+
+
 def create(
     name: str,
     parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
@@ -81,11 +90,7 @@ def create(
     Raises:
         SfumatoError: an unknown name, a value out of range, or no parameters.
     """
-    one_of("optimizer", name, NAMES, remedy=_remedy(name))
-    positive("learning rate", learning_rate)
-    not_negative("weight decay", weight_decay)
-    if not_negative("momentum", momentum, remedy="give a number in [0, 1), such as 0.9") >= 1:
-        raise SfumatoError(f"momentum must be below 1, got {momentum!r}", "give a number in [0, 1), such as 0.9")
+    check(name, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay)
     listed: list[Any] = list(parameters)
     if not listed:
         raise SfumatoError("parameters must not be empty", "pass a model with at least one trainable parameter")

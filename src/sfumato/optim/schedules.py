@@ -34,6 +34,16 @@ _SHAPES = MappingProxyType({"constant": constant, "cosine": cosine, "linear": li
 SCHEDULES: tuple[str, ...] = tuple(_SHAPES)
 
 
+def check_schedule(name: str, *, steps: int | None, warmup: int = 0) -> None:
+    """Refuse what `schedule` refuses; with `steps` None, what it refuses for any number of them."""
+    one_of("schedule", name, SCHEDULES)
+    if steps is not None:
+        positive_integer("steps", steps)
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0 or (steps is not None and warmup >= steps):
+        most = "" if steps is None else f" to steps - 1 = {steps - 1}"
+        raise SfumatoError(f"warmup must be a whole number from 0{most}, got {warmup!r}", "give fewer, or 0")
+
+
 def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float]:
     """The multiplier of the learning rate for step 0, ..., steps - 1.
 
@@ -55,12 +65,8 @@ def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float
     >>> [rate(step) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    shape = _SHAPES[one_of("schedule", name, SCHEDULES)]
-    positive_integer("steps", steps)
-    if isinstance(warmup, bool) or not isinstance(warmup, int) or not 0 <= warmup < steps:
-        raise SfumatoError(
-            f"warmup must be a whole number from 0 to steps - 1 = {steps - 1}, got {warmup!r}", "give fewer, or 0"
-        )
+    check_schedule(name, steps=steps, warmup=warmup)
+    shape = _SHAPES[name]
 
     def multiplier(step: int) -> float:
         if not 0 <= step < steps:

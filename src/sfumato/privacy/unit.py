@@ -196,3 +196,22 @@ class User:
 
 Unit = Example | User
 UNITS: dict[str, type[Example] | type[User]] = {Example.name: Example, User.name: User}
+
+
+def users_like(gradients: int, *, records: int, users: int, most: int | None = None) -> int:
+    """How many of the users have about so many of all their records: all of them only where that is all.
+
+    Args:
+        gradients: B, so many of the records.
+        records: of all users, as many as are kept.
+        users: N.
+        most: so many where that is not all; by default all but one.
+
+    >>> users_like(60, records=200, users=50), users_like(200, records=200, users=50)
+    (15, 50)
+    >>> users_like(199, records=200, users=50), users_like(1, records=200, users=50)
+    (49, 1)
+    """
+    if gradients >= records:
+        return users
+    return max(1, min(round(gradients * users / records), users - 1 if most is None else most))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.unit import User
+from sfumato.privacy.unit import User, users_like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,8 @@ def user_rule(
         records: G, at most so many are kept of each user.
         gradients: B, to compute in a step, in expectation.
         each: g, of how many records a user's update is; by default all G.
-        population: the number of kept records of all users; by default N G.
+        population: the number of kept records of all users; by default N G. Of users as
+            many are drawn as have B of these, or of N g (`users_like`).
 
     Errors: `SfumatoError` where no noise meets the promise, or where B gradients are less than one user's.
     """
@@ -108,8 +109,7 @@ def user_rule(
         positive_integer(name, value, remedy=remedy)
     positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
     each = records if each is None else positive_integer("each", each, remedy=remedy)
-    drawn_users = round(gradients / each)
-    if drawn_users < 1:
+    if round(gradients / each) < 1:
         raise SfumatoError(
             f"gradients must be at least the {each} of one user, got {gradients}", "give more, or fewer of each user"
         )
@@ -123,7 +123,7 @@ def user_rule(
     )
     by_users = PrivacyPlan.calibrate(
         examples=users,
-        batch_size=min(drawn_users, users),
+        batch_size=users_like(gradients, records=each * users if population is None else population, users=users),
         unit=User(drawn="users", at_most=records),
         **shared,
     )

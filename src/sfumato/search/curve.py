@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sfumato._checks import SfumatoError, positive
 from sfumato._files import write
@@ -20,12 +20,15 @@ from sfumato.search.repeated import with_other_runs
 from sfumato.search.trial import Behind, LookingOn, Trial
 from sfumato.training import public
 from sfumato.training.defaults import HEAD_RATE
+from sfumato.training.job import PrivateJob
 from sfumato.training.notebook import shown
 from sfumato.training.prepare import own_threads
 from sfumato.training.progress import Progress
+from sfumato.training.run import earlier_plans
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
+Told = TypeVar("Told")
 OF_THE_MODEL = (
     *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "loss", "trainable"),
     "seed",
@@ -95,24 +98,10 @@ def budgets(
     the budget was chosen beforehand. All of them together have `epsilon_of_all`, by composition, if they were planned
     in advance: `uses.together`. A run without privacy is trained only where the data are public.
     """
-    progress = shown(progress)
-    trial.refuse_figures()
-    if trial.experiment.noise_multiplier is not None:
-        raise SfumatoError(
-            "several budgets and `noise_multiplier` are both given",
-            "give one `epsilon` with it",
-        )
-    wanted = sorted({positive("epsilon", value) for value in epsilons})
-    named = ",".join(f"{value:g}" for value in epsilons)
-    if len(wanted) < len(epsilons):
-        raise SfumatoError(f"`epsilon={named}` names a budget twice", "name each once")
-    if len(wanted) < 2:
-        raise SfumatoError(f"`epsilon={named}` names no two budgets", "name several, or train a single run")
-    base, found = Path(directory), []
-    _refuse_other(base, wanted)
-    for epsilon in wanted:
-        one = of_budget(epsilon) if of_budget else replace(trial, experiment=replace(trial.experiment, epsilon=epsilon))
-        found.append(one.trained(base / f"epsilon-{epsilon:g}", progress, behind=behind, observers=observers))
+    progress, base, found = shown(progress), Path(directory), []
+    wanted = _trials(trial, epsilons, base, of_budget)
+    for epsilon, one in wanted.items():
+        found.append(one.trained(_place(base, epsilon), progress, behind=behind, observers=observers))
         progress.report(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
     circumstances = found[0].statement.circumstances
     plain = _without_privacy(trial, found[0], base / PUBLIC, progress) if circumstances.data_public else None
@@ -134,6 +123,106 @@ def budgets(
     RunDirectory(base).write_json(FILE, curve.to_dict(), private=True)
     write(base / PLOT, curve_of_budgets(curve.rows, plain).encode(), private=True)
     return curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreseen(Generic[Told]):
+    """What the runs of several budgets would be.
+
+    Args:
+        budgets: rising.
+        rows: of each, what `foresee` was told to keep of its job.
+        epsilon_of_all, delta: of all runs together, if they are planned in advance.
+        epsilon_of_all_uses: with all others of the owner's on these data that are known.
+        adjacency, adjacency_of_all_uses: what these figures hold for.
+        public: whether the data are; then one more run is without privacy.
+    """
+
+    budgets: tuple[float, ...]
+    rows: tuple[Told, ...]
+    epsilon_of_all: float
+    delta: float
+    epsilon_of_all_uses: float
+    adjacency: Adjacency
+    adjacency_of_all_uses: Adjacency
+    public: bool
+
+
+@own_threads()
+def foresee(
+    trial: Trial,
+    epsilons: Sequence[float],
+    *,
+    directory: str | os.PathLike[str],
+    told: Callable[[PrivateJob, RunDirectory], Told],
+    of_budget: Callable[[float], Trial] | None = None,
+    behind: Behind | None = None,
+    progress: Progress | None = None,
+) -> Foreseen[Told]:
+    """What `budgets` would train, and what its runs would cost together: nothing is spent, and nothing is written.
+
+    Args:
+        told: what to keep of each run's job, as plain data; a job itself holds the data.
+        trial, epsilons, directory, of_budget, behind, progress: as for `budgets`.
+    """
+    progress, base = shown(progress), Path(directory)
+    wanted = _trials(trial, epsilons, base, of_budget)
+    rows, plans, others, public_data = [], [], [], False
+    for number, (epsilon, one) in enumerate(wanted.items()):
+        run = RunDirectory(_place(base, epsilon))
+        job = one.job(run, progress, behind=behind)
+        rows.append(told(job, run))
+        public_data = job.source.public
+        if number == 0:
+            others = [use for use in earlier_plans(job) if uses.unit_of(use) == job.plan.unit.name]
+        if not run.exists:  # one that has begun is among the owner's other runs
+            others.append(job.plan)
+        plans.append(job.plan)
+    (together, delta), adjacency = uses.together(plans), uses.adjacency_of(plans)
+    more = len(others) > len(plans)
+    return Foreseen(
+        budgets=tuple(wanted),
+        rows=tuple(rows),
+        epsilon_of_all=together,
+        delta=delta,
+        epsilon_of_all_uses=max(together, uses.together(others)[0]) if more else together,
+        adjacency=adjacency,
+        adjacency_of_all_uses=uses.adjacency_of(others) if more else adjacency,
+        public=public_data,
+    )
+
+
+def _trials(
+    trial: Trial, epsilons: Sequence[float], base: Path, of_budget: Callable[[float], Trial] | None
+) -> dict[float, Trial]:
+    """The trial of each budget, rising; refused where they cannot be trained beside each other in this place."""
+    trial.refuse_figures()
+    if trial.experiment.noise_multiplier is not None:
+        raise SfumatoError(
+            "several budgets and `noise_multiplier` are both given",
+            "give one `epsilon` with it",
+        )
+    wanted = sorted({positive("epsilon", value) for value in epsilons})
+    named = ",".join(f"{value:g}" for value in epsilons)
+    if len(wanted) < len(epsilons):
+        raise SfumatoError(f"`epsilon={named}` names a budget twice", "name each once")
+    if len(wanted) < 2:
+        raise SfumatoError(f"`epsilon={named}` names no two budgets", "name several, or train a single run")
+    _refuse_other(base, wanted)
+    trials = {
+        epsilon: of_budget(epsilon)
+        if of_budget
+        else replace(trial, experiment=replace(trial.experiment, epsilon=epsilon))
+        for epsilon in wanted
+    }
+    for one in trials.values():  # before the first of them is paid for
+        one.refuse_at_once()
+    return trials
+
+
+def _place(base: Path, epsilon: float) -> Path:
+    """Where the run of a budget is."""
+    return base / f"epsilon-{epsilon:g}"
 
 
 def _refuse_other(base: Path, wanted: Sequence[float]) -> None:

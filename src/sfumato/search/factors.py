@@ -15,7 +15,7 @@ from sfumato.randomness import Space
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
 from sfumato.search.kept import MODES, adjacency_of_all, begin, check_kind, together, together_in_words
-from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read
+from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read, refuse_each
 from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import Worker, rows_of
@@ -94,6 +94,7 @@ def one_at_a_time(
     spaces.check(space, (*spaces.VARIED, "source"))
     shared = Shared.of(trial, scoring, processes)
     changes = spaces.single_changes(space)
+    refuse_each(shared, changes)
     held = read(shared)
     check_kind(shared, held, search)
     check_machine(shared.trial)

@@ -20,7 +20,7 @@ from sfumato.report import swept
 from sfumato.runs import pins, uses
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
-from sfumato.search.shared import Held, Scoring, Shared, decided, read, try_each
+from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
 from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import rows_of
@@ -116,6 +116,7 @@ def open(
     spaces.check(space, spaces.VARIED)
     shared = Shared.of(trial, scoring, processes)
     changes = _changes(space, place, candidates, trial.experiment.seed, keep=not dry_run)
+    refuse_each(shared, tried(space))
     held = read(shared)
     check_kind(shared, held, search)
     try_each(shared, held, space)

@@ -109,6 +109,7 @@ def private(
             "leave one out, or take a recipe that names no noise: it follows from epsilon",
         )
     shared = Shared.of(trial, scoring, processes)
+    data.refuse_each(shared, data.tried(space))
     held = data.read(shared)
     held.source.require_classes("a private selection")
     selection = _selection(experiment, held, draws, score_noise, public_scores=scoring.score_on is not None)

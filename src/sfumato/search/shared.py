@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -212,6 +212,23 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
     )
 
 
+def refuse_each(shared: Shared, changes: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse a run that its choices alone make impossible, before any data are read."""
+    for change in changes:
+        one = replace(shared.trial, experiment=shared.changed(change))
+        if "source" in change:
+            one = replace(one, source=replace(shared.trial.spec, spec=change["source"]))
+        one.refuse_at_once()
+
+
+def tried(space: Space) -> Iterator[dict[str, Any]]:
+    """Each value by itself, with the first one of everything else; of a range both ends."""
+    first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in space.items()}
+    for name, rule in space.items():
+        for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
+            yield {**first, name: value}
+
+
 def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
     """Refuse a value that no run could be trained with, before anything is spent.
 
@@ -219,14 +236,11 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
         What stands behind the initial weights of any run, as statements say it.
     """
     check_machine(shared.trial)
-    first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in space.items()}
     behind: set[str] = set()
-    for name, rule in space.items():
-        for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
-            change = {**first, name: value}
-            plan, settings = decided(shared, held, change)
-            check_trainable(held.source, plan, settings, shared.changed(change).clock)
-            behind.update(origins(held.source, settings))
+    for change in tried(space):
+        plan, settings = decided(shared, held, change)
+        check_trainable(held.source, plan, settings, shared.changed(change).clock)
+        behind.update(origins(held.source, settings))
     return tuple(sorted(behind))
 
 

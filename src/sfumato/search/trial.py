@@ -11,11 +11,11 @@ from sfumato.data import Source, SourceSpec
 from sfumato.privacy import Search
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
-from sfumato.training import resume
+from sfumato.training import beforehand, resume
 from sfumato.training.experiment import Experiment
 from sfumato.training.job import PrivateJob
 from sfumato.training.observers import Observer
-from sfumato.training.prepare import prepare
+from sfumato.training.prepare import check_performance, prepare
 from sfumato.training.progress import Progress, read_source
 from sfumato.training.run import execute, recorded_key, recorded_performance
 
@@ -69,11 +69,26 @@ class Trial:
             return self.source
         return SourceSpec(spec=self.source, zoom=self.experiment.zoom)
 
+    def refuse_at_once(self) -> None:
+        """Refuse what its choices alone decide to be impossible, before any data are read."""
+        experiment = self.experiment
+        beforehand.check(experiment, self.spec)
+        beforehand.check_run(
+            self.spec,
+            of_persons=experiment.unit == "user",
+            by_time=experiment.order == "time",
+            clock=experiment.clock,
+            normalisation=experiment.normalisation,
+            report_epsilon=self.report_epsilon,
+            calibrate_on=self.calibrate_on,
+        )
+        check_performance(device=self.device, threads=self.threads, micro_batch=self.micro_batch, keep=self.keep)
+
     def job(self, run: RunDirectory, progress: Progress, *, behind: Behind | None = None) -> PrivateJob:
         """Everything up to the first step of a run in this directory."""
         if not run.exists:
             run.require_free()
-        self.experiment.refuse_at_once()
+        self.refuse_at_once()
         source = self.experiment.kept(read_source(self.spec, progress))
         plan, settings, reasons = self.experiment.decide(source)
         earlier = behind(source) if behind else None

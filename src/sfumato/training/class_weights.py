@@ -62,6 +62,14 @@ def weights_of(prevalence: Mapping[str, float], classes: Sequence[str]) -> tuple
     return tuple(min(prevalence.values()) / prevalence[name] for name in classes)
 
 
+def refuse_of_users() -> None:
+    """Refuse shares where users are drawn."""
+    raise SfumatoError(
+        "`class_prevalence` weighs single examples, and a step draws users, who are clipped as a whole",
+        "leave it out, or give `drawn=examples`",
+    )
+
+
 def _pieces(given: Sequence[str]) -> list[str]:
     """Texts NAME=SHARE: those that a comma divides, where each has its share."""
     found, begun = [], ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from sfumato.models.losses import MULTILABEL
 from sfumato.models.scattering import FEATURE_NORM
-from sfumato.privacy import FixedOrder, Participation, PrivacyPlan
+from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
 from sfumato.privacy.requested import Request
 from sfumato.training.settings import LAST
 
@@ -83,12 +83,10 @@ def of_users(rules: Mapping[str, Rule], examples: int, users: int, request: Requ
 
 
 def users_like(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
-    """How many users have about so many of the examples: all of them only where that is all."""
-    if batch_size >= examples:
-        return users
+    """How many users have about so many of the examples, as far as the participation allows."""
     asked = None if request is None else request.participation
-    most = users - 1 if asked is None else asked.largest_batch(users, STEPS_SAMPLED)
-    return max(1, min(round(batch_size * users / examples), most))
+    most = None if asked is None else asked.largest_batch(users, STEPS_SAMPLED)
+    return unit.users_like(batch_size, records=examples, users=users, most=most)
 
 
 def _rules_of_turns(examples: int, asked: Participation) -> dict[str, Rule]:
@@ -159,7 +157,7 @@ def training_rules(
             "shift": Rule(value=0, reason="one view"),
             "flip": Rule(value=False, reason="one view"),
         }
-        | _aggregate_rules(given)
+        | aggregate_rules(given)
         | _loss_rules(multilabel)
     )
     scattering = given.get("model") in (None, "scattering")
@@ -253,7 +251,7 @@ def public_rules(
             "flip": Rule(value=channels == 3, reason=MIRRORED),
             "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
         }
-        | _aggregate_rules(given)
+        | aggregate_rules(given)
         | _loss_rules(multilabel)
     )
     if cached is None and not texts:
@@ -276,7 +274,7 @@ def _loss_rules(multilabel: bool) -> dict[str, Rule]:
     return {"loss": Rule(value=MULTILABEL, reason="none, one or many of the labels are true of an image")}
 
 
-def _aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
+def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
     """Of uta, which releases the mean that it trains on: no moving average beside it, and how many weights it is of."""
     if given.get("aggregate") != "uta":
         return {}

@@ -52,10 +52,21 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def check_choices(module: nn.Module, settings: Settings, *, steps: int) -> None:
     """Refuse an optimizer, a schedule or an average that a run of so many steps could not have."""
-    optim.schedule(settings.schedule, steps=steps, warmup=settings.warmup)
+    check_descent(settings, steps=steps)
     optimizer_for(module, settings)
+
+
+def check_descent(settings: Settings, *, steps: int | None) -> None:
+    """The same without a module; with `steps` None, what no number of steps could have."""
+    optim.check_schedule(settings.schedule, steps=steps, warmup=settings.warmup)
+    optim.check(
+        settings.optimizer,
+        learning_rate=settings.learning_rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+    )
     average_for(settings)
-    if settings.aggregate is not None and settings.aggregate_from >= steps:
+    if settings.aggregate is not None and steps is not None and settings.aggregate_from >= steps:
         raise SfumatoError(
             f"`aggregate_from` is {settings.aggregate_from}, and the run has {steps} steps, of which none would be "
             "taken at the aggregate",

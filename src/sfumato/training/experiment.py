@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato._checks import SfumatoError, positive
 
 if TYPE_CHECKING:
     from sfumato.averaging import EMA
@@ -244,15 +244,13 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
 
     seed: int | None = None
 
-    def refuse_at_once(self) -> None:
-        """Refuse a budget or sizes that no data could bear, before any are read."""
-        if self.epsilon is not None:
-            positive("epsilon", self.epsilon, remedy="give the privacy budget, a number such as 3")
-        if self.steps is not None:
-            positive_integer("steps", self.steps, remedy="give the number of training steps")
-        if self.batch_size is not None:
-            remedy = "give the expected number of examples in a step"
-            positive_integer("batch_size", self.batch_size, remedy=remedy)
+    def refuse_momentum(self) -> None:
+        """Refuse momentum for an optimizer that has none."""
+        if self.optimizer == "sgd" and self.momentum:
+            raise SfumatoError(
+                f"momentum is {self.momentum!r}, and the optimizer sgd has none",
+                "leave it out, or give optimizer=momentum",
+            )
 
     def kept(self, source: Source) -> Source:
         """The source as it is trained on: where the unit is a user, with at most so many records of each."""
@@ -276,11 +274,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         from sfumato.training.settings import Settings
 
         given, source = asdict(self), self.kept(source)
-        if self.optimizer == "sgd" and self.momentum:
-            raise SfumatoError(
-                f"momentum is {self.momentum!r}, and the optimizer sgd has none",
-                "leave it out, or give optimizer=momentum",
-            )
+        self.refuse_momentum()
         plan, reasons = self._plan(source)
         rules = defaults.training_rules(
             plan,
@@ -325,6 +319,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
             population, sizes = units, defaults.of_users(sizes, source.examples, units, request)
             if self.drawn is None and batch_size is not None:
                 batch_size = defaults.users_like(batch_size, source.examples, units, request)
+        elif self.unit == "user" and self.drawn is None and batch_size is not None:
+            batch_size = min(batch_size, population)  # as many gradients as there are
         plan = PrivacyPlan.calibrate(
             examples=population,
             unit=unit,

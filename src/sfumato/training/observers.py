@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,16 @@ class TensorBoard(Observer):
     """
 
     def __init__(self, directory: Path):
+        self._directory, self._make, self._writer = directory, self.installed(), None
+
+    @staticmethod
+    def installed() -> Callable[..., Any]:
+        """What writes its files, or a refusal where the package is not there."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise SfumatoError("TensorBoard is not installed", "pip install 'sfumato[tensorboard]'") from None
-        self._directory, self._make, self._writer = directory, SummaryWriter, None
+        return SummaryWriter
 
     def begin(self, step: int, steps: int) -> None:
         """Open the log; what an earlier process wrote of later steps is hidden."""

@@ -26,7 +26,7 @@ from sfumato.runs.public_records import refuse_trained_on
 from sfumato.training import users
 from sfumato.training.building import build, transform_for
 from sfumato.training.calibration import public_calibration
-from sfumato.training.class_weights import weights_of
+from sfumato.training.class_weights import refuse_of_users, weights_of
 from sfumato.training.descent import check_choices, trained_bytes
 from sfumato.training.drift import facts_read, second_group
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
@@ -44,6 +44,7 @@ MOST_AT_ONCE = 8192
 MOST_IMAGES_ON_CPU = 128
 FEATURE_MEMORY = 2 << 30
 MADE_UP_TEXTS = 6
+KEEP = "give a number of weights such as 20, or 0 for none"
 
 
 def prepare(
@@ -86,19 +87,12 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     users.check(source, plan)
-    if settings.normalisation == models.PRINTED:
-        raise SfumatoError(
-            f"normalisation {models.PRINTED} promises nothing, and this training is to promise something",
-            "give public-batch; or reproduce it by one run of `sfumato train` on public data, with one epsilon",
-        )
+    refuse_printed(settings.normalisation)
     if settings.class_prevalence is not None:
         source.require_classes("`class_prevalence`")
         weights_of(settings.class_prevalence, source.classes)
         if plan.unit.drawn == "users":
-            raise SfumatoError(
-                "`class_prevalence` weighs single examples, and a step draws users, who are clipped as a whole",
-                "leave it out, or give `drawn=examples`",
-            )
+            refuse_of_users()
     times, groups = steps_by_time(source, plan, clock), second_group(source, plan)
     refuse_trained_on(source, trained_on(source, settings))
     device, threads = settled_on(device, threads, recorded)
@@ -181,10 +175,32 @@ def prepare(
     return job
 
 
+def refuse_printed(normalisation: str | None) -> None:
+    """Refuse an algorithm whose claim does not hold, where something is to be promised."""
+    if normalisation == models.PRINTED:
+        raise SfumatoError(
+            f"normalisation {models.PRINTED} promises nothing, and this training is to promise something",
+            "give public-batch; or reproduce it by one run of `sfumato train` on public data, with one epsilon",
+        )
+
+
+def check_performance(
+    *, device: str | None = None, threads: int | None = None, micro_batch: int | None = None, keep: int | None = None
+) -> None:
+    """Refuse what no run on this machine could have of these; None is for what follows a rule."""
+    if device is not None:
+        choose_device(device)
+    for name, value in (("threads", threads), ("micro_batch", micro_batch)):
+        if value is not None:
+            positive_integer(name, value)
+    if keep:
+        positive_integer("keep", keep, remedy=KEEP)
+
+
 def _kept(asked: int | None, module: nn.Module) -> int:
     """How many weights are kept: as asked for, else by rule, from the size of what is trained."""
     if asked is not None:
-        return asked and positive_integer("keep", asked, remedy="give a number of weights such as 20, or 0 for none")
+        return asked and positive_integer("keep", asked, remedy=KEEP)
     return number_by_rule(trained_bytes(module))
 
 

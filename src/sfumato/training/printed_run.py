@@ -23,7 +23,7 @@ from sfumato.data import Source, SourceSpec, Views
 from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import public
+from sfumato.training import beforehand, public
 from sfumato.training.experiment import Experiment
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.kind import Kind
@@ -140,6 +140,8 @@ def train(
     if isinstance(source, str):
         source = SourceSpec(spec=source)
     spec = source if isinstance(source, SourceSpec) else None
+    if spec is not None:
+        beforehand.check(experiment, spec)
     source = source if isinstance(source, Source) else read_source(source, progress)
     plain = {"views": 1, "shift": 0, "flip": False}
     source.require_classes(f"normalisation {models.PRINTED}")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.averaging import EMA
-from sfumato.data import Source, SourceSpec, open_source
+from sfumato.data import Source, SourceSpec, parse
 from sfumato.privacy import NoPromise
 from sfumato.randomness import DiceKey, owner_key
 from sfumato.report import Facts, page
@@ -29,7 +29,7 @@ from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.run import Measured
 from sfumato.runs.shown import card
-from sfumato.training import defaults, finish
+from sfumato.training import beforehand, defaults, finish
 from sfumato.training.building import build, transform_for
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
 from sfumato.training.experiment import settings_of
@@ -39,7 +39,7 @@ from sfumato.training.loop import Measure, Outcome, take_steps, weights_of
 from sfumato.training.notebook import shown
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import origins
-from sfumato.training.prepare import own_threads, settled_on
+from sfumato.training.prepare import check_performance, own_threads, settled_on
 from sfumato.training.progress import Progress, Silence, read_source
 from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.scorer import scorer_of
@@ -97,6 +97,20 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     return training, defaults.reasons(rules, given)
 
 
+def refuse_at_once(given: Mapping[str, Any], spec: SourceSpec) -> None:
+    """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
+    settings = beforehand.settings_of(given)
+    steps = given.get("steps")
+    PublicTraining(
+        settings=settings,
+        steps=1 if steps is None else steps,
+        batch_size=1 if given.get("batch_size") is None else given["batch_size"],
+    )
+    beforehand.check_settings(settings, steps=steps, model=given.get("model"), spec=spec)
+    if not spec.is_public:
+        refuse_private(parse(spec.spec)[0])
+
+
 def job_of(
     spec: SourceSpec,
     given: Mapping[str, Any],
@@ -108,6 +122,8 @@ def job_of(
     progress: Progress,
 ) -> PublicJob:
     """Everything up to the first step of a training in this directory, with the reasons reported where it begins."""
+    refuse_at_once(given, spec)
+    check_performance(device=device, threads=threads)
     source = read_source(spec, progress)
     training, reasons = decide(given, source)
     job = prepare(
@@ -125,6 +141,14 @@ def job_of(
     return job
 
 
+def refuse_private(kind: str) -> None:
+    """Refuse data of this kind of source that are not declared public."""
+    raise SfumatoError(
+        f"training without privacy needs public data, and this {kind} source is private",
+        "declare it public (`public=True`) if it is; train private data with sfumato train",
+    )
+
+
 def prepare(
     source: Source,
     training: PublicTraining,
@@ -138,10 +162,7 @@ def prepare(
 ) -> PublicJob:
     """Everything up to the first step. Refuses data that are not declared public."""
     if not source.public:
-        raise SfumatoError(
-            f"training without privacy needs public data, and this {source.kind} source is private",
-            "declare it public (`public=True`) if it is; train private data with sfumato train",
-        )
+        refuse_private(source.kind)
     if training.batch_size > len(source.train):
         raise SfumatoError(
             f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
@@ -330,7 +351,11 @@ def pretrain(
     own = isinstance(model, nn.Module)
     if isinstance(source, str):
         zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
-        source = open_source(source, owner_key=owner_key(), public=True if public else None, zoom=zoom)
+        spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
+        chosen = settings_of(settings, "module" if own else model, averaging, choices)
+        refuse_at_once({**vars(chosen), "steps": steps, "batch_size": batch_size}, spec)
+        check_performance(device=device, threads=threads)
+        source = spec.open(owner_key())
     settings = settings_of(settings, "module" if own else model, averaging, choices, source)
     run = RunDirectory(directory)
     job = prepare(

@@ -21,6 +21,21 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.noisy_figures import NoisyFigures
 
 
+def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:
+    """Refuse figures that no theorem covers, or that need none, whatever the data hold; see `planned`."""
+    given = f"report_epsilon is {epsilon!r}"
+    if candidate:
+        raise SfumatoError(f"{given}, and the run is a candidate of a private selection", "leave it out of a search")
+    if of_persons:
+        raise SfumatoError(
+            f"{given}, and the run promises for persons, of whom the test part may hold any number of records",
+            "leave it out, or promise for single examples (`unit=example`)",
+        )
+    if public:
+        raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published")
+    NoisyTable.by_rule(epsilon, classes=2, records=1)  # refuses an epsilon for which there is no table
+
+
 def planned(
     epsilon: float | None, source: Source, plan: PrivacyPlan, *, candidate: bool, calibrated: bool
 ) -> NoisyTable | None:
@@ -41,16 +56,7 @@ def planned(
     """
     if epsilon is None:
         return None
-    given = f"report_epsilon is {epsilon!r}"
-    if candidate:
-        raise SfumatoError(f"{given}, and the run is a candidate of a private selection", "leave it out of a search")
-    if plan.users is not None:
-        raise SfumatoError(
-            f"{given}, and the run promises for persons, of whom the test part may hold any number of records",
-            "leave it out, or promise for single examples (`unit=example`)",
-        )
-    if source.public:
-        raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published")
+    check(epsilon, candidate=candidate, of_persons=plan.users is not None, public=source.public)
     source.require_classes(f"report_epsilon {epsilon:g}")
     share = source.test_fraction
     table = NoisyTable.by_rule(

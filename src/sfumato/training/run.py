@@ -13,13 +13,13 @@ from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
-from sfumato.randomness import DiceKey, owner_key
+from sfumato.randomness import DiceKey, goes_by_time, owner_key
 from sfumato.runs import directory as names
 from sfumato.runs import public_records, uses
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.run import Run, read
-from sfumato.training import finish, resume, users
+from sfumato.training import beforehand, finish, resume, users
 from sfumato.training.experiment import experiment_of, refuse_budget, settings_of
 from sfumato.training.job import PrivateJob
 from sfumato.training.kind import Kind
@@ -27,7 +27,7 @@ from sfumato.training.loop import Measure, Outcome, take_none, take_steps
 from sfumato.training.notebook import shown
 from sfumato.training.observers import Observer, Rows, Shown
 from sfumato.training.origins import trained_on
-from sfumato.training.prepare import own_threads, prepare
+from sfumato.training.prepare import check_performance, own_threads, prepare
 from sfumato.training.progress import Progress, Silence
 from sfumato.training.scorer import scorer_of
 from sfumato.training.settings import Performance, Settings
@@ -93,19 +93,43 @@ def train(
     heading = Heading(title=title)
     name, request = "module" if isinstance(model, nn.Module) else model, {}
     progress = shown(progress)
+    clock = Clock.declared(start, period)
+    asked = experiment_of(settings, name, averaging, choices) if plan is None else None
+    if plan is not None:
+        refuse_budget(choices)
+    check_performance(device=device, threads=threads, micro_batch=micro_batch, keep=keep)
     if isinstance(source, str):
         zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
         examples, people = (None, None) if plan is None else users.declared_by(plan)
         spec = SourceSpec(spec=source, examples=examples, users=people, zoom=zoom)
+        if asked is not None:
+            beforehand.check(asked, spec)
+            chosen, of_persons, by_time = asked, asked.unit == "user", asked.order == "time"
+        else:
+            assert plan is not None
+            chosen, of_persons, by_time = (
+                settings_of(settings, name, averaging, choices),
+                plan.users is not None,
+                goes_by_time(plan),
+            )
+            beforehand.check_settings(chosen, steps=plan.steps, model=chosen.model, spec=spec)
+        beforehand.check_run(
+            spec,
+            of_persons=of_persons,
+            by_time=by_time,
+            clock=clock,
+            normalisation=chosen.normalisation,
+            report_epsilon=report_epsilon,
+            calibrate_on=calibrate_on if isinstance(calibrate_on, str) else None,
+        )
         source, request = spec.open(owner_key()), {"source": spec.record()}
-    if plan is None:
-        asked = experiment_of(settings, name, averaging, choices)
+    if asked is not None:
         source = asked.kept(source)
         plan, settings, reasons = asked.decide(source)
         for line in reasons:
             progress.report(line)
     else:
-        refuse_budget(choices)
+        assert plan is not None
         source = users.kept_for(source, plan)
         settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
@@ -123,7 +147,7 @@ def train(
         recorded=recorded_performance(run),
         key=recorded_key(run),
         request=request,
-        clock=Clock.declared(start, period),
+        clock=clock,
     )
     return execute(job, run, heading=heading, progress=progress, observers=observers)
 

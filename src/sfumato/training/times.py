@@ -10,6 +10,20 @@ from sfumato.privacy import FixedOrder, PrivacyPlan
 from sfumato.randomness import goes_by_time
 
 
+def check_clock(clock: Clock | None, *, by_time: bool) -> None:
+    """Refuse a plan by time without a clock, and a clock that no plan goes by."""
+    if clock is not None and not by_time:
+        raise SfumatoError(
+            f"start {clock.start} and period {clock.period} are given, and the plan does not go by time",
+            "leave both out, or give `order=time`",
+        )
+    if clock is None and by_time:
+        raise SfumatoError(
+            "the plan goes by the records' time stamps, and no start and period say which step each belongs to",
+            "declare both, such as `start=2026-01-01` and `period=1d`",
+        )
+
+
 def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.ndarray | None:
     """The step int64 (N,) of each training record; None for a plan that does not go by time.
 
@@ -17,18 +31,9 @@ def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.
 
     Errors: `SfumatoError` for a plan by time without a clock or time stamps, and for a clock that no plan goes by.
     """
-    if not goes_by_time(plan):
-        if clock is not None:
-            raise SfumatoError(
-                f"start {clock.start} and period {clock.period} are given, and the plan does not go by time",
-                "leave both out, or give `order=time`",
-            )
-        return None
+    check_clock(clock, by_time=goes_by_time(plan))
     if clock is None:
-        raise SfumatoError(
-            "the plan goes by the records' time stamps, and no start and period say which step each belongs to",
-            "declare both, such as `start=2026-01-01` and `period=1d`",
-        )
+        return None
     if source.train.times is None and source.cache is not None:
         raise SfumatoError(
             "the plan goes by the records' time stamps, and a cache of features keeps none",

@@ -29,6 +29,20 @@ def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: 
 
     By rule as many as a user has on average, of the declared numbers: a public constant where both are.
     """
+    check_choices(unit, per_user, drawn)
+    if unit != "user":
+        return None
+    if source.users is None:
+        from sfumato.data import by_user
+
+        by_user(source.train)  # refuses a source that does not say whose records it has
+    if per_user is not None:
+        return per_user
+    return source.at_most if drawn == "users" or source.at_most else math.ceil(source.examples / (source.users or 1))
+
+
+def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> None:
+    """Refuse a unit, and what is chosen of users, that no source could be trained with."""
     if unit is not None:
         one_of("unit", unit, ("example", "user"))
     if unit != "user":
@@ -37,16 +51,11 @@ def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: 
                 raise SfumatoError(
                     f"`{name}={value}` is for users, and the unit is an example", "give `unit=user`, or leave it out"
                 )
-        return None
+        return
     if drawn is not None:
         one_of("drawn", drawn, TRAINED)
-    if source.users is None:
-        from sfumato.data import by_user
-
-        by_user(source.train)  # refuses a source that does not say whose records it has
     if per_user is not None:
-        return positive_integer("per_user", per_user, remedy="give how many records of each user are kept, such as 10")
-    return source.at_most if drawn == "users" or source.at_most else math.ceil(source.examples / (source.users or 1))
+        positive_integer("per_user", per_user, remedy="give how many records of each user are kept, such as 10")
 
 
 def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
@@ -104,6 +113,22 @@ def unit_of(source: Source, drawn: str) -> User:
     return User(drawn="users", at_most=source.at_most)
 
 
+def _either(request: Request) -> bool:
+    """Whether there are theorems for both, records that are drawn and users."""
+    one_by_one = request.participation is None or isinstance(request.participation, (Poisson, FullBatch))
+    return one_by_one and isinstance(request.mechanism, Gaussian)
+
+
+def check_rule(request: Request, noise_multiplier: float | None) -> None:
+    """Refuse a noise multiplier where `drawn_by_rule` is to compare the noise at one epsilon."""
+    if noise_multiplier is not None and _either(request):
+        raise SfumatoError(
+            f"drawn must be given beside a noise multiplier, got noise_multiplier {noise_multiplier:g} alone: which "
+            "to draw is decided by the noise at one epsilon",
+            "give `drawn=users` or `drawn=examples`",
+        )
+
+
 def drawn_by_rule(
     source: Source,
     request: Request,
@@ -115,15 +140,9 @@ def drawn_by_rule(
     noise_multiplier: float | None,
 ) -> tuple[str, list[str]]:
     """What to draw, by the noise over the signal that either leaves at the same promise and as many gradients."""
-    one_by_one = request.participation is None or isinstance(request.participation, (Poisson, FullBatch))
-    if not (one_by_one and isinstance(request.mechanism, Gaussian)):
+    check_rule(request, noise_multiplier)
+    if not _either(request):
         return "users", ["by rule: drawn users (this participation and noise have a theorem for these alone)"]
-    if noise_multiplier is not None:
-        raise SfumatoError(
-            f"drawn must be given beside a noise multiplier, got noise_multiplier {noise_multiplier:g} alone: which "
-            "to draw is decided by the noise at one epsilon",
-            "give `drawn=users` or `drawn=examples`",
-        )
     users = source.users or 1
     rule = user_rule(
         users=users,
