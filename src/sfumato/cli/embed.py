@@ -61,12 +61,12 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         from sfumato.training.progress import Bars, read_source
 
         experiment = asked.experiment
+        prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of  # refused before data are read
         spec = asked.open_set
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), asked.per_user)
             performance = {"device": asked.device, "threads": asked.threads}
             if self.dry_run:
-                prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of
                 job, reasons = prepared(experiment, source, **performance)
                 for line in reasons:
                     progress.report(line)
