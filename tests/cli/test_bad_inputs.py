@@ -35,6 +35,7 @@ REFUSED = {
     "see sfumato train --help",
     "train digits extra QUICK": "Unrecognized options: extra; see sfumato train --help",
     "predict": "RUN is missing: the run directory; see sfumato predict --help",
+    "predict finished a.png --interval": "--interval needs a value; see sfumato predict --help",
     # numbers of the plan
     "train digits --epsilon three": "--epsilon must be a number, or several with commas between them, got 'three'; "
     "see sfumato train --help",

@@ -53,6 +53,11 @@ def test_it_trains_says_what_it_promised_and_what_to_do_next(people, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["images"] == 80
 
 
+def test_a_method_is_refused_before_data_are_read(tmp_path, capsys):
+    assert main(["embed", f"folder:{tmp_path}", "--method", "fedembed-noiseless"]) == 1  # an empty folder
+    assert "--method must be one of fedemb" in capsys.readouterr().err
+
+
 def test_json_holds_what_is_printed_and_a_fixed_group_its_own_figure(people, capsys):
     command = f"embed {people} {QUICK.replace('--clients 2', '')} --batch-size 1 --grouping fixed --json"
     assert main(shlex.split(command)) == 0

@@ -93,12 +93,12 @@ def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
 
 def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp_path, capsys):
     printed = call(f"train digits --output {tmp_path}/a {quick}")
-    assert re.search(r"test accuracy  [\d.]+%, where always the most frequent class has 1[\d.]+%", printed)
+    assert re.search(r"test accuracy  [\d.]+% \(always guessing the most frequent class: 1[\d.]+%\)", printed)
     told = json.loads(call(f"train digits --output {tmp_path}/b --json {quick}"))
     assert 0.1 < told["majority"] < 0.12
     for part, warned in (("all", True), ("test", False)):
         assert main(["evaluate", f"{tmp_path}/a", "digits", "--part", part]) == 0
-        assert ("are among those that it has learnt" in capsys.readouterr().err) == warned
+        assert ("the run was trained on this source" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize(

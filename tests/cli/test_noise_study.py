@@ -22,6 +22,7 @@ def test_it_prints_both_tables_the_rule_and_that_nothing_is_private(call):
     assert "test accuracy, %" in printed
     assert "slow-down" in printed
     assert "No convergence: most of the runs never exceed" in printed
+    assert "which is 10 percentage points above the share of the largest class" in printed
     assert "Nothing here is private" in printed
     (head, linear, lenet) = printed.splitlines()[2:5]
     assert head.split() == ["deviation", "0", "5"]

@@ -74,7 +74,7 @@ def test_a_recipe_may_say_it(call, patients, quick):
     [
         ("--user-from 'p([0-9+'", "--user-from p([0-9+ is no regular expression (unterminated character set"),
         ("--user-from 'p([0-3]_)'", "does not say whose image it is by --user-from p([0-3]_); correct the pattern"),
-        ("--user-from folder", "lies in no user's folder; move it to one, or leave out --user-from folder"),
+        ("--user-from folder", "is not in a user's folder; --user-from folder reads PATH/CLASS/USER/IMAGE"),
         ("--users 20", "--users 20 is declared, and folder:patients does not say whose record each one is; leave it"),
         ("--users 0", "users must be at least 1, got 0"),
     ],

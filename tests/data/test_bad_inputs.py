@@ -999,7 +999,10 @@ def times_of_two_kinds(path):
 # users
 
 
-@refused("'PATH/cat/0.png' lies in no user's folder; move it to one, or leave out user_from=folder")
+@refused(
+    "'PATH/cat/0.png' is not in a user's folder; user_from=folder reads PATH/CLASS/USER/IMAGE; move it to one, "
+    "or leave that out"
+)
 def images_beside_users_folders(path):
     return folder(path, "cat", "dog", "cat/ann", "dog/ann"), {"user_from": "folder"}
 

@@ -64,3 +64,8 @@ def test_public_data_are_not_on_the_list(tmp_path):
     record_use(source, PLAN)
     note = record_use(replace(source, public=True), PLAN).note
     assert "declared public, and 1 run of yours used them as private" in note
+
+
+def test_a_source_that_was_not_opened_is_refused():
+    with pytest.raises(SfumatoError, match="source must be an opened source, got 'digits'; open it with"):
+        record_use("digits", PLAN)  # pyright: ignore[reportArgumentType]

@@ -63,6 +63,7 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         from sfumato.training.progress import Bars, read_source
 
         experiment = asked.experiment
+        prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of  # refused before data are read
         spec = asked.open_set
         experiment.refuse_at_once(spec)
         check_performance(device=asked.device, threads=asked.threads)
@@ -70,7 +71,6 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
             source = users.kept(read_source(spec, progress), asked.per_user)
             performance = {"device": asked.device, "threads": asked.threads}
             if self.dry_run:
-                prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of
                 job, reasons = prepared(experiment, source, **performance)
                 for line in reasons:
                     progress.report(line)

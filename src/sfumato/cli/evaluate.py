@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sfumato.training.diagnostic import Diagnostic
 
 
-TRAINED_ON = "note: of a source that the run was trained on, these images are among those that it has learnt"
+TRAINED_ON = "note: the run was trained on this source, and these figures include its training images"
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
 
 

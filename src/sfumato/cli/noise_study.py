@@ -1,4 +1,4 @@
-"""sfumato noise-study: which networks bear noise in their weights."""
+"""sfumato noise-study: which networks tolerate noise in their weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHOICES = (
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseStudy(Begins):
-    """Train networks whose weights are drawn anew in every step, without privacy, and show which of them bear it.
+    """Train networks whose weights are drawn anew in every step, without privacy, and show which of them tolerate it.
 
     SOURCE is as in sfumato train, and must be public, or --not-private says that nothing is private; or a recipe
     (recipe:NAME, or a .toml file). Weights are drawn around their trained means in training and in the test. A study

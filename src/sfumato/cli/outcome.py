@@ -48,7 +48,7 @@ def show(run: Run, *, json: bool) -> None:
     console.result()
     told = f"test accuracy  {run.accuracy:.2%}"
     if (majority := majority_of(run)) is not None:
-        told += f", where always the most frequent class has {majority:.2%}"
+        told += f" (always guessing the most frequent class: {majority:.2%})"
     if run.top5 is not None:
         told += f", top five {run.top5:.2%}"
     if "labels" in run.figures:

@@ -96,7 +96,8 @@ class _Users:
         for item in _listing(folder):
             if not _is_folder(item):
                 raise SfumatoError(
-                    f"{str(item)!r} lies in no user's folder", "move it to one, or leave out `user_from=folder`"
+                    f"{str(item)!r} is not in a user's folder",
+                    "`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or leave that out",
                 )
             for file in _files(item, found, kind="user's folder", strays=self._strays):
                 yield file, item.name

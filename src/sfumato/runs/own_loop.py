@@ -43,8 +43,13 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
     **Guarantee.** After the call the use is on disk. It counts with all runs on the same records and with those on
     whatever was read from the same place, for one unit (example or user) at a time (`uses.together`).
 
-    Errors: `SfumatoError` where the list cannot be read or extended, and for a `run` that is on it with another plan.
+    Errors: `SfumatoError` where the list cannot be read or extended, and for a `run` that is on it with another plan,
+    or a source that was not opened.
     """
+    if not isinstance(source, Source):
+        raise SfumatoError(
+            f"source must be an opened source, got {source!r}", "open it with `sfumato.open_source`, and give that"
+        )
     if source.public:
         return RecordedUse(run="", note=uses.called_public(source) or "")
     if run is not None and uses.plan_of(run) not in (None, plan):

@@ -109,9 +109,10 @@ class NoiseStudy:
     def rule(self) -> str:
         """When a cell counts as not converging, in words."""
         level = self.largest_class + self.design["margin"]
+        points = 100 * self.design["margin"]
         return (
-            f"No convergence: most of the runs never exceed {level:.1%}, which is {self.design['margin']:.0%} above "
-            f"the share of the largest class ({self.largest_class:.1%})."
+            f"No convergence: most of the runs never exceed {level:.1%}, which is {points:g} percentage points "
+            f"above the share of the largest class ({self.largest_class:.1%})."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The weight-noise study: which networks bear noise in their weights (Davody et al. 2020, section 2, tables 2 to 4)."""
+"""The weight-noise study: networks that tolerate noisy weights (Davody et al. 2020, section 2, tables 2 to 4)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class _Study:
         row = wanted | row_of(took)
         self._directory.append_row(row, ROWS)
         self.rows.append(row)
-        what = "pilot" if number == PILOT else f"run {number}"
+        what = f"pilot at learning rate {rate:g}" if number == PILOT else f"run {number}"
         progress.report(f"{form}, deviation {deviation:g}, {what}: {took.accuracy:.2%}")
         return row
 

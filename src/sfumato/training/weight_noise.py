@@ -4,8 +4,8 @@ Weights are w ~ N(mu, sigma^2), drawn anew in every step and in the test; the me
 z with z ~ N(0, 1) (the reparametrisation), the gradient by mu is the gradient by w at the draw.
 
 What is drawn are the weights and biases of every layer that has any, embeddings among them; not the gains and shifts of
-normalisation layers. The study asks whether a network bears noise where the scale of its weights does not matter, and
-that of a gain does: no normalisation follows it.
+normalisation layers. The study asks whether a network tolerates noise where the scale of its weights does not
+matter, and that of a gain does: no normalisation follows it.
 """
 
 from __future__ import annotations
