@@ -10,6 +10,7 @@ import pytest
 from sfumato import PrivacyPlan, SfumatoError, open_source, record_use, train
 from sfumato.privacy import User
 from sfumato.runs import uses
+from sfumato.training import finish
 
 PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
 
@@ -32,6 +33,8 @@ def test_a_changed_set_is_known_by_its_path_whoever_opened_it(tmp_path):
     second = train("linear", changed, PLAN, directory=tmp_path / "two", learning_rate=0.1)
     assert second.uses == 2
     assert second.together == uses.together([PLAN, PLAN])
+    page = (second.directory / "report.html").read_text("utf-8")
+    assert "At least 2 runs of yours have used these data" in page
     other = train(None, f"npz:{path}", epsilon=1.0, steps=2, directory=tmp_path / "three")
     assert other.uses == 3
     moved = archive(tmp_path / "elsewhere.npz", 39)
@@ -94,6 +97,9 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     public = record_use(replace(other, public=True, assignment=""), FOR_USERS)
     assert "3 runs of yours used them as private" in public.note
     assert first.note == ""
+    data = dict(zip(("material", "pixels"), other.materials, strict=True))
+    (line,) = finish._together({"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS)
+    assert line.startswith("3 other runs of yours on these data promised for users"), "the owner's page says so too"
 
 
 def test_a_loop_that_goes_on_with_other_users_counts_for_both(tmp_path):

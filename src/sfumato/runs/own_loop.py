@@ -58,10 +58,12 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
     earlier = list(used)
     earlier.remove(plan)
     odd = uses.named_otherwise(source.materials, **known)
-    notes = [uses.summary(earlier, plan)] * bool(earlier) + [uses.note_of_otherwise(odd)] * bool(odd)
+    notes = ([uses.summary(earlier, plan).removeprefix("note: ")] if earlier else []) + [uses.told_apart(odd)] * bool(
+        odd
+    )
     return RecordedUse(
         run=identity,
         earlier=len(earlier),
         together=tuple(uses.side_by_side([plan, *earlier])),
-        note="; ".join([note.removeprefix("note: ") if place else note for place, note in enumerate(notes)]),
+        note=f"note: {'; '.join(notes)}" if notes else "",
     )

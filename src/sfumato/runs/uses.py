@@ -128,10 +128,10 @@ def named_otherwise(
     return sum(not _for(known, users) for known in _known(materials, directory, places))
 
 
-def note_of_otherwise(count: int) -> str:
+def told_apart(count: int, which: str = "earlier") -> str:
     """What the owner should know of so many runs that are `named_otherwise`."""
     return (
-        f"note: {count} earlier run{'s' if count > 1 else ''} of yours on these data promised for users who were "
+        f"{count} {which} run{'s' if count > 1 else ''} of yours on these data promised for users who were "
         "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
     )
 

@@ -198,7 +198,7 @@ def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection
         if earlier := uses.plans(held.source.materials, **known):
             progress.report(uses.summary(earlier, selection))
         if odd := uses.named_otherwise(held.source.materials, **known):
-            progress.report(uses.note_of_otherwise(odd))
+            progress.report(f"note: {uses.told_apart(odd)}")
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
         progress.report(

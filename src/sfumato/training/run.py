@@ -170,7 +170,7 @@ def execute(
         if earlier:
             progress.report(uses.summary(earlier, job.plan))
         if not job.source.public and (odd := others_named_otherwise(job)):
-            progress.report(uses.note_of_otherwise(odd))
+            progress.report(f"note: {uses.told_apart(odd)}")
         for note in uses.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
             progress.report(f"note: with this one, {note}")
         if (note := without_a_step(job.source, job.plan, job.times)) is not None:
