@@ -19,7 +19,7 @@ from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
 from sfumato.randomness import Noise, NoiseState
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop
+from sfumato.training import loop, recorded
 from sfumato.training.adaptive import NORM
 from sfumato.training.progress import Silence
 
@@ -75,6 +75,8 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(source: Source, tmp_pat
     assert "differentially private" not in (run.directory / "report.html").read_text("utf-8")
     with pytest.raises(SfumatoError, match="trained without privacy and promises nothing"):
         verify(run.directory)
+    with pytest.raises(SfumatoError, match="was trained without privacy; resume it with sfumato embed"):
+        recorded.job(str(run.directory), trust_code=False)
 
 
 def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_path: Path):
