@@ -232,3 +232,11 @@ def test_a_networks_features_find_what_pixels_miss(call, sets):
     assert by_features == [(11, 20)]
     assert "alike to the backbone" in Path("e/pairs.html").read_text()
     assert len(np.load("e/private.npz")["x_train"]) == 40 - 3, "3, 7 and 11 are left out"
+
+
+def test_a_network_that_knows_a_private_image_compares_none(call, sets):
+    """Its features of one image would tell of another."""
+    call(f"pretrain {sets[0]} --public --model wrn-10-1 --steps 1 --batch-size 4 --device cpu --threads 1 --output wrn")
+    told = call(f"dedup {sets[0]} {sets[1]} --backbone wrn --output d", status=1)
+    assert "without privacy on 1 of these 50 private records" in told
+    assert not Path("d").exists()

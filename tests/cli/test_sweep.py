@@ -19,6 +19,7 @@ from sfumato import randomness
 from sfumato._checks import SfumatoError
 from sfumato.cli import main
 from sfumato.data.filtered import MARK
+from sfumato.data.paths import place_of
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.runs import uses
 from sfumato.runs.directory import RunDirectory
@@ -684,6 +685,7 @@ def test_a_search_that_goes_on_is_no_earlier_one_and_names_what_differs(call, sp
 
 def test_a_search_tells_of_earlier_ones_and_of_too_much_noise(call, spots, capsys):
     call(f"sweep {spots} {QUICK} {SELECTED}")
+    assert len(uses.plans(["others"], places=[place_of(spots)])) == 1, "known by its place where images are changed"
     assert main(shlex.split(f"sweep {spots} {QUICK} {SELECTED.replace('won', 'again')} --dry-run")) == 0
     told = capsys.readouterr().err
     assert "note: 1 earlier run of yours used these data" in told

@@ -560,6 +560,19 @@ def test_several_seeds_tell_of_the_owner_s_other_runs(call, quick):
     assert "With your other runs on these data that are known here: epsilon" in call(command)
 
 
+def test_several_seeds_count_runs_on_what_was_at_that_place_before(call, quick):
+    import numpy as np
+
+    images, labels = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    for first, further in ((0, "--output before"), (1, "--seeds 2 --output many --json")):
+        parts = {"train": slice(first, 41), "test": slice(41, 60)}
+        columns = {"x": images, "y": labels}
+        np.savez("p.npz", **{f"{name}_{part}": columns[name][rows] for name in columns for part, rows in parts.items()})
+        told = call(f"train npz:p.npz --examples 40 {quick.replace('--batch-size 64', '--batch-size 20')} {further}")
+    found = json.loads(told)
+    assert found["epsilon_of_all_uses"] > found["epsilon_of_all"]
+
+
 def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick):
     call(f"train digits {quick} --output runs/many/before --noise-multiplier 1")
     call("pretrain digits --model linear --steps 2 --threads 1 --device cpu --output runs/many/public")

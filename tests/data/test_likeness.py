@@ -38,6 +38,10 @@ def test_a_private_image_is_looked_for_by_itself(public, monkeypatch):
     assert len(whole) > 20
     fewer = find_alike(public, private[1:])
     assert {pair.private + 1: pair.public for pair in fewer} == {key: whole[key] for key in whole if key > 0}
+    odd = find_alike(public, torch.cat([private, -1e4 * public[:3]]))
+    assert {pair.private: pair.public for pair in odd if pair.private < 40} == whole, "however odd the others are"
+    differences = [pair.difference for pair in find_alike(public, private)]
+    assert [pair.difference for pair in odd if pair.private < 40] == pytest.approx(differences, abs=1e-5)
     monkeypatch.setattr(likeness, "_BLOCK", 7)
     assert {pair.private: pair.public for pair in find_alike(public, private)} == whole
 

@@ -122,6 +122,22 @@ def test_views_are_crops_of_their_own_example_wherever_the_batch_is_cut(flip, zo
     assert views.apply(images[:0], draws[:0], size=size).shape == (0, 3, 3, size, size)
 
 
+def test_not_even_rounding_tells_how_many_images_there_are(monkeypatch):
+    """Matrix products round otherwise at other sizes, so all are of one size, whoever takes part in a step."""
+    computed, seen = room.resized, set()
+
+    def noting(images, places, sides, size):
+        seen.add((tuple(images.shape), tuple(places.shape), tuple(sides.shape)))
+        return computed(images, places, sides, size)
+
+    monkeypatch.setattr(room, "resized", noting)
+    views = Views(count=2, crop_area=0.1)
+    for n in (1, 3, 64, 65):
+        draws = views.draw(np.random.default_rng(0), n, size=8)
+        assert len(views.apply(torch.rand(n, 1, 8, 8), draws, size=8)) == n
+    assert len(seen) == 1
+
+
 def test_images_of_a_views_own_size_are_enlarged_first():
     views = Views(crop_area=0.2, zoom=1.5)
     images = torch.rand(2, 1, 16, 16)

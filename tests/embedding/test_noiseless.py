@@ -12,14 +12,16 @@ import pytest
 import torch
 
 from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
+from sfumato.data import SourceSpec
 from sfumato.embedding import EmbeddingExperiment, noiseless_job
 from sfumato.embedding.job import prepare
 from sfumato.embedding.run import begin, job_of, public_job_of
+from sfumato.embedding.run import recorded as of_record
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
 from sfumato.randomness import Noise, NoiseState
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop
+from sfumato.training import loop, recorded, users
 from sfumato.training.adaptive import NORM
 from sfumato.training.progress import Silence
 
@@ -75,6 +77,8 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(source: Source, tmp_pat
     assert "differentially private" not in (run.directory / "report.html").read_text("utf-8")
     with pytest.raises(SfumatoError, match="trained without privacy and promises nothing"):
         verify(run.directory)
+    with pytest.raises(SfumatoError, match="was trained without privacy; resume it with sfumato embed"):
+        recorded.job(str(run.directory), trust_code=False)
 
 
 def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_path: Path):
@@ -199,6 +203,15 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source: Source, tmp_p
         run("killed").directory / "model.safetensors"
     ).read_bytes()
     assert whole.steps == 6
+
+
+def test_a_run_by_its_own_record_keeps_as_few_images_of_each_user(source: Source, tmp_path: Path):
+    request = {"source": SourceSpec(spec=source.places[0], open_set=True, public=True).record()}
+    performance: dict[str, Any] = {"device": "cpu", "threads": 1, "progress": Silence(), "request": request}
+    run = begin(asked(per_user=2), users.kept(source, 2), RunDirectory(tmp_path / "run"), **performance)
+    job, _ = of_record(str(run.directory))
+    assert job.source.at_most == 2
+    assert len(job.source.train) == 2 * USERS
 
 
 def test_it_goes_on_with_the_same_clipping_or_not_at_all(source: Source, tmp_path: Path, monkeypatch):

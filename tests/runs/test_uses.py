@@ -238,6 +238,8 @@ def test_figures_that_runs_have_published_are_added_up(tmp_path):
     assert line.startswith("2 releases of yours are about test images")
     assert "(1.250, 0)-differentially private" in line
     assert uses.of_figures(uses.figures(["b"], tmp_path)) == []
+    uses.record(["b"], "run3", plan(70), tmp_path)
+    assert uses.figures(["b"], tmp_path) == [4.0], "a line that says less takes nothing back"
     assert len(uses.plans(["a"], tmp_path)) == 3
     uses.record(["c"], "run5", plan(50), tmp_path, places=["folder:/pictures"], figures=2.0)
     assert uses.figures(["d"], tmp_path, places=["folder:/pictures"]) == [2.0], "changed data at one place"

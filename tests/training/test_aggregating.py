@@ -103,7 +103,7 @@ def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, digi
 
 
 def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, monkeypatch):
-    private = replace(digits, public=False)
+    private = replace(digits, public=False, places=("npz:/people.npz",))
     with pytest.raises(sfumato.SfumatoError, match="give epsilon, what the choice may cost each of them"):
         aggregate(run, score_on=private)
     given = {}
@@ -115,6 +115,7 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
     monkeypatch.setattr(aggregating, "choose", choosing)
     made = aggregate(run, score_on=private, epsilon=0.5)
     assert uses.figures(private.materials) == [0.5], "it is on the owner's list of uses"
+    assert uses.figures(["others"], places=private.places) == [0.5], "and known by its place where images are changed"
     assert given["choice"] == PrivateChoice(epsilon=0.5, candidates=8)
     assert made.recipe == made.candidates[5]
     assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"

@@ -183,7 +183,7 @@ class Evaluate:
         if self.part != "test":
             console.note(TRAINED_ON)
         if not source.public:
-            console.note("note: measured on private data without noise; these figures are not covered by the promise")
+            console.note("note: measured on private data without noise; these figures are not covered by any promise")
         return 0
 
     def _several(self, loaded: Loaded, source: Source, outputs: Tensor, labels: Tensor) -> int:
@@ -212,7 +212,7 @@ class Evaluate:
         if self.part != "test":
             console.note(TRAINED_ON)
         if not source.public:
-            console.note("note: measured on private data without noise; these figures are not covered by the promise")
+            console.note("note: measured on private data without noise; these figures are not covered by any promise")
         return 0
 
     def _as_json(self, test: Diagnostic) -> dict[str, Any]:
@@ -306,7 +306,7 @@ class Evaluate:
         if self.part != "test":
             console.note(TRAINED_ON)
         if not source.public:
-            console.note("note: measured on private data without noise; these figures are not covered by the promise")
+            console.note("note: measured on private data without noise; these figures are not covered by any promise")
         return 0
 
     def _public_where_said(self, source: Source) -> Source:

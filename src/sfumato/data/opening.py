@@ -22,7 +22,7 @@ from sfumato.data.images import check_size
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.levels import Levels
 from sfumato.data.parts import Parts
-from sfumato.data.paths import place_of
+from sfumato.data.paths import places_of
 from sfumato.data.records import TEST_FRACTION, Declared, OnProgress
 from sfumato.data.source import FACTS, LEFT_OUT, Part, Source, own_codes
 from sfumato.data.users import user_codes
@@ -202,7 +202,7 @@ def open_source(
         larger=loaded.larger,
         **_users_of(loaded.train, users, spec),
         user_from=user_from,
-        places=(place_of(spec),),
+        places=places_of(spec),
         assignment=_assignment(owner_key, loaded.train, loaded.test),
     )
 
@@ -288,7 +288,7 @@ def _of_cache(
         "examples": known["examples"] if examples is None else examples,
         "read": tuple(fact for fact in known["read"] if fact != "examples" or examples is None),
         "public": known["public"] if public is None else public,
-        "places": (place_of(f"features:{cache.path}"), *known.get("places", ())),
+        "places": (*places_of(f"features:{cache.path}"), *known.get("places", ())),
     }
     if users is not None:
         given |= _users_of(train, users, f"features:{cache.path}")

@@ -38,4 +38,14 @@ def place_of(spec: str) -> str:
     """
     kind, colon, argument = spec.partition(":")
     in_files = colon and kind != "torchvision"
-    return f"{kind}:{Path(argument).expanduser().resolve()}" if in_files else spec
+    return f"{kind}:{expanded(argument).resolve()}" if in_files else spec
+
+
+def places_of(spec: str) -> tuple[str, ...]:
+    """The same, and the path as it was given where links lead on from it: other data may lie behind them tomorrow."""
+    kind, colon, argument = spec.partition(":")
+    place = place_of(spec)
+    if not colon or kind == "torchvision":
+        return (place,)
+    given = f"{kind}:{os.path.abspath(expanded(argument))}"
+    return (place,) if given == place else (place, given)

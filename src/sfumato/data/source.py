@@ -76,8 +76,8 @@ class Source:
             record each one is.
         users_read: whether that number was counted in the data rather than declared.
         user_from: by which rule a folder said whose image each one is; None for others.
-        places: where the records were read from (`place_of`), and those that they are the features of; empty where that
-            is not known.
+        places: where the records were read from (`places_of`), and those that they are the features of; empty where
+            that is not known.
         assignment: HMAC of which record is whose under the owner's key, for both parts together: two sources that call
             other records one user's have another; empty where nobody knows.
         at_most: how many training records of each user were kept at most (`capped`); None for all of them.

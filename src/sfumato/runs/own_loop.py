@@ -62,9 +62,13 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
     used = uses.plans(source.materials, **known)  # this one among them
     earlier = list(used)
     earlier.remove(plan)
+    odd = uses.named_otherwise(source.materials, **known)
+    notes = ([uses.summary(earlier, plan).removeprefix("note: ")] if earlier else []) + [uses.told_apart(odd)] * bool(
+        odd
+    )
     return RecordedUse(
         run=identity,
         earlier=len(earlier),
         together=tuple(uses.side_by_side([plan, *earlier])),
-        note=uses.summary(earlier, plan) if earlier else "",
+        note=f"note: {'; '.join(notes)}" if notes else "",
     )

@@ -71,6 +71,10 @@ def record_choice(
 
 def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence[str], directory: Path | None) -> None:
     """A line of the list, with what its data are known again by and the code of the line before, safely on disk."""
+    if not materials:  # whose line nobody could read again
+        raise SfumatoError(
+            "the source has no material, by which the list of runs knows its records again", "open it by `open_source`"
+        )
     path = (directory or keys.home()) / FILE
     data = dict(zip(("data", "pixels"), materials, strict=False))
     where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
@@ -114,14 +118,22 @@ def plans(
     the runs cost together is not known.
     """
     found = _known(materials, directory, places)
-    return [known.use for known in found if known.use is not None and known.users in (None, users)]
+    return [known.use for known in found if known.use is not None and _for(known, users)]
 
 
 def named_otherwise(
     materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
 ) -> int:
     """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
-    return sum(known.users not in (None, users) for known in _known(materials, directory, places))
+    return sum(not _for(known, users) for known in _known(materials, directory, places))
+
+
+def told_apart(count: int, which: str = "earlier") -> str:
+    """What the owner should know of so many runs that are `named_otherwise`."""
+    return (
+        f"{count} {which} run{'s' if count > 1 else ''} of yours on these data promised for users who were "
+        "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
+    )
 
 
 def figures(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> list[float]:
@@ -134,13 +146,19 @@ class _Known(NamedTuple):
 
     Attributes:
         use: None for a choice, which says nothing of records that were trained on.
-        users: whose records its promise for users took them for; None for one that counts in every sum.
+        users: whose records its promise for users took them for, as often as it is on the list; None for one that
+            counts in every sum.
         figures: epsilon of the figures that it publishes, or of the choice.
     """
 
     use: Use | None
-    users: str | None
+    users: frozenset[str | None] | None
     figures: float | None
+
+
+def _for(known: _Known, users: str) -> bool:
+    """Whether it counts in the sum of those that took the same records for one user's."""
+    return known.users is None or users in known.users
 
 
 def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> list[_Known]:
@@ -154,8 +172,12 @@ def _known(materials: Sequence[str], directory: Path | None, places: Sequence[st
             found[entry["run"]] = _Known(None, None, use.epsilon)
             continue
         # Of data that were changed since, at one place, whose they are is taken to be said in one way.
-        users = entry.get(USERS) if known and unit_of(use) != Example.name else None
-        found[entry["run"]] = _Known(use, users, entry.get(FIGURES))
+        users = frozenset([entry.get(USERS)]) if known and unit_of(use) != Example.name else None
+        before, published = found.get(entry["run"]), entry.get(FIGURES)
+        if before is not None:  # it went on: what it was before counts all the same
+            users = None if users is None or before.users is None else users | before.users
+            published = max((one for one in (published, before.figures) if one is not None), default=None)
+        found[entry["run"]] = _Known(use, users, published)
     return list(found.values())
 
 
@@ -298,7 +320,8 @@ def called_public(source: Source) -> str | None:
     """What to say where data are declared public that runs of the owner's have used as private; else None."""
     if not source.public or source.published:
         return None
-    earlier = len(plans(source.materials, places=source.places))
+    known = {"places": source.places, "users": source.assignment}
+    earlier = len(plans(source.materials, **known)) + named_otherwise(source.materials, **known)
     if not earlier:
         return None
     return (

@@ -194,9 +194,12 @@ def _selected(chosen: Mapping[str, Any], run: RunDirectory) -> Selected:
 
 def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress) -> None:
     """What the owner should know before the search is paid for."""
-    earlier = [] if held.source.public else uses.plans(held.source.materials, places=held.source.places)
-    if earlier:
-        progress.report(uses.summary(earlier, selection))
+    if not held.source.public:
+        known = {"places": held.source.places, "users": held.source.assignment}
+        if earlier := uses.plans(held.source.materials, **known):
+            progress.report(uses.summary(earlier, selection))
+        if odd := uses.named_otherwise(held.source.materials, **known):
+            progress.report(f"note: {uses.told_apart(odd)}")
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
         progress.report(

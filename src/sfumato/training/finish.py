@@ -255,11 +255,13 @@ def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     data, places = record["data"], uses.places_of(record)
     materials = [data[name] for name in ("material", "pixels") if data.get(name)]
     try:
-        used = uses.plans(materials, places=places, users=record.get("assignment", ""))
+        known = {"places": places, "users": record.get("assignment", "")}
+        used, odd = uses.plans(materials, **known), uses.named_otherwise(materials, **known)
         released = uses.figures(materials, places=places)
     except SfumatoError as error:
         return [f"What your runs on these data cost together is not known: {error.problem}."]
-    return [*uses.sentences(used, plan), *uses.of_figures(released)]
+    apart = [f"{uses.told_apart(odd, 'other')}."] if odd else []
+    return [*uses.sentences(used, plan), *apart, *uses.of_figures(released)]
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:

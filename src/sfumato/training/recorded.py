@@ -57,12 +57,13 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
     """Read the data and build the model that the run in `path` began with."""
     run = RunDirectory(path)
     run.require()
+    record = run.read_json(names.SETTINGS)
     if public.is_public(run):
+        verb = "embed" if "embedding" in record else "pretrain"
         raise SfumatoError(
-            f"{path} was trained without privacy", f"resume it with sfumato pretrain {path}, if it is not finished"
+            f"{path} was trained without privacy", f"resume it with sfumato {verb} {path}, if it is not finished"
         )
     refuse_finished(run)
-    record = run.read_json(names.SETTINGS)
     if "embedding" in record:
         raise SfumatoError(f"{path} holds a training of embeddings", f"resume it with sfumato embed {path}")
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))

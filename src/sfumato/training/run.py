@@ -194,10 +194,7 @@ def execute(
         if earlier:
             progress.report(uses.summary(earlier, job.plan))
         if not job.source.public and (odd := others_named_otherwise(job)):
-            progress.report(
-                f"note: {odd} earlier run{'s' if odd > 1 else ''} of yours on these data promised for users who were "
-                "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
-            )
+            progress.report(f"note: {uses.told_apart(odd)}")
         for note in uses.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
             progress.report(f"note: with this one, {note}")
         if (note := without_a_step(job.source, job.plan, job.times)) is not None:
