@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,15 @@ timm_models = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(timm_models)
 
 
+FLOAT64_SINCE = {"vit_base_patch16_rope_mixed_224": (1, 0, 31)}
+"""Before these versions timm itself ran the model in float32 alone, and the oracle's tolerance is float64's."""
+
+
 @pytest.mark.parametrize("label", timm_models.CHOSEN)
 def test_timm_models_are_exact(compare, label):
     row = timm_models.MODELS[label]
+    if tuple(map(int, version("timm").split(".")[:3])) < FLOAT64_SINCE.get(label, ()):
+        pytest.skip("this version of timm does not run it in float64")
     if not row.exists:
         pytest.skip("not in this version of timm")
     model, images, targets, loss = timm_models.problem(row)
