@@ -1620,8 +1620,8 @@ BUGS = (
     Bug(
         "features have the place of their cache alone",
         "data/opening.py",
-        '"places": (place_of(f"features:{cache.path}"), *known.get("places", ())),',
-        '"places": (place_of(f"features:{cache.path}"),),',
+        '"places": (*places_of(f"features:{cache.path}"), *known.get("places", ())),',
+        '"places": places_of(f"features:{cache.path}"),',
         ("training/test_caching.py",),
     ),
     Bug(
@@ -1655,7 +1655,7 @@ BUGS = (
     Bug(
         "runs from Python have no place",
         "data/opening.py",
-        "        places=(place_of(spec),),",
+        "        places=places_of(spec),",
         "        places=(),",
         ("training/test_run.py::test_data_that_changed_where_they_lie_are_known_again_from_python",),
     ),
@@ -1973,8 +1973,8 @@ BUGS = (
     Bug(
         "users who were told apart otherwise compose",
         "runs/uses.py",
-        "known.use is not None and known.users in (None, users)]",
-        "known.use is not None]",
+        "    return known.users is None or users in known.users",
+        "    return True",
         ("embedding/test_run.py",),
     ),
     Bug(
