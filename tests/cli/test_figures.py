@@ -123,7 +123,7 @@ def test_figures_measured_on_private_data_are_called_so(digits_run, call, capsys
     capsys.readouterr()
     for source, private in (("npz:own.npz", True), ("digits", False)):
         assert main(["evaluate", str(digits_run), source]) == 0
-        assert ("not covered by the promise" in capsys.readouterr().err) == private
+        assert ("not covered by any promise" in capsys.readouterr().err) == private
 
 
 def test_a_budget_that_cannot_be_is_refused_before_the_data_are_read(call, monkeypatch):
