@@ -194,7 +194,10 @@ def one_line(boxed: str) -> str:
     if chosen := re.fullmatch(r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)", problem):
         allowed = sorted({name.strip("' ") for name in chosen[3].split(",")} - {"None"}, reverse=True)
         problem = f"{chosen[2]} must be {' or '.join(allowed)}, got {chosen[1]}"
-    if valueless := re.fullmatch(r"Missing value for argument '(\S+)'\. Expected \d+ values?", problem):
+    # tyro 1.0 names it by a tuple: "argument '('--interval',)'".
+    if valueless := re.fullmatch(
+        r"Missing value for argument '(?:\(')?(\S+?)(?:',\))?'\. Expected \d+ values?", problem
+    ):
         problem = f"{valueless[1]} needs a value"
     if missing := re.fullmatch(r"Missing from [^:]+: (\S+) (?:[A-Z]+ )?(.)(.+)\. \(required\)", problem):
         problem = f"{missing[1]} is missing: {missing[2].lower()}{missing[3]}"
