@@ -43,9 +43,8 @@ def place_of(spec: str) -> str:
 
 def places_of(spec: str) -> tuple[str, ...]:
     """The same, and the path as it was given where links lead on from it: other data may lie behind them tomorrow."""
-    kind, colon, argument = spec.partition(":")
-    place = place_of(spec)
-    if not colon or kind == "torchvision":
+    place, (kind, _, argument) = place_of(spec), spec.partition(":")
+    if place == spec:  # no path, or one that is written out already
         return (place,)
     given = f"{kind}:{os.path.abspath(expanded(argument))}"
     return (place,) if given == place else (place, given)
