@@ -12,6 +12,8 @@ from sfumato.cli import console
 from sfumato.cli.options import Directory, Number, Own, Top
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sfumato.runs import Loaded
 
 
@@ -63,8 +65,8 @@ class Predict:
                 f"no {what}s were given",
                 "give a text on each line" if of_texts else "name image files, or folders that hold some",
             )
-        paths, refused = (paths, []) if of_texts else _readable(loaded, paths)
-        scores, places = loaded.predict(paths).topk(min(top, len(loaded.classes)))
+        paths, found, refused = _predicted(loaded, paths)
+        scores, places = found.topk(min(top, len(loaded.classes)))
         rows = [
             {
                 what: path,
@@ -78,12 +80,12 @@ class Predict:
         if self.interval is not None:
             from sfumato.runs.uncertain import MEANING, intervals
 
-            found = intervals(self.run_directory, paths, confidence=self.interval, model=self.model)
+            within = intervals(self.run_directory, paths, confidence=self.interval, model=self.model)
             first = places[:, :1]
-            ends = torch.cat([found.low.gather(1, first), found.high.gather(1, first)], dim=1)
+            ends = torch.cat([within.low.gather(1, first), within.high.gather(1, first)], dim=1)
             for row, (low, high) in zip(rows, ends.tolist(), strict=True):
                 row |= {"logit_low": low, "logit_high": high}
-            told |= {"confidence": found.confidence, "steps": list(found.steps), "notes": [*found.notes, MEANING]}
+            told |= {"confidence": within.confidence, "steps": list(within.steps), "notes": [*within.notes, MEANING]}
         if self.json:
             console.as_json(told)
             return _ended(refused)
@@ -111,9 +113,9 @@ class Predict:
         paths = _expanded(self.images)
         if not paths:
             raise SfumatoError("no images were given", "name image files, or folders that hold some")
-        paths, refused = _readable(loaded, paths)
+        paths, outputs, refused = _predicted(loaded, paths)
         rows = []
-        for path, scores in zip(paths, loaded.predict(paths).tolist(), strict=True):
+        for path, scores in zip(paths, outputs.tolist(), strict=True):
             told = dict(zip(loaded.classes, scores, strict=True))
             found = [name for name, score in told.items() if score >= threshold]
             rows.append({"image": path, "labels": found, "scores": told})
@@ -128,12 +130,16 @@ class Predict:
         return _ended(refused)
 
 
-def _readable(loaded: Loaded, paths: list[str]) -> tuple[list[str], list[dict[str, str]]]:
-    """The files that an image can be read from, and why not from the others. A single one that cannot be is refused."""
+def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, list[dict[str, str]]]:
+    """Those of several that can be read, what is predicted for them, and why the other images cannot be read."""
     from sfumato._checks import SfumatoError
     from sfumato.data import Tokens
 
-    assert not isinstance(loaded.transform, Tokens)
+    try:
+        return paths, loaded.predict(paths), []
+    except SfumatoError:
+        if len(paths) == 1 or isinstance(loaded.transform, Tokens):
+            raise
     readable: list[str] = []
     refused: list[dict[str, str]] = []
     for path in paths:
@@ -141,12 +147,10 @@ def _readable(loaded: Loaded, paths: list[str]) -> tuple[list[str], list[dict[st
             loaded.transform.read(path)
             readable.append(path)
         except SfumatoError as error:
-            if len(paths) == 1:
-                raise
             refused.append({"image": path, "reason": str(error)})
     if not readable:
         raise SfumatoError(f"none of the {len(paths)} images can be read: {refused[0]['reason']}", "check the others")
-    return readable, refused
+    return readable, loaded.predict(readable), refused
 
 
 def _ended(refused: list[dict[str, str]]) -> int:

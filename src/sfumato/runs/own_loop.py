@@ -59,13 +59,11 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
     known = {"places": source.places, "users": source.assignment}
     identity = run or secrets.token_hex(32)
     uses.record(source.materials, identity, plan, **known)
-    used = uses.plans(source.materials, **known)  # this one among them
-    earlier = list(used)
-    earlier.remove(plan)
-    odd = uses.named_otherwise(source.materials, **known)
-    notes = ([uses.summary(earlier, plan).removeprefix("note: ")] if earlier else []) + [uses.told_apart(odd)] * bool(
-        odd
-    )
+    earlier = uses.plans(source.materials, **known)
+    earlier.remove(plan)  # this one is among them
+    notes = [uses.summary(earlier, plan).removeprefix("note: ")] if earlier else []
+    if odd := uses.named_otherwise(source.materials, **known):
+        notes.append(uses.told_apart(odd))
     return RecordedUse(
         run=identity,
         earlier=len(earlier),
