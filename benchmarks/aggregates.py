@@ -30,11 +30,12 @@ import torch
 
 import measuring
 import sfumato
+from sfumato.evaluation import accuracy as evaluate
+from sfumato.experiment import Experiment
 from sfumato.randomness import DiceKey
 from sfumato.runs import aggregated
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import Experiment, evaluate
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import execute
 
 RESULT = measuring.RESULTS / "aggregates.json"

@@ -21,8 +21,8 @@ from sklearn.datasets import load_digits
 
 import measuring
 import sfumato
-from sfumato.training import evaluate
-from sfumato.training.calibration import fitted
+from sfumato.evaluation import accuracy
+from sfumato.evaluation.temperature import fitted
 
 RESULT = measuring.RESULTS / "calibration.json"
 
@@ -74,7 +74,7 @@ def measured(spec: str, epsilon: float, place: Path) -> dict:
     assert run.published is not None
     loaded = run.load()
     module, transform = loaded.on(source)
-    outputs = evaluate.logits(module, source.test, transform, torch.device("cpu")).double()
+    outputs = accuracy.logits(module, source.test, transform, torch.device("cpu")).double()
     labels = torch.from_numpy(source.test.labels)
     half = torch.from_numpy(np.random.default_rng(1).permutation(len(labels)) % 2 == 0)
     public = fitted(outputs[half], labels[half], loss="softmax")
@@ -91,7 +91,7 @@ def measured(spec: str, epsilon: float, place: Path) -> dict:
 def together(parts: list) -> tuple[float, float]:
     """Expected calibration error and accuracy of several parts taken together."""
     outputs, labels = (torch.cat([part[which] for part in parts]) for which in (0, 1))
-    found = evaluate.calibration(outputs, labels, loss="softmax")
+    found = accuracy.calibration(outputs, labels, loss="softmax")
     assert found is not None
     return found.error, (outputs.argmax(1) == labels).double().mean().item()
 

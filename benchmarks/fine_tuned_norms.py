@@ -17,10 +17,10 @@ from typing import Any
 
 import measuring
 import sfumato
+from sfumato.experiment import Experiment
 from sfumato.randomness import DiceKey
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import Experiment
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import execute
 
 RESULT = measuring.RESULTS / "fine-tuned-norms.json"

@@ -29,12 +29,13 @@ import torch
 
 import measuring
 from sfumato.data import Cache, Contents, Source, open_source
+from sfumato.experiment import Settings
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, Sampler
-from sfumato.training import PrivateStep, Settings
+from sfumato.training import PrivateStep
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import Job
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.prepare import prepare
 
 CPU = torch.device("cpu")
 ROUNDS = 9

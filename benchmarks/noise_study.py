@@ -21,7 +21,7 @@ import torch
 
 import measuring
 import sfumato
-from sfumato.training.progress import Bars
+from sfumato.observers.progress import Bars
 
 RESULTS = Path(__file__).parent / "results" / "noise-study.json"
 DEVIATIONS = (0.0, 0.01, 0.1, 0.3, 1.0, 2.0)

@@ -23,10 +23,10 @@ import numpy as np
 
 import measuring
 import sfumato
+from sfumato.experiment import Experiment
 from sfumato.randomness import DiceKey
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import Experiment
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import execute
 
 RESULT = measuring.RESULTS / "normalisation.json"

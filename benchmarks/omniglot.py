@@ -28,8 +28,8 @@ from sfumato import models, open_source
 from sfumato.data import Source
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.run import begin
+from sfumato.observers.progress import Silence
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.progress import Silence
 
 ROUNDS, USERS, CLIENTS = 200, 256, 32
 NEAR, FAR = 0.0286, 0.174

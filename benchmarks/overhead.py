@@ -16,15 +16,15 @@ from pathlib import Path
 import torch
 
 from sfumato import ClippedGradient, Noise, PrivacyPlan, open_source
+from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
 from sfumato.privacy import Ledger
 from sfumato.runs.directory import LEDGER, RunDirectory
-from sfumato.training import resume
 from sfumato.training.inputs import Inputs
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation import resume
+from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import go_on
 from sfumato.training.scorer import Scorer
-from sfumato.training.settings import Settings
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
 

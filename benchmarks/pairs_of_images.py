@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import measuring
-from sfumato.embedding import nearest, recall_at_far, roc
+from sfumato.evaluation import nearest, recall_at_far, roc
 
 IMAGES, DIMENSION, CLASSES, ROUNDS = (2_000, 8_000), 128, 100, 3
 MINIBATCH = 32

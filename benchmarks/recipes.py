@@ -31,7 +31,7 @@ import tyro
 
 import measuring
 from measuring import CannotError
-from sfumato.cli.recipe import ABOUT, NOT_OPTIONS, ROW, names, table_of
+from sfumato.cli.options.recipe import ABOUT, NOT_OPTIONS, ROW, names, table_of
 
 RESULT = measuring.RESULTS / "recipes.json"
 IMAGES, BATCH, STEPS, VIEWS = 8, 4, 2, 2

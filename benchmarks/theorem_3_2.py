@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from sfumato import PrivacyPlan
-from sfumato.report.drawing import INK, MUTED, calm, svg
+from sfumato.report.plots.drawing import INK, MUTED, calm, svg
 
 RESULTS = Path(__file__).parent / "results"
 RECORDS = (256, 1024, 4096, 16384)

@@ -27,11 +27,11 @@ import torch
 import measuring
 import sfumato
 from sfumato.averaging import interval, kept_steps, spaced, widening_of
+from sfumato.experiment import Experiment
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.factorisation import square_root
 from sfumato.randomness import DiceKey, Noise
-from sfumato.runs.uncertain import spacing_of
-from sfumato.training import Experiment
+from sfumato.runs.figures.uncertain import spacing_of
 
 RESULT = measuring.RESULTS / "uncertainty.json"
 SETTINGS: dict[str, Any] = {"model": "cnn", "schedule": "constant", "ema": 0.0, "optimizer": "sgd"}

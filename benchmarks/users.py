@@ -30,7 +30,7 @@ import numpy as np
 import measuring
 from sfumato import PrivacyPlan, Source, open_source, train
 from sfumato.data import capped
-from sfumato.privacy.other_units import group_privacy
+from sfumato.privacy.statements.other_units import group_privacy
 
 EPSILONS, SEEDS, AT_MOST, DELTA = (3, 8), range(5), 10, 1e-5
 BATCHES = {"full batch": 1.0, "a quarter": 0.25}

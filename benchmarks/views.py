@@ -29,10 +29,10 @@ from torch.nn import functional
 
 from problems import cores
 from sfumato import EMA, Noise, PrivacyPlan, PrivateStep, Sampler, open_source
-from sfumato.training import Settings
+from sfumato.experiment import Settings
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import Job
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.prepare import prepare
 from sfumato.training.step import descend
 
 RESULTS = Path(__file__).parent / "results" / "views.json"

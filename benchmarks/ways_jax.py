@@ -12,8 +12,8 @@ import torch
 
 from measuring import CannotError, Growth
 from problems import Problem
-from sfumato.models.standardise import _SMALLEST_VARIANCE
-from sfumato.models.wide_resnet import GROUPS, WideResNet
+from sfumato.models.networks.standardise import _SMALLEST_VARIANCE
+from sfumato.models.networks.wide_resnet import GROUPS, WideResNet
 from ways import Sums, Way
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 import timm_models
-from sfumato.gradients import ClippedGradient, oracle
+from sfumato.gradients import ClippedGradient
+from sfumato.gradients.checks import oracle
 
 RESULT = Path(__file__).parent / "results" / "zoo.json"
 MAX_NORM = 0.1

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
+from sfumato.privacy import Gaussian, Poisson
+from sfumato.training import loop
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 hypothesis.settings.register_profile("sfumato", deadline=None)  # on a busy machine nothing has a time limit
@@ -34,6 +37,12 @@ def home(tmp_path_factory, monkeypatch) -> Path:
     path = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("SFUMATO_HOME", str(path))
     return path
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch) -> None:
+    """The page's two curves take longer than the small runs here; `tests/report` draws them."""
+    monkeypatch.setattr("sfumato.report.document.curve", lambda rows, key, levels: "<svg></svg>" if rows else "")
 
 
 @pytest.fixture(scope="session")
@@ -108,3 +117,44 @@ def one_run(tmp_path_factory, spots, plan, options) -> Run:
 @pytest.fixture
 def copy(one_run, tmp_path) -> Path:
     return Path(shutil.copytree(one_run.directory, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return open_source("digits", owner_key=bytes(32), public=True)
+
+
+@pytest.fixture(scope="module")
+def planned(digits) -> PrivacyPlan:
+    return PrivacyPlan(
+        mechanism=Gaussian(noise_multiplier=4.0),
+        population=digits.examples,
+        participation=Poisson(batch_size=64),
+        steps=24,
+        delta=1e-5,
+    )
+
+
+@pytest.fixture
+def killed_at(monkeypatch) -> Callable[[int], AbstractContextManager[pytest.MonkeyPatch]]:
+    """Around a run: it is killed in its step of that number, from 1, before the weights are moved."""
+
+    class StopError(Exception):
+        pass
+
+    @contextmanager
+    def killed(step: int) -> Iterator[pytest.MonkeyPatch]:
+        taken, descend = [], loop.descend
+
+        def stopping(*given):
+            taken.append(1)
+            if len(taken) == step:
+                raise StopError
+            descend(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "descend", stopping)
+            with pytest.raises(StopError):
+                yield patch
+
+    return killed

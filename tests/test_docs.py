@@ -14,9 +14,9 @@ import tyro
 
 import sfumato
 from sfumato import cli, models, optim, search
-from sfumato.cli.verbs import VERBS, load
+from sfumato.cli.registry import VERBS, load
 from sfumato.data.kinds import KINDS
-from sfumato.data.zoo import NAMES as DATA_SETS
+from sfumato.data.readers.zoo import NAMES as DATA_SETS
 from sfumato.runs import directory
 
 ROOT = Path(__file__).resolve().parents[1]

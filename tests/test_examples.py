@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from sfumato.privacy import ledger
-from sfumato.runs import uses
+from sfumato.runs.owner import uses
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from sfumato import open_source
-from sfumato.cli import recipe
+from sfumato.cli.options import recipe
 
 WRITERS = {"f0000_14": (4, 36, 9), "f0001_41": (61, 0), "f0002_07": (35,) * 30}
 """Labels of each writer's images to train on; the test split has the same, one further on."""

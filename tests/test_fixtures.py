@@ -22,7 +22,9 @@ import pytest
 import torch
 
 from sfumato import PrivacyPlan, SfumatoError, load, open_source, owner_key, verify
-from sfumato.cli import main, recipe, space, sweep, verbs
+from sfumato.cli import main, registry
+from sfumato.cli.options import recipe, space
+from sfumato.cli.verbs import sweep
 from sfumato.privacy import NoPromise, PrivateSelection, ledger
 from sfumato.runs import directory, pins
 from sfumato.training import run as runs
@@ -229,7 +231,7 @@ def test_a_cache_is_still_a_source(copies, at, version):
 def test_recipes_are_still_read(copies, version):
     place = copies[version]
     for path, verb in (("poisson.toml", "train"), ("public.toml", "pretrain"), ("runs/uncovered/best.toml", "train")):
-        known = {field.name for field in fields(verbs.load(verb))}
+        known = {field.name for field in fields(registry.load(verb))}
         written = tomllib.loads((place / path).read_text("utf-8"))
         told = {name.replace("-", "_"): value for name, value in written.items() if not isinstance(value, dict)}
         found = recipe.read(str(place / path), {}, known, verb=verb)

@@ -37,7 +37,9 @@ import torch
 import sfumato
 from sfumato import DiceKey, FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, Sampler, open_source
 from sfumato.cli import main
-from sfumato.data import Records, Views, codes, fingerprint, hold_out, own_codes, randomness_of, split
+from sfumato.data import Records, Views, hold_out, own_codes, randomness_of
+from sfumato.data.identity import codes, fingerprint
+from sfumato.data.subsets import split
 from sfumato.gradients import tuner
 from sfumato.privacy import CandidateCount, Entry, Fixed, PrivateSelection
 from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of

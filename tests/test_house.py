@@ -14,10 +14,14 @@ import sfumato
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sfumato"
 FLOORS = [
-    {"_checks", "_files"},
+    {"_checks", "_files", "_renamed"},
     {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
     {"randomness"},
-    {"runs", "report"},
+    {"report"},
+    {"experiment"},
+    {"runs"},
+    {"evaluation"},
+    {"observers"},
     {"training"},
     {"embedding", "search"},
     {"cli"},
@@ -42,7 +46,9 @@ def imports(path: Path) -> set[str]:
 
 def files() -> list[Path]:
     return sorted(
-        path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.name in ("_checks.py", "_files.py")
+        path
+        for path in PACKAGE.rglob("*.py")
+        if path.parent != PACKAGE or path.name in ("_checks.py", "_files.py", "_renamed.py")
     )
 
 

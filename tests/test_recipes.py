@@ -22,16 +22,17 @@ from dp_accounting.rdp import RdpAccountant
 from torch import nn
 
 from sfumato import _checks, cli, models, optim
-from sfumato.cli import recipe
-from sfumato.cli.verbs import load
+from sfumato.cli.options import recipe
+from sfumato.cli.registry import load
 from sfumato.data import kinds
-from sfumato.embedding import EmbeddingExperiment, noiseless_job
+from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.experiment import NOISELESS, WITHOUT_PLAN
+from sfumato.embedding.jobs import noiseless
+from sfumato.experiment import Settings
+from sfumato.experiment.experiment import PairOfRecords
 from sfumato.models import create_embedding
 from sfumato.privacy import PrivacyPlan
 from sfumato.search import Design
-from sfumato.training import Settings
-from sfumato.training.experiment import PairOfRecords
 
 ROOT = Path(__file__).resolve().parents[1]
 ABOUT = {"paper", "command", "accuracy", "hardware", "time"}
@@ -212,7 +213,7 @@ def test_an_ablation_without_noise_names_no_budget_and_promises_nothing(row: Row
     with pytest.raises(_checks.SfumatoError, match="has no plan: it promises nothing"):
         experiment.decide(declared(options))
     if options["method"] in NOISELESS:
-        rounds, _ = noiseless_job.decide(experiment, declared(options))
+        rounds, _ = noiseless.decide(experiment, declared(options))
         found = (rounds.steps, rounds.batch_size, rounds.clients.count, rounds.population)
         assert found == tuple(options[name] for name in ("steps", "batch_size", "clients", "users"))
         assert getattr(rounds.clipping, "quantile", None) == options.get("quantile")

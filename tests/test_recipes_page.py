@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.cli import recipe, space
-from sfumato.cli.verbs import load
+from sfumato.cli.options import recipe, space
+from sfumato.cli.registry import load
 from sfumato.search.space import VARIED
 
 ROOT = Path(__file__).resolve().parents[1]

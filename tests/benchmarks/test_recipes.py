@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from sfumato.cli import recipe
+from sfumato.cli.options import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 

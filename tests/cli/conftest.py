@@ -34,12 +34,6 @@ def workplace(tmp_path_factory, monkeypatch) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch) -> None:
-    """The page's two curves take longer than the small runs here; `tests/report` draws them."""
-    monkeypatch.setattr("sfumato.report.document.curve", lambda rows, key, levels: "<svg></svg>" if rows else "")
-
-
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory) -> Path:
     """A finished run on digits."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.cli import main
-from sfumato.cli.verbs import VERBS, load
+from sfumato.cli.registry import VERBS, load
 
 COMMAND = Path(sys.executable).with_name("sfumato")
 HEAVY = {"torch", "torchvision", "timm", "matplotlib", "sklearn", "scipy", "dp_accounting", "numpy", "PIL", "jinja2"}

@@ -18,7 +18,7 @@ def told(capsys):
 
 
 def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
-    from sfumato.training import finish
+    from sfumato.training.conclusion import finish
 
     class StopError(Exception):
         pass

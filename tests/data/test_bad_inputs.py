@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import arrays, open_source, paths, rows
+from sfumato.data import open_source, paths
+from sfumato.data.readers import arrays, rows
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]
 CASES: list[tuple[Bad, str]] = []

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import CachedRecords, Clock, Source, files, hold_out, open_source, write_without
+from sfumato.data import CachedRecords, Clock, Source, hold_out, open_source, write_without
 from sfumato.data.clock import time_stamp
-from sfumato.data.fingerprint import fingerprint
+from sfumato.data.identity.fingerprint import fingerprint
+from sfumato.data.readers import files
 
 GENERATOR = np.random.default_rng(0)
 DATES = np.datetime64("2026-01-01", "us") + GENERATOR.permutation(40) * np.timedelta64(7, "h")

@@ -12,8 +12,9 @@ from PIL import Image
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError
-from sfumato.data import FileRecords, Records, Transform, Views, files, hold_out, open_source
-from sfumato.data.images import prepare
+from sfumato.data import FileRecords, Records, Transform, Views, hold_out, open_source
+from sfumato.data.images.decoding import prepare
+from sfumato.data.readers import files
 
 KEY = bytes(range(32))
 SIZE, ZOOM, SIDE = 20, 1.2, 24

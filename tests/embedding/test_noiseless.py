@@ -13,17 +13,20 @@ import torch
 
 from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.data import SourceSpec
-from sfumato.embedding import EmbeddingExperiment, noiseless_job
-from sfumato.embedding.job import prepare
+from sfumato.embedding import EmbeddingExperiment
+from sfumato.embedding.jobs import noiseless
+from sfumato.embedding.jobs.private import prepare
 from sfumato.embedding.run import begin, job_of, public_job_of
 from sfumato.embedding.run import recorded as of_record
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
+from sfumato.experiment import users
+from sfumato.observers.progress import Silence
 from sfumato.randomness import Noise, NoiseState
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop, recorded, users
+from sfumato.training import loop
 from sfumato.training.adaptive import NORM
-from sfumato.training.progress import Silence
+from sfumato.training.preparation import recorded
 
 USERS, NOISELESS = 24, "fedemb-noiseless"
 QUICK = {"model": "linear", "dimension": 8, "steps": 3, "batch_size": 12, "clients": 3, "max_norm": 0.2}
@@ -85,9 +88,9 @@ def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_pat
     private = replace(source, public=False)
     with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, and this npz source is pr"):
         begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
-    rounds, _ = noiseless_job.decide(asked(), private)
+    rounds, _ = noiseless.decide(asked(), private)
     with pytest.raises(SfumatoError, match="trains without privacy"):
-        noiseless_job.prepare(private, rounds)
+        noiseless.prepare(private, rounds)
     assert not (tmp_path / "run").exists()
 
 

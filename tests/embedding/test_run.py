@@ -12,14 +12,15 @@ from torch import nn
 
 from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, experiment
-from sfumato.embedding.job import prepare
+from sfumato.embedding.jobs.private import prepare
 from sfumato.embedding.run import begin, job_of, recorded_job
 from sfumato.embedding.steps import EmbeddingSteps
+from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop, resume
-from sfumato.training.progress import Silence
+from sfumato.training import loop
+from sfumato.training.preparation import resume
 from sfumato.training.step import PrivateStep
 
 USERS = 24

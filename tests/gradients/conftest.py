@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sfumato.gradients import ClippedGradient, oracle
+from sfumato.gradients import ClippedGradient
+from sfumato.gradients.checks import oracle
 from sfumato.gradients.examples import each
 
 # Relative to the norm of the whole clipped sum, by type.

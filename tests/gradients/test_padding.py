@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato import SfumatoError
-from sfumato.gradients import ClippedGradient, clipping, oracle
+from sfumato.gradients import ClippedGradient, clipping
+from sfumato.gradients.checks import oracle
 from sfumato.gradients.examples import each
 from sfumato.gradients.sites.dropout import fresh_keys
 

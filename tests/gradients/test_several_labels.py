@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient, oracle
-from sfumato.gradients.of_users import UserGradient
+from sfumato.gradients import ClippedGradient
+from sfumato.gradients.checks import oracle
+from sfumato.gradients.user_gradient import UserGradient
 from sfumato.models.losses import LOSSES
 
 WAYS = ("drop product", "keep product", "gram")

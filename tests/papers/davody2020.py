@@ -12,15 +12,16 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, DiceKey, Noise, PrivacyPlan, Sampler, open_source
+from sfumato.experiment import Settings
 from sfumato.models import create, create_for_texts, normalised
-from sfumato.models.norms import normalisation
+from sfumato.models.normalisation.norms import normalisation
 from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson
 from sfumato.privacy.loss import renyi_accountant
-from sfumato.training import Settings, printed, public
 from sfumato.training.job import PublicTraining
+from sfumato.training.public import pretraining, printed
+from sfumato.training.public.weight_noise import course
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
-from sfumato.training.weight_noise import course
 
 from .formula import Formula
 from .formulas import davody2020 as formulas
@@ -429,7 +430,7 @@ def noisy_training(rng):
     """30 steps of softmax regression whose weights are drawn anew in each."""
     settings = Settings(model="linear", optimizer="sgd", learning_rate=float(rng.uniform(0.01, 0.1)), ema=0.0)
     asked = PublicTraining(settings=settings, steps=30, batch_size=6)
-    job = public.prepare(shown(), asked, threads=1, key=DiceKey.from_seed(int(rng.integers(1 << 30))))
+    job = pretraining.prepare(shown(), asked, threads=1, key=DiceKey.from_seed(int(rng.integers(1 << 30))))
     batches = PublicSteps(job, job.key)
     head = job.module.head
     draws = []
@@ -610,7 +611,7 @@ FORMULAS = [
     Formula(
         where="equations 1 and 2",
         says="batch norm: gamma (z - mu) / sqrt(sigma^2 + epsilon) + beta, sigma^2 = E[(z - mu)^2] over the batch",
-        code="models/norms.py: normalisation",
+        code="models/normalisation/norms.py: normalisation",
         draw=layer_case,
         runs=lambda case: layer_of("batch", case).train()(torch.from_numpy(case["z"])),
         formula=normed_by_batch,
@@ -624,7 +625,7 @@ FORMULAS = [
     Formula(
         where="equation 3",
         says="layer norm: mean and variance over all n units of an example's layer (the printed sigma is sigma^2)",
-        code="models/norms.py: normalisation",
+        code="models/normalisation/norms.py: normalisation",
         draw=layer_case,
         runs=lambda case: layer_of("layer", case)(torch.from_numpy(case["z"])),
         formula=lambda case: formulas.layer_norm(case["z"], case["gain"], case["shift"], EPS),
@@ -706,7 +707,7 @@ FORMULAS = [
     Formula(
         where="equations 9 and 10, without privacy",
         says="mu <- (1 - alpha) mu + alpha mu_t, sigma^2 likewise, alpha 0.1; torch's sigma_t^2 is over n - 1",
-        code="models/norms.py: normalisation",
+        code="models/normalisation/norms.py: normalisation",
         draw=layer_case,
         runs=running_of_layer,
         formula=running_statistics,
@@ -719,7 +720,7 @@ FORMULAS = [
     Formula(
         where="equations 9 and 10, with values clipped to [0, C']",
         says="mu <- (1 - alpha) mu + alpha mu_t, sigma^2 <- (1 - alpha) sigma^2 + alpha sigma_t^2, over n",
-        code="training/printed.py: _run_on",
+        code="training/public/printed.py: _run_on",
         draw=layer_case,
         runs=noisy_running,
         formula=printed_running,
@@ -733,7 +734,7 @@ FORMULAS = [
     Formula(
         where="section 3, sensitivities of mean and variance",
         says="S_mu = C' / L, S_sigma^2 = C'^2 (3 / L - 3 / L^2 + 1 / L^3)",
-        code="training/printed.py: sensitivities",
+        code="training/public/printed.py: sensitivities",
         draw=lambda rng: (float(np.exp(rng.normal())), int(rng.integers(1, 200))),
         runs=lambda case: printed.sensitivities(*case),
         formula=lambda case: formulas.sensitivities(*case),
@@ -745,7 +746,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, training and test phase, as printed",
         says="theta - (eta / L) (sum_i clip(grad L(theta, X u X^)[i]) + N(0, C^2 z^2)); then f(theta, x u X^)[0]",
-        code="training/printed.py: train, outputs",
+        code="training/public/printed.py: train, outputs",
         draw=functools.partial(network_case, steps=4),
         runs=run_printed,
         formula=algorithm_1,
@@ -761,7 +762,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, its sensitivity",
         says="the most that the clipped sum moves, in C, when one example leaves the batch X",
-        code="training/printed.py: largest_move",
+        code="training/public/printed.py: largest_move",
         draw=network_case,
         runs=largest_move,
         formula=formulas.move_of_one,
@@ -771,7 +772,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by public statistics",
         says="mu and sigma^2 of X^ alone at the present weights, constants of the gradient (the sound default form)",
-        code="models/public_batch.py: PublicNorm, take_moments",
+        code="models/normalisation/public_batch.py: PublicNorm, take_moments",
         draw=network_case,
         runs=lambda case: by_form("public-batch", case),
         formula=public_constants,
@@ -786,7 +787,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by public statistics, gradient through them",
         says="mu(theta) and sigma^2(theta) of X^, differentiated too",
-        code="models/public_batch.py: ThroughNorm, take_jacobian",
+        code="models/normalisation/public_batch.py: ThroughNorm, take_jacobian",
         draw=network_case,
         runs=lambda case: by_form("public-batch-through", case),
         formula=public_through,
@@ -797,7 +798,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by the example itself and public statistics",
         says="moments of {z(x)} and M public values in each layer; z(x) weighs 1 / (M + 1), public ones are constants",
-        code="models/public_batch.py: OwnPublicNorm",
+        code="models/normalisation/public_batch.py: OwnPublicNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-own", case),
         formula=own_and_public,
@@ -812,7 +813,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, test phase",
         says="f(theta, x u X^)[0]: x and the M public examples normalised together, through the whole network",
-        code="models/public_batch.py: JointNorm",
+        code="models/normalisation/public_batch.py: JointNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-joint", case),
         formula=joint,
@@ -826,7 +827,7 @@ FORMULAS = [
     Formula(
         where="section 2, noise in the weights",
         says="w ~ N(mu, sigma^2) anew in each step, sigma in the weights' unit; mu <- mu - eta grad at w; 30 steps",
-        code="training/weight_noise.py: course, drawn",
+        code="training/public/weight_noise.py: course, drawn",
         draw=noisy_training,
         runs=means_after_course,
         formula=means_by_hand,
@@ -842,7 +843,7 @@ FORMULAS = [
     Formula(
         where="section 2, BiLSTM-DL and LN-BiLSTM-DL",
         says="embedding, an LSTM in each direction, the mean over words, one linear layer; layer norm after each",
-        code="models/text.py: BiLSTM",
+        code="models/networks/text.py: BiLSTM",
         draw=text_case,
         runs=lambda case: case["model"](torch.from_numpy(case["tokens"])),
         formula=bilstm,

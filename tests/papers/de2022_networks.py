@@ -9,9 +9,10 @@ import math
 import numpy as np
 import torch
 
-from sfumato.models import create, nf_resnet
-from sfumato.models.standardise import FanInConv2d, standardise
-from sfumato.models.wide_resnet import Layers, WideResNet
+from sfumato.models import create
+from sfumato.models.networks import nf_resnet
+from sfumato.models.networks.standardise import FanInConv2d, standardise
+from sfumato.models.networks.wide_resnet import Layers, WideResNet
 
 from .formula import Formula
 from .formulas import de2022_networks as printed
@@ -266,7 +267,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, weight standardisation",
         says="(W - mean) / (std sqrt(fan-in)), over each output unit's fan-in",
-        code="models/standardise.py: standardise",
+        code="models/networks/standardise.py: standardise",
         draw=a_filter,
         runs=lambda case: standardise(torch.from_numpy(case["weight"])),
         formula=lambda case: printed.weight_standardisation(case["weight"]),
@@ -289,7 +290,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, weight standardisation as a differentiable operation",
         says="(g - mean(g) - W^ (W^ . g)) / |W - mean|, g the gradient by the standardised weight W^",
-        code="models/standardise.py: standardise",
+        code="models/networks/standardise.py: standardise",
         draw=a_filter,
         runs=through_standardisation,
         formula=lambda case: printed.gradient_through_standardisation(case["weight"], case["upstream"]),
@@ -308,7 +309,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, the same by difference quotients",
         says="(f(W + h) - f(W - h)) / 2h of the printed forward formula, in every coordinate",
-        code="models/standardise.py: standardise",
+        code="models/networks/standardise.py: standardise",
         draw=a_filter,
         runs=through_standardisation,
         formula=difference_quotient,
@@ -323,7 +324,7 @@ FORMULAS = [
     Formula(
         where="section 3.1, group normalization",
         says="gain (x - mean) / sqrt(variance + 1e-5) + shift, over neighbouring channels and all places of an image",
-        code="models/wide_resnet.py: Layers.normalisation",
+        code="models/networks/wide_resnet.py: Layers.normalisation",
         draw=a_layer_of_groups,
         runs=group_normalised,
         formula=group_norm,
@@ -344,7 +345,7 @@ FORMULAS = [
     Formula(
         where="section 3.1 and appendix C.1, the Wide-ResNet",
         says="x + conv(act(norm(conv(act(norm(x)))))), weights standardised, 16 groups; logits of a whole network",
-        code="models/wide_resnet.py: WideResNet, Block",
+        code="models/networks/wide_resnet.py: WideResNet, Block",
         draw=a_small_wide_resnet,
         runs=logits,
         formula=wide_resnet,
@@ -361,7 +362,7 @@ FORMULAS = [
     Formula(
         where="section 3.1, WRN-depth-width",
         says="6n + 4 layers, 16k, 32k and 64k channels: the number of parameters, gains and biases among them",
-        code="models/wide_resnet.py: WideResNet",
+        code="models/networks/wide_resnet.py: WideResNet",
         draw=a_wide_resnet,
         runs=parameters_built,
         formula=parameters,
@@ -379,7 +380,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, the beginning",
         says="weights ~ N(0, 1 / fan-in), biases 0: deviation and fourth moment, within 5 standard errors",
-        code="models/standardise.py: FanInConv2d",
+        code="models/networks/standardise.py: FanInConv2d",
         draw=a_convolution,
         runs=beginning,
         formula=normal_beginning(lambda case: 1 / fan_in(case)),
@@ -397,7 +398,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021a, section 4, and 2021b: gamma",
         says="sqrt(2 / (1 - 1 / pi)) for ReLU, 1 / std(g(N(0, 1))) for GELU; timm has the authors' estimates, 0.1% off",
-        code="models/nf_resnet.py: create",
+        code="models/networks/nf_resnet.py: create",
         draw=lambda rng: None,
         runs=gains_of_library,
         formula=lambda case: [printed.relu_gain(), printed.gain_of(printed.gelu)],
@@ -414,7 +415,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021a, section 4: scaled weight standardisation",
         says="conv by gamma g (W - mean) / sqrt((variance + 1e-5) fan-in), g a learned gain of each output unit",
-        code="models/nf_resnet.py: create",
+        code="models/networks/nf_resnet.py: create",
         draw=a_scaled_convolution,
         runs=lambda case: case["found"],
         formula=scaled_convolution,
@@ -430,7 +431,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021a, section 3: alpha and beta",
         says="alpha 0.2; beta_l = 1 / sqrt(Var_l), Var grows by alpha^2 a block, from 1 again after each stage's first",
-        code="models/nf_resnet.py: create",
+        code="models/networks/nf_resnet.py: create",
         draw=an_nf_resnet,
         runs=scales,
         formula=alphas_and_betas(printed.betas),
@@ -448,7 +449,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021a, sections 3 and 4: a block, with SkipInit",
         says="shortcut + alpha s f(beta act(x)), f three scaled standardised convolutions with ReLU before each",
-        code="models/nf_resnet.py: create",
+        code="models/networks/nf_resnet.py: create",
         draw=a_normalizer_free_block,
         runs=lambda case: case["found"],
         formula=normalizer_free_block,
@@ -464,7 +465,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021b: an NFNet's block",
         says="gamma GELU, a further grouped convolution, twice squeeze and excite, SkipInit, alpha and beta",
-        code="models/zoo.py: create",
+        code="models/networks/zoo.py: create",
         draw=an_nfnet_block,
         runs=lambda case: case["found"],
         formula=nfnet_block,
@@ -480,7 +481,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, SkipInit",
         says="the gain at the end of every residual branch begins at 1.0 where it is asked for, else at Brock's 0",
-        code="models/nf_resnet.py: set_skipinit",
+        code="models/networks/nf_resnet.py: set_skipinit",
         draw=lambda rng: (None, 1, 0.5)[int(rng.integers(3))],
         runs=skipinits,
         formula=lambda case: [float(case or 0)] * 4,

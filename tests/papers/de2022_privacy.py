@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from sfumato.evaluation.diagnostic import auc, share
 from sfumato.privacy import PrivacyPlan, detections
-from sfumato.privacy.rules_of_thumb import steps_by_rule
-from sfumato.training.diagnostic import auc, share
+from sfumato.privacy.planning.rules_of_thumb import steps_by_rule
 
 from .formula import Formula
 from .formulas import de2022_privacy as printed
@@ -368,7 +368,7 @@ FORMULAS = [
     Formula(
         where="figures 6(b) and 7(b) with section 4.2, the steps to begin with",
         says="T = 2500 epsilon / 8; of batches below 2048 as many epochs as that one has, as figure 7 is read",
-        code="privacy/rules_of_thumb.py: steps_by_rule",
+        code="privacy/planning/rules_of_thumb.py: steps_by_rule",
         draw=a_budget_for_the_rule,
         runs=lambda case: steps_by_rule(case["epsilon"], case["batch"], case["examples"]),
         formula=rule_of_steps,
@@ -396,7 +396,7 @@ FORMULAS = [
     Formula(
         where="appendix A.2, what an (epsilon, delta) bound leaves a test",
         says="1 - beta <= min over epsilon of e^epsilon alpha + delta and 1 - e^-epsilon (1 - delta - alpha)",
-        code="privacy/detection.py: detections",
+        code="privacy/statements/detection.py: detections",
         draw=a_full_batch,
         runs=lambda case: detections(planned(case), RATES),
         formula=power_of_tests,
@@ -411,7 +411,7 @@ FORMULAS = [
     Formula(
         where="appendix A.2, Clopper and Pearson's interval",
         says="the shares for which as many hits, or as few, have probability 2.5%, by bisection on binomial tails",
-        code="training/diagnostic.py: share",
+        code="evaluation/diagnostic.py: share",
         draw=hits_of,
         runs=lambda case: share(**case),
         formula=lambda case: printed.clopper_pearson(case["hits"], case["count"], 0.95),
@@ -426,7 +426,7 @@ FORMULAS = [
     Formula(
         where="table 9, AUC",
         says="how often a score of the class exceeds one of the others, ties counted half",
-        code="training/diagnostic.py: auc",
+        code="evaluation/diagnostic.py: auc",
         draw=scores_with_ties,
         runs=lambda case: auc(case["own"], case["others"]).value,
         formula=lambda case: printed.area(case["own"], case["others"]),

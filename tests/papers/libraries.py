@@ -14,11 +14,13 @@ import numpy as np
 import torch
 
 from sfumato.data import Views, open_source
-from sfumato.data.images import prepare_array
-from sfumato.models import Head, backbone, create, group_norm, zoo
+from sfumato.data.images.decoding import prepare_array
+from sfumato.evaluation import accuracy, temperature
+from sfumato.models import Head, create
 from sfumato.models.losses import LOSSES
+from sfumato.models.networks import group_norm, zoo
+from sfumato.models.weights import backbone
 from sfumato.privacy import PrivacyPlan, User
-from sfumato.training import calibration, evaluate
 
 from .formula import Formula
 from .formulas import libraries as expected
@@ -275,7 +277,7 @@ def uncertain_logits(rng):
 
 
 def error_of_calibration(case):
-    found = evaluate.calibration(torch.from_numpy(case["logits"]), torch.from_numpy(case["labels"]), loss="softmax")
+    found = accuracy.calibration(torch.from_numpy(case["logits"]), torch.from_numpy(case["labels"]), loss="softmax")
     assert found is not None
     return found.error
 
@@ -286,7 +288,7 @@ def calibration_error(case, **changed):
 
 def confused(case):
     names = [str(number) for number in range(case["logits"].shape[1])]
-    return evaluate.summary(torch.from_numpy(case["logits"]), torch.from_numpy(case["labels"]), names).confusion
+    return accuracy.summary(torch.from_numpy(case["logits"]), torch.from_numpy(case["labels"]), names).confusion
 
 
 def a_coarse_plan(rng):
@@ -351,7 +353,7 @@ FORMULAS = [
     Formula(
         where="timm, weight standardisation of ResNet (BiT)",
         says="(W - mean) / sqrt(variance + 1e-8), not divided by the root of the fan-in (Qiao et al. 2019)",
-        code="models/zoo.py: create",
+        code="models/networks/zoo.py: create",
         draw=a_convolution_of_bit,
         runs=lambda case: case["found"],
         formula=lambda case: convolution_of_bit(case, lambda weight: expected.qiao_standardisation(weight, 1e-8)),
@@ -369,7 +371,7 @@ FORMULAS = [
     Formula(
         where="timm, group norm of MobileNetV2 and ResNet-50",
         says="2 and 32 groups of neighbouring channels, eps 1e-5; MobileNetV2's with ReLU6 inside",
-        code="models/group_norm.py: mobilenet_v2, resnet_50",
+        code="models/networks/group_norm.py: mobilenet_v2, resnet_50",
         draw=a_norm_of("mobilenet-v2", "resnet-50"),
         runs=lambda case: case["found"],
         formula=normalised,
@@ -384,7 +386,7 @@ FORMULAS = [
     Formula(
         where="timm, group norm of ResNet (BiT)",
         says="32 groups, eps 1e-5, ReLU inside",
-        code="models/zoo.py: create",
+        code="models/networks/zoo.py: create",
         draw=a_norm_of("timm:resnetv2_50x1_bit"),
         runs=lambda case: case["found"],
         formula=normalised,
@@ -397,7 +399,7 @@ FORMULAS = [
     Formula(
         where="timm, the Vision Transformer",
         says="x + attention(norm x), x + mlp(norm x), eps 1e-6, exact GELU, scores over the root of a head's width",
-        code="models/zoo.py: create",
+        code="models/networks/zoo.py: create",
         draw=a_vision_transformer,
         runs=lambda case: case["found"],
         formula=vision_transformer,
@@ -414,7 +416,7 @@ FORMULAS = [
     Formula(
         where="timm, what a network expects of images",
         says="side, floor(side / crop_pct) before the middle is taken, mean and deviation, of four networks",
-        code="models/backbone.py: load_backbone",
+        code="models/weights/backbone.py: load_backbone",
         draw=lambda rng: list(expected.TIMM),
         runs=expectations_of_timm,
         formula=timm_constants,
@@ -431,7 +433,7 @@ FORMULAS = [
     Formula(
         where="torchvision, what a network expects of images",
         says="side, size before the middle is taken, interpolation, mean and deviation, of six networks",
-        code="models/backbone.py: load_backbone",
+        code="models/weights/backbone.py: load_backbone",
         draw=lambda rng: list(expected.TORCHVISION),
         runs=expectations_of_torchvision,
         formula=torchvision_constants,
@@ -446,7 +448,7 @@ FORMULAS = [
     Formula(
         where="torchvision, SqueezeNet without its classifier",
         says="the mean over places of the last feature map",
-        code="models/backbone.py: build_backbone",
+        code="models/weights/backbone.py: build_backbone",
         draw=a_squeezenet,
         runs=lambda case: case["found"],
         formula=lambda case: case["map"].mean(axis=(2, 3)),
@@ -459,7 +461,7 @@ FORMULAS = [
     Formula(
         where="scikit-learn, digits",
         says="pixels 0 to 16 become 0 to 255, halves to even: how many have each value",
-        code="data/digits.py: load",
+        code="data/readers/digits.py: load",
         draw=lambda rng: None,
         runs=lambda case: levels(digits()[0]),
         formula=lambda case: levels(expected.sixteen_levels_as_bytes(digits()[1])),
@@ -473,7 +475,7 @@ FORMULAS = [
     Formula(
         where="Pillow, images of any size",
         says="resized by an antialiased triangle, the middle square; ITU-R 601 luma for grey; within two grey levels",
-        code="data/images.py: prepare",
+        code="data/images/decoding.py: prepare",
         draw=an_image,
         runs=read,
         formula=square,
@@ -491,7 +493,7 @@ FORMULAS = [
     Formula(
         where="torch, views of enlarged images",
         says="bilinear interpolation to 1.2 times the size, pixel i at i + 1/2; then a window inside",
-        code="data/views.py: Views.apply",
+        code="data/images/views.py: Views.apply",
         draw=enlarged_views,
         runs=lambda case: case["views"].apply(torch.from_numpy(case["images"]), case["draws"], size=case["side"]),
         formula=cut_from_enlarged,
@@ -503,7 +505,7 @@ FORMULAS = [
     Formula(
         where="torch, softmax cross-entropy",
         says="the mean over examples of -log softmax(z)_y, in nats",
-        code="training/evaluate.py: score_of",
+        code="evaluation/accuracy.py: score_of",
         draw=logits_and_labels,
         runs=loss_of("softmax"),
         formula=cross_entropy(),
@@ -530,7 +532,7 @@ FORMULAS = [
     Formula(
         where="torch, features of one norm",
         says="W (R x / |x|) + b",
-        code="models/head.py: Head",
+        code="models/weights/head.py: Head",
         draw=features_and_head,
         runs=headed,
         formula=head_of_one_norm,
@@ -546,9 +548,9 @@ FORMULAS = [
     Formula(
         where="scipy, the temperature of a calibrated model",
         says="the one by which logits have the least cross-entropy",
-        code="training/calibration.py: fitted",
+        code="evaluation/temperature.py: fitted",
         draw=uncertain_logits,
-        runs=lambda case: calibration.fitted(
+        runs=lambda case: temperature.fitted(
             torch.from_numpy(case["logits"]), torch.from_numpy(case["labels"]), loss="softmax"
         ),
         formula=lambda case: expected.temperature(case["logits"], case["labels"]),
@@ -562,7 +564,7 @@ FORMULAS = [
     Formula(
         where="expected calibration error (no scikit-learn: Guo et al. 2017, equation 3)",
         says="sum over 15 bins of confidence of |hits - confidences| / N",
-        code="training/evaluate.py: calibration",
+        code="evaluation/accuracy.py: calibration",
         draw=uncertain_logits,
         runs=error_of_calibration,
         formula=calibration_error,
@@ -574,7 +576,7 @@ FORMULAS = [
     Formula(
         where="confusion matrix (no scikit-learn)",
         says="rows are labels, columns first choices",
-        code="training/evaluate.py: summary",
+        code="evaluation/accuracy.py: summary",
         draw=logits_and_labels,
         runs=confused,
         formula=lambda case: expected.confusion(case["logits"], case["labels"]),

@@ -14,16 +14,16 @@ from torch import nn
 from sfumato import optim
 from sfumato.averaging import LastMean
 from sfumato.data import InceptionCrops, Transform, Views, find_duplicates
-from sfumato.data.crops import _window
-from sfumato.data.images import prepare_array
+from sfumato.data.images.crops import _window
+from sfumato.data.images.decoding import prepare_array
+from sfumato.evaluation import label_sets
+from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient
 from sfumato.models import Head, begin_classifier
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, NoiseState
-from sfumato.training import label_sets
 from sfumato.training.descent import optimizer_for, set_rate
-from sfumato.training.settings import Settings
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
 
@@ -703,7 +703,7 @@ FORMULAS = [
     Formula(
         where="section 5, figure 2(c) and appendix D.3, the last layer's beginning",
         says="weights N(0, s^2), 0 for s = 0; biases -10 or as asked: deviation and median within 5 standard errors",
-        code="models/pretrained.py: begin_classifier",
+        code="models/weights/pretrained.py: begin_classifier",
         draw=a_head,
         runs=began,
         formula=beginning(),
@@ -753,7 +753,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: area and place",
         says="area uniform in 8% to 100%, of windows that fit; the place uniform: quantiles of 12,000 windows",
-        code="data/crops.py: InceptionCrops",
+        code="data/images/crops.py: InceptionCrops",
         draw=a_large_image,
         runs=areas_and_places,
         formula=law_of_areas(),
@@ -770,7 +770,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: ratio",
         says="log(width / height) uniform in log(3/4) to log(4/3), of windows that fit: quantiles over log(4/3)",
-        code="data/crops.py: InceptionCrops",
+        code="data/images/crops.py: InceptionCrops",
         draw=a_large_image,
         runs=log_ratios,
         formula=law_of_ratios(),
@@ -788,7 +788,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: pixels",
         says="the window by an antialiased triangle, or cubic with a = -1/2, to R x R; mirrored by a coin",
-        code="data/crops.py: InceptionCrops.apply",
+        code="data/images/crops.py: InceptionCrops.apply",
         draw=an_image_and_its_window,
         runs=cropped,
         formula=by_windows,
@@ -804,7 +804,7 @@ FORMULAS = [
     Formula(
         where="appendix D.3, central crops",
         says="the shorter side to E pixels (antialiased), then the middle R x R; of images read at any size",
-        code="data/normalise.py: Transform.cut_out",
+        code="data/images/normalise.py: Transform.cut_out",
         draw=a_wide_image,
         runs=central_crop,
         formula=by_appendix_d3_crops,
@@ -819,7 +819,7 @@ FORMULAS = [
     Formula(
         where="appendix E.3, ReaL labels",
         says="the share of images whose first choice is in their set of labels, of those with a set that is not empty",
-        code="training/label_sets.py: accuracy",
+        code="evaluation/label_sets.py: accuracy",
         draw=logits_and_sets,
         runs=lambda case: label_sets.accuracy(torch.from_numpy(case["logits"]), case["sets"]),
         formula=lambda case: printed.real_accuracy(case["logits"], case["sets"]),
@@ -907,7 +907,7 @@ FORMULAS = [
     Formula(
         where="section 4 and appendix C, exact duplicates",
         says="a private image all of whose pixels are those of a public one: pairs (private, first public)",
-        code="data/duplicates.py: find_duplicates",
+        code="data/identity/duplicates.py: find_duplicates",
         draw=photographs_with_copies,
         runs=lambda case: [
             (one.private, one.public) for one in find_duplicates(case["public"], case["private"]) if one.exact

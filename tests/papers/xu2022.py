@@ -10,17 +10,18 @@ import torch
 from torch import nn
 
 from sfumato import DiceKey, Noise, PrivacyPlan, Sampler, Transform, optim
-from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining, losses
-from sfumato.embedding.central import WithHead
-from sfumato.embedding.query import ADJACENCIES
-from sfumato.embedding.recall import recall_at_far
-from sfumato.embedding.similarity import similarity
+from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining
+from sfumato.embedding.clients import losses
+from sfumato.embedding.clients.query import ADJACENCIES
+from sfumato.embedding.head import WithHead
 from sfumato.embedding.steps import EmbeddingSteps
+from sfumato.evaluation.recall import recall_at_far
+from sfumato.evaluation.similarity import similarity
 from sfumato.models import create_embedding
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Fixed, FixedOrder, Gaussian, Poisson, Quantile, User
-from sfumato.privacy.extrapolation import extrapolate, zcdp
 from sfumato.privacy.mechanism import Tree
+from sfumato.privacy.planning.extrapolation import extrapolate, zcdp
 from sfumato.randomness import NoiseState
 from sfumato.training.adaptive import COUNT, NORM, AdaptiveStep
 from sfumato.training.step import descend
@@ -460,7 +461,7 @@ FORMULAS = [
     Formula(
         where="equation 1",
         says="the mean over examples of the cross-entropy of <f(x), w_c> over all classes, without a bias",
-        code="embedding/central.py: WithHead",
+        code="embedding/head.py: WithHead",
         draw=head_case,
         runs=objective_run,
         formula=objective,
@@ -475,7 +476,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, one client",
         says="local SGD with momentum on backbone and the head over all classes, at one rate; both are handed on",
-        code="embedding/local.py: LocalTraining",
+        code="embedding/clients/local.py: LocalTraining",
         draw=fedavg_case,
         runs=fedavg_run,
         formula=fedavg,
@@ -488,7 +489,7 @@ FORMULAS = [
     Formula(
         where="algorithm 2, one virtual client",
         says="a fresh head over its own classes; SGD with momentum, the head's rate times head_scale; start - end",
-        code="embedding/local.py: LocalTraining, fresh_head",
+        code="embedding/clients/local.py: LocalTraining, fresh_head",
         draw=client_case,
         runs=update_run,
         formula=update,
@@ -504,7 +505,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, head reconstruction",
         says="so many steps train the head alone, the rest the backbone alone",
-        code="embedding/local.py: LocalTraining",
+        code="embedding/clients/local.py: LocalTraining",
         draw=lambda rng: client_case(rng, reconstruction=True),
         runs=update_run,
         formula=update,
@@ -535,7 +536,7 @@ FORMULAS = [
     Formula(
         where="section 3.3, sensitivity of virtual clients",
         says="one user moves the sum by 2 C at most (the paper's unit, all users of a client, by C)",
-        code="embedding/query.py: ClippedUpdates",
+        code="embedding/clients/query.py: ClippedUpdates",
         draw=lambda rng: float(np.exp(rng.normal())),
         runs=moves,
         formula=lambda bound: [formulas.moves_of_users(bound)[place] for place in (0, 0, 0, 1)],
@@ -545,7 +546,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, binary loss",
         says="the mean over pairs of the binary cross-entropy of 10 (cos - 1/2)",
-        code="embedding/losses.py: binary",
+        code="embedding/clients/losses.py: binary",
         draw=batch_case,
         runs=of_batch(losses.binary),
         formula=lambda case: formulas.binary(*case),
@@ -558,7 +559,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, triplet loss",
         says="the mean over violating triplets of |a - p|^2 - |a - n|^2 + 0.2, vectors of length 1",
-        code="embedding/losses.py: triplet",
+        code="embedding/clients/losses.py: triplet",
         draw=batch_case,
         runs=of_batch(losses.triplet),
         formula=lambda case: formulas.triplets(*case),
@@ -572,7 +573,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, triplet loss of the hardest",
         says="the mean over a of max(0, max_p |a - p|^2 - min_n |a - n|^2 + 0.2)",
-        code="embedding/losses.py: triplet_hard",
+        code="embedding/clients/losses.py: triplet_hard",
         draw=batch_case,
         runs=of_batch(losses.triplet_hard),
         formula=lambda case: formulas.hard_triplets(*case),
@@ -622,7 +623,7 @@ FORMULAS = [
     Formula(
         where="section 4, similarity",
         says="1 - |x - y|^2 / 4 of vectors of length 1",
-        code="embedding/similarity.py: similarity",
+        code="evaluation/similarity.py: similarity",
         draw=lambda rng: (rng.normal(size=(20, 4)), 3 * rng.normal(size=(20, 4))),
         runs=lambda case: similarity(*map(torch.from_numpy, case)),
         formula=lambda case: formulas.similarity(*case),
@@ -635,7 +636,7 @@ FORMULAS = [
     Formula(
         where="section 4, recall@FAR over all pairs",
         says="the share of pairs of one class that the lowest threshold accepts whose share of others is at most FAR",
-        code="embedding/recall.py: recall_at_far",
+        code="evaluation/recall.py: recall_at_far",
         draw=embeddings_case,
         runs=recall_run,
         formula=lambda case: formulas.recall(*case),
@@ -649,7 +650,7 @@ FORMULAS = [
     Formula(
         where="table 3, approximate recall@FAR",
         says="the same over pairs within minibatches",
-        code="embedding/recall.py: recall_at_far",
+        code="evaluation/recall.py: recall_at_far",
         draw=embeddings_case,
         runs=lambda case: recall_run(case, 8),
         formula=lambda case: formulas.recall(*case, 8),
@@ -704,7 +705,7 @@ FORMULAS = [
     Formula(
         where="section 4, zCDP of DP-FTRL without restart",
         says="rho = S^2 / (2 z^2), S^2 the largest sum over complete nodes of (a user's rounds below)^2",
-        code="privacy/extrapolation.py: zcdp",
+        code="privacy/planning/extrapolation.py: zcdp",
         draw=tree_plan,
         runs=zcdp,
         formula=zcdp_of,
@@ -732,7 +733,7 @@ FORMULAS = [
     Formula(
         where="section 4.1, extrapolation to more users",
         says="z' = z B' / B; the fewest B' in a round of N' users that meet epsilon, by RDP at q = B' / N'",
-        code="privacy/extrapolation.py: extrapolate",
+        code="privacy/planning/extrapolation.py: extrapolate",
         draw=extrapolated_case,
         runs=extrapolated_run,
         formula=extrapolated,
@@ -746,7 +747,7 @@ FORMULAS = [
     Formula(
         where="section 4.4, the network for EMNIST",
         says="number of parameters of two convolutions of 5 x 5 with 32 and 64 channels, pooled, and one linear layer",
-        code="models/lenet.py: LeNet",
+        code="models/networks/lenet.py: LeNet",
         draw=size_case,
         runs=lambda case: sum(
             value.numel()
@@ -760,7 +761,7 @@ FORMULAS = [
     Formula(
         where="section 4, pixels",
         says="x / 127.5 - 1; the authors' code, not the paper, has x / 128 - 1",
-        code="data/normalise.py: Transform",
+        code="data/images/normalise.py: Transform",
         draw=lambda rng: rng.integers(256, size=(2, 8, 8, 3), dtype=np.uint8),
         runs=lambda pixels: Transform(size=8, channels=3)(pixels),
         formula=lambda pixels: pixels.transpose(0, 3, 1, 2) / 127.5 - 1,

@@ -22,7 +22,7 @@ from sfumato.privacy import (
     User,
 )
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.remarks import above_one_record
+from sfumato.privacy.planning.remarks import above_one_record
 
 
 def plan(unit=None, **changes) -> PrivacyPlan:

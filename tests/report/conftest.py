@@ -21,6 +21,11 @@ def png(value: int) -> bytes:
     return written.getvalue()
 
 
+@pytest.fixture(autouse=True)
+def no_curves() -> None:
+    """Here they are drawn."""
+
+
 @pytest.fixture
 def evaluation() -> Evaluation:
     return Evaluation(

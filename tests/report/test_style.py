@@ -9,7 +9,7 @@ import matplotlib
 import pytest
 
 from sfumato.report import compared, curve_of_budgets, extrapolated, swept
-from sfumato.report.drawing import rendered
+from sfumato.report.plots.drawing import rendered
 from sfumato.report.style import DARK, LIGHT, PAPER, stylesheet
 
 FILES = {

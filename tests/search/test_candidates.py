@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from sfumato.data import Records
+from sfumato.experiment import Settings
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection
-from sfumato.runs import uses
+from sfumato.runs.owner import uses
 from sfumato.search.candidates import right_answers
-from sfumato.training import Settings
 from sfumato.training.loop import Outcome
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.prepare import prepare
 
 SETTINGS = Settings(model="module", optimizer="sgd", learning_rate=1.0)
 

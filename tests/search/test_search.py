@@ -14,11 +14,11 @@ import torch
 
 from sfumato import SfumatoError, search, verify
 from sfumato.data import SourceSpec
+from sfumato.experiment import Experiment
 from sfumato.privacy import CandidateCount, PrivacyPlan, Search
 from sfumato.randomness import Choice, LogUniform
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import workers
-from sfumato.training import Experiment
 
 EXPERIMENT = Experiment(
     model="linear", noise_multiplier=8.0, batch_size=64, steps=2, delta=1e-5, learning_rate=0.5, ema=0.0, seed=3

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from sfumato import DiceKey, Noise, PrivacyPlan, Sampler, train
+from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedSum
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import finish
-from sfumato.training.prepare import prepare
-from sfumato.training.settings import Settings
+from sfumato.training.conclusion import finish
+from sfumato.training.preparation.prepare import prepare
 from sfumato.training.step import PrivateStep
 
 
@@ -157,7 +157,7 @@ def test_the_micro_batch_follows_from_the_declared_number_and_not_from_the_true_
     from dataclasses import replace
 
     from sfumato.data import Records
-    from sfumato.training import prepare as module
+    from sfumato.training.preparation import prepare as module
 
     settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0)
     width = prepare(None, spots, plan, settings).input_shape[0]

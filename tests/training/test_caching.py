@@ -24,15 +24,18 @@ from sfumato.data import (
     shared_users,
     user_codes,
 )
+from sfumato.evaluation import accuracy
+from sfumato.experiment import Settings
 from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES, exclusive
+from sfumato.observers.progress import Silence
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness import DiceKey, NoiseState
 from sfumato.runs import checkpoint
-from sfumato.training import Settings, caching, evaluate, inputs, public, train
+from sfumato.training import caching, inputs, train
 from sfumato.training.job import PublicTraining
-from sfumato.training.prepare import prepare
-from sfumato.training.progress import Silence
+from sfumato.training.preparation.prepare import prepare
+from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 
 KEY = bytes(32)
@@ -134,7 +137,7 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images
     held_out = np.isin(source.train.codes, validation.codes).all(1)
     transform = AsStored(width=64)
     for records, middles in ((source.train, by_middle), (validation, by_middle[held_out])):
-        shown = evaluate.logits(nn.Identity(), records, transform, torch.device("cpu"))
+        shown = accuracy.logits(nn.Identity(), records, transform, torch.device("cpu"))
         np.testing.assert_allclose(shown, middles, atol=1e-5)
     assert cache.records("test").take(slice(None)).shape == (6, 1, 64)
     windows = torch.from_numpy(smaller.train.take(slice(None)))[:, 1:]
@@ -152,7 +155,7 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images
     seen, real = [], models.Head.forward
     monkeypatch.setattr(models.Head, "forward", lambda self, rows: (seen.append(rows), real(self, rows))[1])
     training = PublicTraining(settings=settings, steps=1, batch_size=len(windows))
-    job = public.prepare(smaller, training)
+    job = pretraining.prepare(smaller, training)
     seen.clear()
     steps = PublicSteps(job, DiceKey.from_seed(0))
     steps(0, NoiseState(step=0))

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from sfumato import ClippedGradient, DiceKey, Noise, PrivacyPlan, Run, SfumatoError, load, train, verify
-from sfumato.privacy.requested import requested
+from sfumato.observers.observer import Observer
+from sfumato.privacy.planning.requested import requested
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.training import loop
-from sfumato.training.observers import Observer
 from sfumato.training.step import PrivateStep
 
 PLAIN = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu"}

@@ -26,7 +26,8 @@ from sfumato.privacy import Ledger, PrivacyPlan, ledger
 from sfumato.runs import checkpoint, directory, pins, verify
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import file_hash
-from sfumato.training import finish, loop
+from sfumato.training import loop
+from sfumato.training.conclusion import finish
 
 ATTEMPT = Path(__file__).with_name("attempt.py")
 # The noise multiplier makes the accounting quick; it does not matter here.

@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, DiceKey, PrivacyPlan, SfumatoError, models, train
+from sfumato.experiment.settings import Performance, Settings
+from sfumato.observers.progress import Silence
 from sfumato.training.inputs import Inputs, OnFeatures, features
-from sfumato.training.prepare import prepare
-from sfumato.training.progress import Silence
+from sfumato.training.preparation.prepare import prepare
 from sfumato.training.scorer import Scorer
-from sfumato.training.settings import Performance, Settings
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_the_noise_of_a_trunk_run_keeps_its_names(job):
 
 
 def test_too_many_features_are_not_kept(spots, plan, monkeypatch):
-    from sfumato.training import prepare as module
+    from sfumato.training.preparation import prepare as module
 
     monkeypatch.setattr(module, "FEATURE_MEMORY", 1000)
     settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0)

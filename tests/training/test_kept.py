@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from sfumato import PrivacyPlan, load, open_source, train, verify
+from sfumato.experiment.settings import Settings
 from sfumato.privacy import Gaussian, Ledger, Poisson
 from sfumato.privacy import ledger as ledgers
-from sfumato.privacy.requested import requested
+from sfumato.privacy.planning.requested import requested
 from sfumato.runs import directory as names
 from sfumato.runs import kept
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import finish_early, recorded_key, recorded_performance
-from sfumato.training.settings import Settings
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
 

@@ -17,7 +17,8 @@ from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import Sampler
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop, resume
+from sfumato.training import loop
+from sfumato.training.preparation import resume
 from sfumato.training.run import finish_early
 from sfumato.training.step import PrivateStep
 

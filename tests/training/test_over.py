@@ -14,17 +14,19 @@ from torch import nn
 from sfumato import DiceKey, Noise, PrivacyPlan, SfumatoError, load, open_source, pretrain, train
 from sfumato.averaging import EMA
 from sfumato.data import Source
+from sfumato.experiment import Settings
+from sfumato.experiment.experiment import Experiment
 from sfumato.privacy import Tree, User
 from sfumato.privacy.participation import FixedOrder
 from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import Settings, loop, public
+from sfumato.training import loop
 from sfumato.training.descent import beginning_of_average, optimizer_for
-from sfumato.training.estimate import average_bytes
-from sfumato.training.experiment import Experiment
 from sfumato.training.job import Job, PublicTraining
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.estimate import average_bytes
+from sfumato.training.preparation.prepare import prepare
+from sfumato.training.public import pretraining
 from sfumato.training.run import finish_early
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps
@@ -203,7 +205,7 @@ def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spo
     if what == "public":
         kind = PublicSteps
         training = PublicTraining(settings=chosen, steps=STEPS, batch_size=50)
-        job, twin = (public.prepare(replace(spots, public=True), training, threads=1, key=KEY) for _ in range(2))
+        job, twin = (pretraining.prepare(replace(spots, public=True), training, threads=1, key=KEY) for _ in range(2))
     else:
         job, twin = (job_for(source, plan, chosen) for _ in range(2))
     released, thetas, watched = taken(job, tmp_path / "run", monkeypatch, kind)

@@ -9,11 +9,11 @@ from torch import nn
 
 from sfumato import DiceKey, Noise, PrivacyPlan, PrivateStep, Sampler, train, verify
 from sfumato.data import open_source
+from sfumato.experiment import Settings
 from sfumato.privacy import Fixed, Gaussian, Poisson, TruncatedPoisson
-from sfumato.training import Settings
-from sfumato.training.estimate import estimate
 from sfumato.training.inputs import Inputs
-from sfumato.training.prepare import prepare
+from sfumato.training.preparation.estimate import estimate
+from sfumato.training.preparation.prepare import prepare
 
 KEY = DiceKey.from_seed(0)
 OPTIONS = {"optimizer": "sgd", "learning_rate": 1.0}

@@ -16,11 +16,11 @@ from torch import nn
 
 import sfumato
 from sfumato import EMA, PrivacyPlan, SfumatoError, load, train
-from sfumato.runs import uses
+from sfumato.experiment import Settings
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
-from sfumato.training import Settings
-from sfumato.training.origins import origins, origins_of, origins_of_backbone
-from sfumato.training.prepare import prepare
+from sfumato.runs.owner import uses
+from sfumato.training.preparation.origins import origins, origins_of, origins_of_backbone
+from sfumato.training.preparation.prepare import prepare
 
 
 def test_it_learns_and_says_what_it_promised(one_run, plan):

@@ -67,12 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = parse(given)
         if isinstance(verb, int):
             return verb
-        from sfumato.cli.absent import refuse_absent
+        from sfumato.cli.output.missing import refuse_absent
 
         refuse_absent(verb)
         return verb.run()
     except SfumatoError as error:
-        from sfumato.cli.options import UnclearError
+        from sfumato.cli.options.spellings import UnclearError
 
         print(f"error: {in_options(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
         return 2 if isinstance(error, UnclearError) else 1
@@ -90,14 +90,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str]):
     """The verb with its options, or an exit status: after help, or after one line that says what went wrong."""
-    from sfumato.cli.verbs import VERBS, load
+    from sfumato.cli.registry import VERBS, load
 
     name, *rest = arguments or ("",)
     if name in ("-h", "--help"):
         print(overview())
         return 0
     if name == "--completion":
-        from sfumato.cli.completion import script
+        from sfumato.cli.output.completion import script
 
         print(script(" ".join(rest), PROGRAM))
         return 0
@@ -108,7 +108,7 @@ def parse(arguments: Sequence[str]):
         print(f"error: {problem}; {remedy}; see {PROGRAM} --help", file=sys.stderr)
         return 2
     if "-h" in rest or "--help" in rest:
-        from sfumato.cli import help as pages
+        from sfumato.cli.output import help as pages
 
         print(pages.shown(load(name)))
         return 0
@@ -128,12 +128,12 @@ def parse(arguments: Sequence[str]):
 def meant(problem: str, verb: type) -> str:
     """What went wrong, with the option that was probably meant where it is known by another name elsewhere.
 
-    >>> from sfumato.cli.train import Train
+    >>> from sfumato.cli.verbs.train import Train
     >>> meant("Unrecognized options: --lr, 0.5", Train)
     'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
     """
     if unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem):
-        from sfumato.training.experiment import OF_OPTIMIZERS, SHORT, THEIR_OWN
+        from sfumato.experiment.experiment import OF_OPTIMIZERS, SHORT, THEIR_OWN
 
         known, name = {field.name for field in dataclasses.fields(verb)}, unknown[1].replace("-", "_")
         if name in OF_OPTIMIZERS and "optimizer" in known:
@@ -149,7 +149,7 @@ def meant(problem: str, verb: type) -> str:
 
 def overview() -> str:
     """What `sfumato --help` shows: the verbs, without importing any."""
-    from sfumato.cli.verbs import VERBS
+    from sfumato.cli.registry import VERBS
 
     width = max(map(len, VERBS))
     listing = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
@@ -212,7 +212,7 @@ def one_line(boxed: str) -> str:
 def in_options(message: str, verb: object) -> str:
     """A refusal of an argument, in the spelling of the command line.
 
-    >>> from sfumato.cli.train import Train
+    >>> from sfumato.cli.verbs.train import Train
     >>> verb = Train(what="digits")
     >>> in_options("batch_size must be at least 1, got 0; give the batch size", verb)
     '--batch-size must be at least 1, got 0; give the batch size'

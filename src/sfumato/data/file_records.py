@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from sfumato.data import images as images
-from sfumato.data.levels import Levels
+from sfumato.data.images import decoding as images
+from sfumato.data.images.levels import Levels
 from sfumato.data.records import OnProgress
 
 Item = TypeVar("Item")

@@ -38,7 +38,7 @@ class Kind:
 
     def load(self, argument: str, declared: Declared) -> Parts:
         """What the reader makes of it."""
-        return importlib.import_module(f"sfumato.data.{self.reader}").load(argument, declared)
+        return importlib.import_module(f"sfumato.data.readers.{self.reader}").load(argument, declared)
 
 
 KINDS: MappingProxyType[str, Kind] = MappingProxyType(
@@ -69,7 +69,7 @@ def is_public(spec: str) -> bool:
     name, argument = parse(spec)
     if KINDS[name].reader is not None:
         return KINDS[name].published
-    from sfumato.data.features import Cache
+    from sfumato.data.caches.features import Cache
 
     return bool(Cache(argument).contents.source["public"])
 
@@ -85,8 +85,8 @@ def parse(spec: str) -> tuple[str, str]:
     kind = KINDS.get(name)
     spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
     if kind is None:
-        from sfumato.data import zoo
-        from sfumato.data.features import Cache
+        from sfumato.data.caches.features import Cache
+        from sfumato.data.readers import zoo
 
         remedy = f"write one of {spellings}"
         if near := difflib.get_close_matches(name, KINDS, n=1, cutoff=0.75):

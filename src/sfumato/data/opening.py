@@ -13,20 +13,20 @@ import numpy as np
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.codes import LENGTH
-from sfumato.data.dicom import BY_PATIENT
-from sfumato.data.features import Cache
+from sfumato.data.caches.features import Cache
 from sfumato.data.file_records import FileRecords
-from sfumato.data.fingerprint import fingerprint
-from sfumato.data.images import check_size
+from sfumato.data.identity.codes import LENGTH
+from sfumato.data.identity.fingerprint import fingerprint
+from sfumato.data.images.decoding import check_size
+from sfumato.data.images.levels import Levels
+from sfumato.data.images.views import Views
 from sfumato.data.kinds import KINDS, parse
-from sfumato.data.levels import Levels
 from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
+from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.records import TEST_FRACTION, Declared, OnProgress
 from sfumato.data.source import FACTS, LEFT_OUT, Part, Source, own_codes
-from sfumato.data.users import user_codes
-from sfumato.data.views import Views
+from sfumato.data.subsets.users import user_codes
 
 
 def open_source(

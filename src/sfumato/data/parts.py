@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sfumato.data.file_records import FileRecords
 from sfumato.data.records import Records
-from sfumato.data.text_records import TextRecords
-from sfumato.data.tokens import Tokens
+from sfumato.data.texts.records import TextRecords
+from sfumato.data.texts.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

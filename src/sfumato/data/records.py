@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sfumato.data.levels import Levels
+from sfumato.data.images.levels import Levels
 
 SMALLEST_SIZE = 4
 """Pixels: the fewest that an image may have on a side."""

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data.codes import codes_of
-from sfumato.data.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
+from sfumato.data.caches.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
+from sfumato.data.caches.pieces import CachedRecords
 from sfumato.data.file_records import FileRecords
 from sfumato.data.form import Form, Images
+from sfumato.data.identity.codes import codes_of
+from sfumato.data.images.normalise import AsStored
+from sfumato.data.images.views import Views
 from sfumato.data.kinds import KINDS
-from sfumato.data.normalise import AsStored
-from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import TEST_FRACTION, Records
-from sfumato.data.text_records import TextRecords
-from sfumato.data.tokens import Tokens
-from sfumato.data.views import Views
+from sfumato.data.texts.records import TextRecords
+from sfumato.data.texts.tokens import Tokens
 
 Part = Records | FileRecords | TextRecords | CachedRecords
 

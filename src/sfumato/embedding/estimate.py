@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from sfumato.data import by_user
-from sfumato.embedding.central_job import CentralJob
-from sfumato.embedding.dpsgd_job import DpsgdJob
-from sfumato.embedding.job import EmbeddingJob
-from sfumato.embedding.noiseless_job import NoiselessJob
+from sfumato.embedding.jobs.central import CentralJob
+from sfumato.embedding.jobs.dpsgd import DpsgdJob
+from sfumato.embedding.jobs.noiseless import NoiselessJob
+from sfumato.embedding.jobs.private import EmbeddingJob
 from sfumato.randomness import DiceKey, Noise
-from sfumato.training import estimate as of_steps
-from sfumato.training.estimate import seconds_of
+from sfumato.training.preparation import estimate as of_steps
+from sfumato.training.preparation.estimate import seconds_of
 
 SEEN_TWICE = 2
 """Images of a class in a made-up client."""

@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.training.experiment import Averages, Budget, Pair, left_out
+from sfumato.experiment.experiment import Averages, Budget, Pair, left_out
 
 if TYPE_CHECKING:
     import numpy as np
 
     from sfumato.data import Source, SourceSpec
-    from sfumato.embedding.local import LocalSGD
+    from sfumato.embedding.clients.local import LocalSGD
+    from sfumato.experiment.settings import Settings
     from sfumato.privacy import PrivacyPlan
-    from sfumato.training.settings import Settings
 
 WITH_NOISE = ("fedemb", "fedavg")
 """DP-FedEmb and DP-FedAvg, by a plan."""
@@ -165,7 +165,7 @@ class Clients:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Clients:
         """The clients of a run's record."""
-        from sfumato.embedding.local import LocalSGD
+        from sfumato.embedding.clients.local import LocalSGD
 
         return cls(**{**data, "local": LocalSGD(**data["local"])})
 
@@ -183,7 +183,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
     def refuse_at_once(self, spec: SourceSpec | None = None) -> None:
         """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
         from sfumato.privacy import Quantile, User
-        from sfumato.training import beforehand
+        from sfumato.training.preparation import beforehand
 
         beforehand.check_numbers(self)
         method = self.chosen
@@ -214,7 +214,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
 
         Errors: `SfumatoError` for what cannot be, before anything is spent.
         """
-        from sfumato.privacy.statement import rounded_up
+        from sfumato.privacy.statements.statement import rounded_up
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:
@@ -313,7 +313,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
 
     def local(self) -> LocalSGD:
         """How a client trains."""
-        from sfumato.embedding.local import LOSSES, LocalSGD
+        from sfumato.embedding.clients.local import LOSSES, LocalSGD
 
         for name in ("client_rate", "head_scale"):
             if getattr(self, name) is not None:
@@ -339,7 +339,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
 
     def settings(self, source: Source) -> Settings:
         """Of model and server."""
-        from sfumato.training.settings import Settings
+        from sfumato.experiment.settings import Settings
 
         by_rule = {
             "model": "lenet" if source.size <= LARGEST_SMALL_IMAGE else "mobilenet-v2",
@@ -351,9 +351,9 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         return Settings(**{**by_rule, **given})
 
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
+        from sfumato.experiment import defaults
         from sfumato.privacy import PrivacyPlan, Quantile, User
         from sfumato.privacy.plan import default_delta
-        from sfumato.training import defaults
 
         population, grouped = self.population(source), self.grouping == "fixed"
         users = source.users or population

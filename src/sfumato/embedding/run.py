@@ -11,29 +11,31 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user, open_source
-from sfumato.embedding import dpsgd_job, noiseless_job
-from sfumato.embedding.central_job import CentralJob
-from sfumato.embedding.central_job import prepare as prepare_central
-from sfumato.embedding.dpsgd_job import DpsgdJob
 from sfumato.embedding.experiment import WITHOUT_PLAN, Clients, EmbeddingExperiment
-from sfumato.embedding.job import KIND, EmbeddingJob, prepare
-from sfumato.embedding.noiseless_job import NoiselessJob, NoiselessRounds
+from sfumato.embedding.jobs import dpsgd, noiseless
+from sfumato.embedding.jobs.central import CentralJob
+from sfumato.embedding.jobs.central import prepare as prepare_central
+from sfumato.embedding.jobs.dpsgd import DpsgdJob
+from sfumato.embedding.jobs.noiseless import NoiselessJob, NoiselessRounds
+from sfumato.embedding.jobs.private import KIND, EmbeddingJob, prepare
 from sfumato.embedding.steps import CENTRAL, DPSGD, EMBEDDING, NOISELESS
-from sfumato.privacy import PrivacyPlan, remarks
+from sfumato.experiment import users
+from sfumato.experiment.experiment import of_fields
+from sfumato.experiment.settings import Settings
+from sfumato.observers.notebook import shown
+from sfumato.observers.observer import Observer
+from sfumato.observers.progress import Progress
+from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.planning import remarks
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
-from sfumato.training import public, users
-from sfumato.training.experiment import of_fields
 from sfumato.training.kind import Kind
-from sfumato.training.notebook import shown
-from sfumato.training.observers import Observer
-from sfumato.training.prepare import check_performance, own_threads
-from sfumato.training.progress import Progress
-from sfumato.training.public import PublicRun
+from sfumato.training.preparation.prepare import check_performance, own_threads
+from sfumato.training.public import pretraining
+from sfumato.training.public.pretraining import PublicRun
 from sfumato.training.run import execute, recorded_key, recorded_performance, refuse_finished
-from sfumato.training.settings import Settings
 
 AnyJob = EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob
 
@@ -117,7 +119,7 @@ def begin(
 def take(job: AnyJob, run: RunDirectory, *, progress: Progress, observers: Sequence[Observer] = ()) -> Run | PublicRun:
     """Begin or resume a run of this job in this directory: with plan and ledger, or without either."""
     if isinstance(job, CentralJob | NoiselessJob):
-        return public.execute(job, run.path, kind=kind_of(job), progress=progress, observers=observers)
+        return pretraining.execute(job, run.path, kind=kind_of(job), progress=progress, observers=observers)
     return execute(job, run, kind=kind_of(job), progress=progress, observers=observers)
 
 
@@ -127,15 +129,15 @@ def public_job_of(
     """The same without privacy, on public data alone."""
     if experiment.chosen == "central":
         return prepare_central(source, experiment, model=model, **performance), []
-    rounds, reasons = noiseless_job.decide(experiment, source)
-    return noiseless_job.prepare(source, rounds, model=model, **performance), reasons
+    rounds, reasons = noiseless.decide(experiment, source)
+    return noiseless.prepare(source, rounds, model=model, **performance), reasons
 
 
 def job_of(
     experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, **performance: Any
 ) -> tuple[EmbeddingJob | DpsgdJob, list[str]]:
     """Everything up to the first round, and why what was left out is what it is."""
-    decide = dpsgd_job.decide if experiment.method == "dpsgd" else EmbeddingExperiment.decide
+    decide = dpsgd.decide if experiment.method == "dpsgd" else EmbeddingExperiment.decide
     plan, settings, clients, reasons = decide(experiment, source)
     job = preparing(clients)(source, plan, settings, clients, model=model, **performance)
     held = len(by_user(source.train)[1])
@@ -153,7 +155,7 @@ def job_of(
 
 def preparing(clients: Clients) -> Callable[..., EmbeddingJob | DpsgdJob]:
     """What makes the job of this method."""
-    return dpsgd_job.prepare if clients.method == "dpsgd" else prepare
+    return dpsgd.prepare if clients.method == "dpsgd" else prepare
 
 
 def kind_of(job: AnyJob) -> Kind:
@@ -164,7 +166,7 @@ def kind_of(job: AnyJob) -> Kind:
 def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     """The job of an unfinished run from its own record, private or not."""
     run = RunDirectory(path)
-    if not (public.is_public(run) and KIND in run.read_json(names.SETTINGS)):
+    if not (pretraining.is_public(run) and KIND in run.read_json(names.SETTINGS)):
         return recorded_job(path)
     record = run.read_json(names.SETTINGS)
     request = record["request"]
@@ -174,7 +176,7 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     performance = {"recorded": recorded_performance(run), "key": recorded_key(run), "request": request}
     if record[KIND]["method"] != "central":
         rounds = NoiselessRounds.from_record(record)
-        return noiseless_job.prepare(users.kept(source, rounds.per_user), rounds, **performance), run
+        return noiseless.prepare(users.kept(source, rounds.per_user), rounds, **performance), run
     named = {one.name for one in fields(EmbeddingExperiment)}
     known = {name: value for name, value in record["settings"].items() if name in named} | record[KIND]
     known |= {"steps": record["steps"], "batch_size": record["batch_size"]}
@@ -211,4 +213,4 @@ def recorded_job(path: str) -> tuple[EmbeddingJob | DpsgdJob, RunDirectory]:
 
 def is_embedding(run: RunDirectory) -> bool:
     """Whether a run directory holds a private training of embeddings."""
-    return run.exists and KIND in run.read_json(names.SETTINGS) and not public.is_public(run)
+    return run.exists and KIND in run.read_json(names.SETTINGS) and not pretraining.is_public(run)

@@ -14,21 +14,21 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, by_user
-from sfumato.embedding import retrieval
-from sfumato.embedding.central import WithHead
-from sfumato.embedding.central_job import CentralJob
-from sfumato.embedding.clients import Assign, anew, by_group
-from sfumato.embedding.dpsgd_job import DpsgdJob
-from sfumato.embedding.job import EmbeddingJob, groups_by_user
-from sfumato.embedding.noiseless_job import NoiselessJob
-from sfumato.embedding.recall import recall_at_far, roc
-from sfumato.embedding.rounds import Rounds
+from sfumato.embedding.clients.assignment import Assign, anew, by_group
+from sfumato.embedding.clients.rounds import Rounds
+from sfumato.embedding.head import WithHead
+from sfumato.embedding.jobs.central import CentralJob
+from sfumato.embedding.jobs.dpsgd import DpsgdJob
+from sfumato.embedding.jobs.noiseless import NoiselessJob
+from sfumato.embedding.jobs.private import EmbeddingJob, groups_by_user
+from sfumato.evaluation import retrieval
+from sfumato.evaluation.recall import recall_at_far, roc
 from sfumato.gradients import GridSum
+from sfumato.observers.progress import Progress
 from sfumato.privacy import Quantile
 from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
 from sfumato.report import png
 from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
-from sfumato.training.progress import Progress
 from sfumato.training.run import Kind
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, spent

@@ -1,9 +1,9 @@
-from .alone import keeps_apart as keeps_apart
-from .alone import outputs_alone as outputs_alone
-from .alone import outputs_together as outputs_together
-from .alone import same_throughout as same_throughout
+from .checks.alone import keeps_apart as keeps_apart
+from .checks.alone import outputs_alone as outputs_alone
+from .checks.alone import outputs_together as outputs_together
+from .checks.alone import same_throughout as same_throughout
 from .clipped import ClippedGradient as ClippedGradient
 from .explain import Explanation as Explanation
 from .grid import GridSum as GridSum
-from .of_users import UserGradient as UserGradient
 from .sums import ClippedSum as ClippedSum
+from .user_gradient import UserGradient as UserGradient

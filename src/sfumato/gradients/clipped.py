@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.gradients import isolation, memory, selfcheck, sequential, unseen
+from sfumato.gradients.checks import isolation, memory, selfcheck, unseen
+from sfumato.gradients.checks.discovery import discover, run_expanding
+from sfumato.gradients.checks.synthetic import Examples, checked, fits, repeated
 from sfumato.gradients.conditions import Asked, Disagreement, agreeing
-from sfumato.gradients.derived import Forms
-from sfumato.gradients.discovery import discover, run_expanding
 from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, signature, tensors
-from sfumato.gradients.expanded import trainable_parameters, zero_gradients
 from sfumato.gradients.explain import Explanation, explain
-from sfumato.gradients.made_up import Examples, checked, fits, repeated
+from sfumato.gradients.methods import sequential
+from sfumato.gradients.methods.derived import Forms
+from sfumato.gradients.methods.expanded import trainable_parameters, zero_gradients
+from sfumato.gradients.methods.vectorised import Memory, RunPath
 from sfumato.gradients.sites.dropout import WORDS, fresh_keys
 from sfumato.gradients.sums import ClippedSum, clipped_sum
 from sfumato.gradients.tuner import Tuner
-from sfumato.gradients.vectorised import Memory, RunPath
 
 # By how many bounds C the clipped sum moves in L2 when one example changes.
 _LEAST_NORM = 1e-12

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from sfumato.gradients.lowered import hides_examples, values_of
+from sfumato.gradients.methods.lowered import hides_examples, values_of
 
 Result = TypeVar("Result")
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.gradients import clipping
-from sfumato.gradients.discovery import undisturbed_random
+from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.synthetic import repeated
 from sfumato.gradients.examples import Tree
-from sfumato.gradients.made_up import repeated
+from sfumato.gradients.methods.vectorised import Memory, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.tuner import wait_for
-from sfumato.gradients.vectorised import Memory, RunPath, run
 
 
 @dataclass(frozen=True, kw_only=True)

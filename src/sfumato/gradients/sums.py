@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.vectorised import Run
+from sfumato.gradients.methods.vectorised import Run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

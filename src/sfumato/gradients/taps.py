@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.gradients import conditions, unseen
+from sfumato.gradients import conditions
+from sfumato.gradients.checks import unseen
 from sfumato.gradients.frozen import FrozenNorms
-from sfumato.gradients.lowered import hides_examples, is_batched, lowered
+from sfumato.gradients.methods.lowered import hides_examples, is_batched, lowered
 from sfumato.gradients.sites import (
     Site,
     attention,
@@ -37,7 +38,7 @@ from sfumato.gradients.sites import (
 )
 
 if TYPE_CHECKING:
-    from sfumato.gradients.derived import Operands
+    from sfumato.gradients.methods.derived import Operands
     from sfumato.gradients.sites.dropout import ExampleDraws
     from sfumato.gradients.tuner import Tuner
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from sfumato._checks import SfumatoError
-from sfumato.models import custom, zoo
-from sfumato.models.head import NAME, create_head
+from sfumato.models import custom
 from sfumato.models.name import parse
+from sfumato.models.networks import zoo
 from sfumato.models.registry import OF_TEXTS, build_untrained, create_for_texts, refuse_of_texts
+from sfumato.models.weights.head import NAME, create_head
 
 USUAL_SIDES = (32, 64, 224, 8)
 """Pixels: for images of these sizes a network is built on trial where their size is not known."""

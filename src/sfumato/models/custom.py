@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.models import zoo
 from sfumato.models.name import parse
+from sfumato.models.networks import zoo
 
 _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from sfumato._checks import positive_integer
-from sfumato.models.pretrained import classifier_names
 from sfumato.models.registry import create
+from sfumato.models.weights.pretrained import classifier_names
 
 DIMENSION = 128
 """D of Xu et al. 2022, section 4."""

@@ -12,18 +12,19 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models import custom, group_norm, nf_resnet, vgg, zoo
-from sfumato.models.cnn import SmallCNN
-from sfumato.models.lenet import LeNet, LeNet5, LeNet300100
-from sfumato.models.linear import Linear
+from sfumato.models import custom
 from sfumato.models.name import parse
-from sfumato.models.pretrained import load
-from sfumato.models.resnet import ResNet18
-from sfumato.models.scattering import Scattering
-from sfumato.models.text import Bag, BiLSTM
-from sfumato.models.tf_tutorial import TFTutorial
+from sfumato.models.networks import group_norm, nf_resnet, vgg, zoo
+from sfumato.models.networks.cnn import SmallCNN
+from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100
+from sfumato.models.networks.linear import Linear
+from sfumato.models.networks.resnet import ResNet18
+from sfumato.models.networks.scattering import Scattering
+from sfumato.models.networks.text import Bag, BiLSTM
+from sfumato.models.networks.tf_tutorial import TFTutorial
+from sfumato.models.networks.wide_resnet import WideResNet
 from sfumato.models.trial import check_shapes
-from sfumato.models.wide_resnet import WideResNet
+from sfumato.models.weights.pretrained import load
 
 _FIXED: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.models.pretrained import classifier_names
+from sfumato.models.weights.pretrained import classifier_names
 
 _NORM = re.compile(r"Norm(Act)?\d?d?$")
 WORDS = ("all", "classifier", "norm", "first")

@@ -22,7 +22,7 @@ from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, U
 
 if TYPE_CHECKING:
     from sfumato.privacy.factorisation.weights import NoiseInWeights
-    from sfumato.privacy.requested import Optimal
+    from sfumato.privacy.planning.requested import Optimal
 
 ABOUT = 1000
 """Noise that is the best for so many steps tells about how many a budget allows of noise that is the best for these."""

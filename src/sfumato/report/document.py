@@ -10,17 +10,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.privacy.statement import rounded_up
-from sfumato.report.attack import Attack
-from sfumato.report.calibrated import calibrated, published
-from sfumato.report.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
-from sfumato.report.drawing import rendered
-from sfumato.report.embedding import EmbeddingEvaluation
-from sfumato.report.facts import Evaluation, Facts, OverSteps, Published
-from sfumato.report.multilabel import MultilabelEvaluation, label_by_label
-from sfumato.report.not_covered import grouped
-from sfumato.report.numbers import cell, percent, significant
-from sfumato.report.plots import curve, heat_map, surer_of_mistakes
+from sfumato.privacy.statements.statement import rounded_up
+from sfumato.report.plots.attack import Attack
+from sfumato.report.plots.curves import curve, heat_map, surer_of_mistakes
+from sfumato.report.plots.drawing import rendered
+from sfumato.report.sections.calibrated import calibrated, published
+from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
+from sfumato.report.sections.embedding import EmbeddingEvaluation
+from sfumato.report.sections.facts import Evaluation, Facts, OverSteps, Published
+from sfumato.report.sections.multilabel import MultilabelEvaluation, label_by_label
+from sfumato.report.sections.not_covered import grouped
+from sfumato.report.sections.numbers import cell, percent, significant
 
 _MOST_BARS = 40
 _LOWEST_BARS = 20

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from sfumato.report.drawing import rendered
-from sfumato.report.numbers import significant
+from sfumato.report.plots.drawing import rendered
+from sfumato.report.sections.numbers import significant
 
 _SMALL_IMAGE = 64
 

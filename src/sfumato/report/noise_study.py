@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from sfumato.report.drawing import calm, rendered
-from sfumato.report.numbers import significant
-from sfumato.report.plots import inline
+from sfumato.report.plots.curves import inline
+from sfumato.report.plots.drawing import calm, rendered
+from sfumato.report.sections.numbers import significant
 from sfumato.report.style import INK, MUTED
 
 if TYPE_CHECKING:

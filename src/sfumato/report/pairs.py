@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sfumato.report.drawing import png, rendered
+from sfumato.report.plots.drawing import png, rendered
 
 MOST = 400
 

@@ -1,9 +1,9 @@
+from .figures.uncertain import Intervals as Intervals
+from .figures.uncertain import intervals as intervals
 from .loaded import Loaded as Loaded
 from .loaded import load as load
-from .own_loop import RecordedUse as RecordedUse
-from .own_loop import record_use as record_use
+from .owner.own_loop import RecordedUse as RecordedUse
+from .owner.own_loop import record_use as record_use
 from .run import Run as Run
-from .uncertain import Intervals as Intervals
-from .uncertain import intervals as intervals
 from .verdict import Verdict as Verdict
 from .verdict import verify as verify

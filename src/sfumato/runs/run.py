@@ -10,15 +10,15 @@ from typing import Any
 from torch import nn
 
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
-from sfumato.privacy.statement import rounded_up
+from sfumato.privacy.statements.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
-from sfumato.runs import published
+from sfumato.runs.card import PRIVATE, card
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.figures import published
+from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.loaded import Loaded, load
-from sfumato.runs.noisy_figures import NoisyFigures
-from sfumato.runs.shown import PRIVATE, card
-from sfumato.runs.uses import Together
+from sfumato.runs.owner.uses import Together
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,11 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
-from sfumato.runs import aggregated, kept, published
+from sfumato.runs import aggregated, kept
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.figures import published
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "

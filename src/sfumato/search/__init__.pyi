@@ -6,12 +6,12 @@ from .factors import Comparison as Comparison
 from .factors import one_at_a_time as one_at_a_time
 from .kept import Ranking as Ranking
 from .kept import open as open
-from .noise_design import Design as Design
-from .noise_results import NoiseStudy as NoiseStudy
 from .repeated import Repeated as Repeated
 from .repeated import seeds as seeds
 from .selection import Selected as Selected
 from .selection import private as private
 from .shared import Scoring as Scoring
 from .trial import Trial as Trial
-from .weight_noise import noise_study as noise_study
+from .weight_noise.design import Design as Design
+from .weight_noise.results import NoiseStudy as NoiseStudy
+from .weight_noise.study import noise_study as noise_study

@@ -7,15 +7,17 @@ import copy
 import torch
 
 from sfumato.data import Part
+from sfumato.evaluation import accuracy
 from sfumato.gradients import outputs_alone, same_throughout
+from sfumato.observers.progress import Progress
 from sfumato.privacy import Ledger, PrivateSelection
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.run import Run, read
-from sfumato.training import evaluate, finish, resume
+from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Outcome
-from sfumato.training.progress import Progress
+from sfumato.training.preparation import resume
 from sfumato.training.run import go_on
 
 
@@ -45,8 +47,8 @@ def right_answers(job: PrivateJob, outcome: Outcome, validation: Part) -> int:
     module.load_state_dict(outcome.weights)
     right = 0
     with same_throughout(module, torch.zeros(1, *job.source.shape, device=job.device)):
-        for start in range(0, len(validation), evaluate.BATCH):
-            part = slice(start, start + evaluate.BATCH)
+        for start in range(0, len(validation), accuracy.BATCH):
+            part = slice(start, start + accuracy.BATCH)
             images = job.transform(torch.from_numpy(validation.take(part)).to(job.device))
             outputs = outputs_alone(module, images).cpu()
             known = torch.from_numpy(validation.labels[part])

@@ -10,20 +10,20 @@ from typing import Any, Generic, TypeVar
 
 from sfumato._checks import SfumatoError, positive
 from sfumato._files import write
-from sfumato.privacy.statement import rounded_up
+from sfumato.experiment.defaults import HEAD_RATE
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress
+from sfumato.privacy.statements.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import curve_of_budgets
-from sfumato.runs import uses
 from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
+from sfumato.runs.owner import uses
 from sfumato.runs.run import Run
 from sfumato.search.repeated import with_other_runs
 from sfumato.search.trial import Behind, LookingOn, Trial
-from sfumato.training import public
-from sfumato.training.defaults import HEAD_RATE
 from sfumato.training.job import PrivateJob
-from sfumato.training.notebook import shown
-from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress
+from sfumato.training.preparation.prepare import own_threads
+from sfumato.training.public import pretraining
 from sfumato.training.run import earlier_plans
 
 PLOT, FILE = "budgets.svg", "budgets.json"
@@ -264,6 +264,6 @@ def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress
         if given["model"] == "scattering":  # a head on fixed features, as on those of a cache
             given |= {"learning_rate": HEAD_RATE, "schedule": "cosine", "shift": 0, "flip": False}
         how = {"device": trial.device, "threads": trial.threads, "notes": trial.notes}
-        job = public.job_of(spec, given, run, **how, progress=progress)
-        public.execute(job, run.path, progress=progress)
+        job = pretraining.job_of(spec, given, run, **how, progress=progress)
+        pretraining.execute(job, run.path, progress=progress)
     return run.read_json(EVALUATION)["accuracy"]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import one_of
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan, Search
 from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import Space
@@ -19,9 +21,7 @@ from sfumato.search.shared import Scoring, Shared, check_machine, check_trainabl
 from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import Worker, rows_of
-from sfumato.training.notebook import shown
-from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress
+from sfumato.training.preparation.prepare import own_threads
 
 FILE = "factors.json"
 

@@ -12,21 +12,22 @@ from sfumato import randomness
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write, writing
 from sfumato.data import Source
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan, Search
-from sfumato.privacy.statement import rounded_up
+from sfumato.privacy.statements.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import DiceKey, Space
 from sfumato.report import swept
-from sfumato.runs import pins, uses
+from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner import uses
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
 from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import rows_of
-from sfumato.training.notebook import shown
-from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress
+from sfumato.training.preparation.prepare import own_threads
 
 MODES = ("public", "uncovered")
 FILE, PLOT, KEY = "sweep.json", "sweep.svg", "search.key"

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sfumato._checks import positive_integer
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statement import rounded_up
+from sfumato.privacy.statements.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import Evaluation
 from sfumato.runs import directory as names
-from sfumato.runs import uses
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner import uses
 from sfumato.runs.run import Run
 from sfumato.search.trial import Behind, LookingOn, Trial
-from sfumato.training.finish import evaluation_of
-from sfumato.training.notebook import shown
-from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress
+from sfumato.training.conclusion.finish import evaluation_of
+from sfumato.training.preparation.prepare import own_threads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,17 @@ from typing import Any
 from sfumato import randomness
 from sfumato._checks import SfumatoError
 from sfumato._files import writing
+from sfumato.experiment import defaults
+from sfumato.experiment.experiment import Budget, Experiment, PairOfRecords
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection, Search, least_score_noise
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.statement import rounded_up
+from sfumato.privacy.statements.statement import rounded_up
 from sfumato.randomness import DiceKey, Space
-from sfumato.runs import pins, uses
+from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner import uses
 from sfumato.runs.run import Run, read
 from sfumato.search import candidates
 from sfumato.search import shared as data
@@ -26,11 +31,7 @@ from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
 from sfumato.search.space import line_of
 from sfumato.search.trial import Behind, Trial
 from sfumato.search.workers import carried_out, without_warnings
-from sfumato.training import defaults
-from sfumato.training.experiment import Budget, Experiment, PairOfRecords
-from sfumato.training.notebook import shown
-from sfumato.training.prepare import own_threads
-from sfumato.training.progress import Progress
+from sfumato.training.preparation.prepare import own_threads
 
 DRAWS = CandidateCount(mean=10, shape=1.0)
 MUCH_NOISE = 0.05

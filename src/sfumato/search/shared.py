@@ -10,23 +10,23 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Clock, Part, Source, SourceSpec, hold_out, known_again, own_codes
+from sfumato.experiment import users
+from sfumato.experiment.drift import second_group
+from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.settings import Settings
+from sfumato.experiment.times import steps_by_time
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, DiceKey, Space, owner_key
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.public_records import refuse_trained_on
+from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.search.trial import Trial
-from sfumato.training import users
-from sfumato.training.building import build
 from sfumato.training.descent import check_choices
-from sfumato.training.drift import second_group
-from sfumato.training.experiment import Experiment
 from sfumato.training.job import PrivateJob
-from sfumato.training.origins import origins, trained_on
-from sfumato.training.prepare import choose_device, default_threads, prepare
+from sfumato.training.preparation.building import build
+from sfumato.training.preparation.origins import origins, trained_on
+from sfumato.training.preparation.prepare import choose_device, default_threads, prepare
 from sfumato.training.run import recorded_key, recorded_performance
-from sfumato.training.settings import Settings
-from sfumato.training.times import steps_by_time
 
 EXPERIMENT = {one.name for one in fields(Experiment)}
 

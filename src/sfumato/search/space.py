@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.training.experiment import Experiment
+from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension, Space

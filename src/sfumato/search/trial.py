@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec
+from sfumato.experiment.experiment import Experiment
+from sfumato.observers.observer import Observer
+from sfumato.observers.progress import Progress, read_source
 from sfumato.privacy import Search
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
-from sfumato.training import beforehand, resume
-from sfumato.training.experiment import Experiment
 from sfumato.training.job import PrivateJob
-from sfumato.training.observers import Observer
-from sfumato.training.prepare import check_performance, prepare
-from sfumato.training.progress import Progress, read_source
+from sfumato.training.preparation import beforehand, resume
+from sfumato.training.preparation.prepare import check_performance, prepare
 from sfumato.training.run import execute, recorded_key, recorded_performance
 
 Behind = Callable[[Source], Search | None]
@@ -29,7 +29,7 @@ LookingOn = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
 class Trial:
     """A private training as it is asked for, as plain data that may go to other processes.
 
-    >>> from sfumato.training import Experiment
+    >>> from sfumato.experiment import Experiment
     >>> Trial(experiment=Experiment(epsilon=3.0), source="digits").spec.record()
     {'spec': 'digits', 'download': False}
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato.observers.progress import Progress
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import candidates
 from sfumato.search.shared import Held, Shared, check_machine, in_another_form, job_for, read
 from sfumato.search.space import line_of
-from sfumato.training import resume
 from sfumato.training import run as runs
-from sfumato.training.progress import Progress
+from sfumato.training.preparation import resume
 
 _WORKER: Worker | SfumatoError | None = None
 """Of a process that was started for a search: what works there, or why nothing can."""

@@ -33,18 +33,18 @@ from sfumato.data import (
     refuse_absent,
     user_codes,
 )
-from sfumato.data.crops import AREA
+from sfumato.data.images.crops import AREA
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import owner_key as own_key
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials, to_bytes
-from sfumato.runs.public_records import refuse_trained_on
+from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.inputs import ahead
-from sfumato.training.notebook import shown
-from sfumato.training.origins import origins_of_backbone
-from sfumato.training.prepare import choose_device
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.preparation.origins import origins_of_backbone
+from sfumato.training.preparation.prepare import choose_device
 
 CROPS = ("central", "inception")
 CUDA_BATCH = 256

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from sfumato import models, optim
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA, Average, LastMean, TrainingOver
+from sfumato.experiment.settings import Settings
 from sfumato.training.job import Job
-from sfumato.training.settings import Settings
 
 FACTOR = "factor"
 """What a group of an optimizer's parameters calls its share of the learning rate."""

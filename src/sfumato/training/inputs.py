@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
+from sfumato.experiment.class_weights import weights_of
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
+from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import DiceKey
-from sfumato.training.class_weights import weights_of
-from sfumato.training.progress import Progress, Silence
 
 if TYPE_CHECKING:
     from sfumato.training.job import Job, PrivateJob

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from sfumato.data import by_user
+from sfumato.observers.progress import Progress
 from sfumato.randomness import DiceKey
 from sfumato.training.inputs import Inputs, ahead
 from sfumato.training.job import PrivateJob
-from sfumato.training.progress import Progress
 
 # The arguments of `UserGradient`: inputs, targets, shares, keys.
 UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]

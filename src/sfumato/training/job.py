@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.data import Clock, Preparation, Source, Views, by_user
+from sfumato.evaluation.temperature import PublicCalibration
+from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
 from sfumato.randomness import DiceKey
 from sfumato.runs import pins
-from sfumato.training.calibration import PublicCalibration
-from sfumato.training.public_examples import PublicExamples
-from sfumato.training.settings import Performance, Settings
+from sfumato.training.parts.public_examples import PublicExamples
 
 Shape = tuple[int, ...] | Tensor
 """Of one made-up example, or that itself where it holds whole numbers."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sfumato.observers.progress import Progress
 from sfumato.randomness import DiceKey
 from sfumato.training.loop import Measure, Steps
-from sfumato.training.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

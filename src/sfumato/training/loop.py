@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sfumato import models, optim
 from sfumato._files import writing
 from sfumato.averaging import Average
+from sfumato.observers.observer import Observer
 from sfumato.privacy import Ledger
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
@@ -28,7 +29,6 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_for, set_rate, training_over
 from sfumato.training.job import Job
-from sfumato.training.observers import Observer
 from sfumato.training.step import descend
 
 CHECKPOINT_SECONDS = 15.0

@@ -12,27 +12,29 @@ from torch import nn
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
+from sfumato.experiment import users
+from sfumato.experiment.experiment import experiment_of, refuse_budget, settings_of
+from sfumato.experiment.settings import Performance, Settings
+from sfumato.experiment.times import without_a_step
+from sfumato.observers.notebook import shown
+from sfumato.observers.observer import Observer, Rows, Shown
+from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.randomness import DiceKey, goes_by_time, owner_key
 from sfumato.runs import directory as names
-from sfumato.runs import public_records, uses
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
+from sfumato.runs.owner import public_records, uses
 from sfumato.runs.run import Run, read
-from sfumato.training import beforehand, finish, resume, users
-from sfumato.training.experiment import experiment_of, refuse_budget, settings_of
+from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob
 from sfumato.training.kind import Kind
 from sfumato.training.loop import Measure, Outcome, take_none, take_steps
-from sfumato.training.notebook import shown
-from sfumato.training.observers import Observer, Rows, Shown
-from sfumato.training.origins import trained_on
-from sfumato.training.prepare import check_performance, own_threads, prepare
-from sfumato.training.progress import Progress, Silence
+from sfumato.training.preparation import beforehand, resume
+from sfumato.training.preparation.origins import trained_on
+from sfumato.training.preparation.prepare import check_performance, own_threads, prepare
 from sfumato.training.scorer import scorer_of
-from sfumato.training.settings import Performance, Settings
 from sfumato.training.steps import PrivateSteps
-from sfumato.training.times import without_a_step
 
 CLASSIFIER = Kind(steps=PrivateSteps, scorer=scorer_of)
 

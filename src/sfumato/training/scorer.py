@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sfumato.evaluation import accuracy, multilabel
 from sfumato.models.losses import exclusive
-from sfumato.training import evaluate, multilabel
+from sfumato.observers.progress import Progress, Silence
 from sfumato.training.inputs import OnFeatures, features
 from sfumato.training.job import Job
-from sfumato.training.progress import Progress, Silence
 
 
 class Scorer:
@@ -37,7 +37,7 @@ class Scorer:
         self._shown.load_state_dict(weights)
         if self._job.trunk is None or self._features is None:
             records = self._job.source.test
-            return evaluate.logits(self._shown, records, self._job.transform, self._job.device, places=places)
+            return accuracy.logits(self._shown, records, self._job.transform, self._job.device, places=places)
         with torch.inference_mode():
             chosen = self._features if places is None else self._features[torch.as_tensor(places)]
             return OnFeatures(self._shown, self._job.trunk.head)(chosen).float().cpu()
@@ -51,20 +51,20 @@ class Scorer:
         job, records = self._job, self._job.source.test
         self._shown.load_state_dict(weights)
         if job.trunk is not None and self._features is not None:
-            return evaluate.logits_alone(OnFeatures(self._shown, job.trunk.head), self._features.split(evaluate.BATCH))
-        starts = range(0, len(records), evaluate.BATCH)
-        taken = (torch.from_numpy(records.take(slice(start, start + evaluate.BATCH))) for start in starts)
-        return evaluate.logits_alone(self._shown, (job.transform(one.to(job.device)) for one in taken))
+            return accuracy.logits_alone(OnFeatures(self._shown, job.trunk.head), self._features.split(accuracy.BATCH))
+        starts = range(0, len(records), accuracy.BATCH)
+        taken = (torch.from_numpy(records.take(slice(start, start + accuracy.BATCH))) for start in starts)
+        return accuracy.logits_alone(self._shown, (job.transform(one.to(job.device)) for one in taken))
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
         """Accuracy, top five and loss of logits (N, classes)."""
-        return evaluate.score_of(outputs, self._labels, loss=self._job.settings.loss).to_dict()
+        return accuracy.score_of(outputs, self._labels, loss=self._job.settings.loss).to_dict()
 
     def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
         """Accuracy, loss, confusion and samples of the model with these weights, whose logits may be known already."""
         source, loss = self._job.source, self._job.settings.loss
         outputs = self.outputs(weights) if outputs is None else outputs
-        return evaluate.to_dict(evaluate.evaluation(outputs, source.test, source.classes, loss=loss))
+        return accuracy.to_dict(accuracy.evaluation(outputs, source.test, source.classes, loss=loss))
 
 
 class MultilabelScorer(Scorer):

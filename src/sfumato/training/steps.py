@@ -10,12 +10,12 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato.models.losses import LOSSES
+from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
 from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.progress import Progress
 from sfumato.training.step import PrivateStep
 
 

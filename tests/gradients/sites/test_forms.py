@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfumato.gradients import contributions
+from sfumato.gradients.methods import contributions
 from sfumato.gradients.sites.forms import Instantiated, together
 
 

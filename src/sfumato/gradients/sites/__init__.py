@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from sfumato.gradients.derived import Operand
+    from sfumato.gradients.methods.derived import Operand
     from sfumato.gradients.tuner import Tuner
     from sfumato.gradients.use import Use
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.gradients.lowered import is_batched, lowered
+from sfumato.gradients.methods.lowered import is_batched, lowered
 
 # 64-bit words of an example's key.
 WORDS = 4

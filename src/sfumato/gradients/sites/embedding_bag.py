@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.gradients.lowered import hides_examples
+from sfumato.gradients.methods.lowered import hides_examples
 from sfumato.gradients.sites.embedding import refuse_coupling
 
 

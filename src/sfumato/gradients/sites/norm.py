@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.lowered import hides_examples
+from sfumato.gradients.methods.lowered import hides_examples
 from sfumato.gradients.sites import Site
 from sfumato.gradients.use import Instantiated
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.lowered import hides_examples
+from sfumato.gradients.methods.lowered import hides_examples
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.linear import LinearKernel
 from sfumato.gradients.sites.weights import use_of_weight

@@ -1,0 +1,295 @@
+"""Options that several verbs share: what shapes the model, where the images are, where and how to compute."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, fields, replace
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Self
+
+from sfumato.cli.options import recipe
+from sfumato.cli.options.spellings import (
+    BitDepth,
+    Device,
+    Fraction,
+    LabelColumns,
+    Length,
+    Names,
+    Path,
+    Side,
+    Text,
+    TextColumns,
+    UserFrom,
+    Users,
+    Vocabulary,
+    Whole,
+    Window,
+    Words,
+    shown,
+)
+from sfumato.cli.registry import name_of
+from sfumato.experiment.experiment import Choices
+
+if TYPE_CHECKING:
+    from sfumato.data import SourceSpec
+    from sfumato.observers.observer import Observer
+    from sfumato.observers.progress import Progress
+    from sfumato.runs.directory import RunDirectory
+
+SOURCE_OPTIONS = (
+    *("classes", "label_columns", "size", "channels", "bit_depth", "window"),
+    *("examples", "root", "download", "test_fraction", "zoom", "user_from", "users"),
+    *("text_column", "length", "vocabulary", "words"),
+)
+NOT_IN_RECIPES = (
+    *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
+    *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceChoices:
+    """Where the images are, and what is declared of them."""
+
+    classes: Names = None
+    """Class names, declared."""
+    label_columns: LabelColumns = None
+    """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
+    or the columns of an archive's y."""
+    size: Side = None
+    """Side of the images, declared; others are resized."""
+    channels: Whole = None
+    """1 for grey, 3 for colour, declared."""
+    bit_depth: BitDepth = None
+    """How many bits images of 16 bits use, declared: 12 where white is 4095; larger values are refused."""
+    window: Window = None
+    """Or what of them becomes black and what white, declared: -160,240 for soft tissue in Hounsfield units."""
+    test_fraction: Fraction = None
+    """Share of the test part where a source has none of its own."""
+    user_from: UserFrom = None
+    """Whose image each file of a folder is: folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked
+    for in its name, such as 'patient-([0-9]+)_'."""
+    skip_unreadable: bool = False
+    """Leave files of a folder out from which no image can be read, instead of refusing the folder; how many they are is
+    not covered by the promise."""
+    users: Users = None
+    """How many users the training part has, declared."""
+    public: bool = False
+    """The data are public: figures measured on them are no secret. Published ones (digits, torchvision) are anyway."""
+    root: Path = None
+    """Where torchvision's data sets are."""
+    download: bool = False
+    """Let torchvision download the data set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunChoices:
+    """Where the run is kept, and how it is computed."""
+
+    output: Path = None
+    """The run directory. (default: runs/ and the source's name)"""
+    seed: Whole = None
+    """For experiments: the randomness follows from this number, and a promise is void to whoever knows it."""
+    device: Device = None
+    """Where to compute."""
+    threads: Whole = None
+    """CPU threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Who looks on while a run takes its steps."""
+
+    tensorboard: bool = False
+    """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
+
+    def refuse_unobserved(self) -> None:
+        """Refuse TensorBoard where it is not installed, before any data are read."""
+        if self.tensorboard:
+            from sfumato.observers.observer import TensorBoard
+
+            TensorBoard.installed()
+
+    def looking_on(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
+        """Who looks on besides the command line."""
+        if not self.tensorboard:
+            return ()
+        from sfumato.observers.observer import TensorBoard
+
+        if not public:
+            progress.report("note: --tensorboard writes exact figures of private data, which are yours alone")
+        return (TensorBoard(run.path / "tensorboard"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begins(RunChoices, SourceChoices):
+    """Options of a verb that begins runs, from the command line and from a recipe."""
+
+    source: Text = None
+    """The source, in place of the recipe's."""
+    trust_code: bool = False
+    """Run the code that a recipe, a run or its weights name as their model (package:function)."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name == "what" or getattr(self, field.name) != field.default
+        }
+
+    def resumes(self, what: str) -> bool:
+        """Whether `what` is a run directory, which goes on as it began: options that would change it are refused."""
+        from sfumato._checks import SfumatoError
+        from sfumato.runs import directory as names
+
+        if not what or not (FilePath(what) / names.SETTINGS).is_file():
+            return False
+        harmless = ("what", "dry_run", "json", "title", "trust_code", "tensorboard")
+        given = [name for name in self.given if name not in harmless]
+        if given:
+            raise SfumatoError(
+                f"{what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
+                "leave them out, or give the source instead of the run",
+            )
+        return True
+
+    def with_recipe(self, what: str) -> Self:
+        """These options over those of the recipe, where `what` is one."""
+        from sfumato._checks import SfumatoError
+        from sfumato.data import refuse_absent
+
+        if not recipe.named_by(what):
+            if self.source is not None:
+                raise SfumatoError(
+                    f"--source {self.source} and the source {what} are both given",
+                    "leave out --source, which is for recipes",
+                )
+            refuse_absent(what)
+            return replace(self, source=what)
+        known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
+        options = recipe.read(what, self.given, known, verb=name_of(type(self)))
+        if getattr(self, "model", None) is None and "model" in options:
+            for model in options["model"].split():
+                recipe.trusted(model, recipe.title(what), trust_code=self.trust_code)
+        given = {key: value for key, value in self.given.items() if key != "what"}
+        if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
+            options.pop("public", None)
+        if "public" in given:
+            options.pop("private", None)
+        if "pretrained" in given and not FilePath(given["pretrained"]).is_dir():
+            options.pop("pretrained_weights", None)  # a choice between the weights of a run, not of a file or of timm's
+        if {"bit_depth", "window"} & set(given):  # of which there can be only one
+            options = {name: value for name, value in options.items() if name not in ("bit_depth", "window")}
+        merged = replace(self, **{**options, **given})
+        if merged.source is None:
+            raise SfumatoError(f"{recipe.title(what)} names no source", 'give --source, or add source = "digits" to it')
+        refuse_absent(merged.source)
+        return merged
+
+    @property
+    def spec(self) -> SourceSpec:
+        """The source as these options name and declare it."""
+        return source_spec(self, self.source or "")
+
+    @property
+    def first(self) -> FilePath:
+        """runs/NAME."""
+        kind, _, argument = (self.source or "").partition(":")
+        stem = (
+            FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument
+        ) or kind
+        return FilePath("runs") / stem
+
+    def directory(self) -> RunDirectory:
+        """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
+
+        Errors: `SfumatoError` for a place where no run can begin.
+        """
+        from sfumato.runs import directory as names
+
+        if self.output is not None:
+            run = names.RunDirectory(self.output)
+            if not run.exists:
+                run.require_free()
+            return run
+        for number in itertools.count(1):
+            run = names.RunDirectory(f"{self.first}-{number}" if number > 1 else self.first)
+            if not run.path.exists():
+                run.require_free()
+                break
+            if run.exists and not run.finished:
+                break  # it is resumed, or refused with the difference named
+        return run
+
+    def beside(self, run: RunDirectory) -> list[str]:
+        """What to say of a run that begins where none was asked for, and another one stands there already."""
+        from sfumato.runs import directory as names
+
+        if self.output is not None or run.path == self.first or not names.RunDirectory(self.first).finished:
+            return []
+        return [f"note: {self.first} holds a finished run; this is another one, in {run.path}"]
+
+
+@shown
+@dataclass(frozen=True, kw_only=True)
+class TrainingChoices(Begins, Choices):
+    """Options of a verb that trains a classifier."""
+
+    text_column: TextColumns = None
+    """Which columns of a table hold its texts, put together; other tables are of images."""
+    length: Length = None
+    """How many words of each text are read, declared; shorter texts are filled up."""
+    vocabulary: Vocabulary = None
+    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
+    words: Words = None
+    """A file of public words, one a line, in place of hashing; others are unknown."""
+
+    def as_pretrained(self) -> tuple[Self, list[str]]:
+        """With the model, the size and the channels of the run that the weights come from, where none were given."""
+        if self.pretrained in (None, "timm"):
+            return self, []
+        from sfumato import models
+        from sfumato._checks import SfumatoError
+
+        weights, which = self.pretrained, self.pretrained_weights
+        file = models.file_of(weights if which is None else models.weights_file(weights, which))
+        about = models.stored_about(file) or {}
+        if about.get("features"):
+            raise SfumatoError(
+                f"{self.pretrained} is a head on the features of a fixed backbone",
+                "give the backbone as --model, with its own weights, to train all of its layers",
+            )
+        taken = {name: about[name] for name in ("model", "size", "channels") if name in about}
+        taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
+        if "model" in taken:
+            recipe.trusted(taken["model"], file, trust_code=self.trust_code)
+        told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
+        return replace(self, **taken), told
+
+
+def source_spec(asked: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
+    """The source of that spelling, as these options declare it.
+
+    Args:
+        by_rule: declarations in place of those that were left out.
+    """
+    from sfumato._checks import SfumatoError
+    from sfumato.data import SourceSpec
+
+    given = by_rule | {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name, None) is not None}
+    given |= {"skip_unreadable": True} if getattr(asked, "skip_unreadable", False) else {}
+    private = getattr(asked, "private", False)
+    if asked.public and private:
+        raise SfumatoError("--public and --private are both given", "say which of the two the data are")
+    return SourceSpec(spec=spec, **given, public=asked.public if asked.public or private else None)
+
+
+def stem_of(what: str) -> str:
+    """What a directory of several runs is named after: the source's argument or the recipe, without folders and suffix.
+
+    >>> stem_of("folder:data/pictures/"), stem_of("mine/small.toml"), stem_of("recipe:de2022/table13")
+    ('pictures', 'small', 'table13')
+    """
+    return FilePath((what.partition(":")[2] or what).rstrip("/")).stem

@@ -1,0 +1,241 @@
+"""Recipes: options of a verb that trains in a TOML file, which may have a row for each of several epsilons.
+
+What all rows share stands first, and each `[[row]]` begins with its label: the option whose value chooses it on the
+command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sfumato._checks import SfumatoError
+from sfumato._files import ordinary
+from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.experiment.experiment import Experiment
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
+    from sfumato.privacy import Search
+
+SCHEME, FOLDER = "recipe:", Path(__file__).resolve().parents[2] / "recipes"
+ABOUT, ROW = "about", "row"
+SEARCH, MATERIALS = "search", ("material", "pixels")
+NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
+
+
+def _of_type(words: str) -> tuple[str, ...]:
+    known = {one.name: one.type for kind in (Experiment, EmbeddingExperiment) for one in fields(kind)}
+    return tuple(name for name, kind in known.items() if kind == f"{words} | None")
+
+
+TEXTS = (*_of_type("str"), "normalisation", "source", "root", "output", "device", "user_from")
+SWITCHES = (*_of_type("bool"), "public", "private", "not_private", "download", "skip_unreadable")
+LISTS = (*_of_type("tuple[str, ...]"), "classes", "label_columns")
+SINGLE = re.compile(
+    r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
+)
+"""A file for a single row, as scripts of others name it."""
+
+
+def named_by(what: str) -> bool:
+    """Whether `what` names a recipe: one that comes with the program, or any TOML file."""
+    return what.startswith(SCHEME) or what.endswith(".toml")
+
+
+def title(what: str) -> str:
+    """The recipe as a refusal names it.
+
+    >>> title("mine.toml"), title("recipe:digits")
+    ('the recipe mine.toml', 'recipe:digits')
+    """
+    return what if what.startswith(SCHEME) else f"the recipe {what}"
+
+
+def names() -> list[str]:
+    """The recipes that come with the program, as they stand after `recipe:`."""
+    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.toml"))
+
+
+def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str | None = None) -> dict[str, Any]:
+    """The options of a recipe, by their Python names: those of all rows, and those of the row that was asked for.
+
+    The table [about] is for readers, [sweep] for sfumato sweep; what [search] says goes into the statement
+    (`search_behind`).
+
+    Args:
+        what: `recipe:NAME`, or the path of a TOML file.
+        given: options of the command line, among which the label of a row is looked for. Several labels choose none:
+            each is then known to have a row, and the options are those that all rows share.
+        known: names of the options that the verb has.
+        verb: whose recipe it must be.
+    """
+    data = table_of(what)
+    command = str(data.get(ABOUT, {}).get("command", "")).split()
+    own = ("pretrain", "embed", "noise-study")  # whose options are their own; all other verbs share theirs
+    if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
+        raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
+    shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
+    return _checked(what, shared | _chosen(what, _rows(what, data), given), known)
+
+
+def label_of(what: str) -> str | None:
+    """The option by which a row of this recipe is chosen; None where it has no rows."""
+    rows = _rows(what, table_of(what))
+    return next(iter(rows[0])) if rows else None
+
+
+def trusted(model: str, where: str | Path, *, trust_code: bool) -> None:
+    """Refuse a model by which a file names code, unless the user trusts that."""
+    if ":" in model and not trust_code:
+        from sfumato import models
+
+        remedy = "if you trust that code, give --trust-code, or name it: --model {}"
+        models.trusted(model, None, where=where, remedy=remedy)
+
+
+def budget_of(what: str) -> float | tuple[float, ...] | None:
+    """The privacy budget, or budgets, that all rows of the recipe share."""
+    value = table_of(what).get("epsilon")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def search_behind(what: str, spec: str | None, source: Source) -> Search | None:
+    """The search that the recipe's settings came from, where it looked at these very data and no promise covers it.
+
+    Args:
+        what: names the recipe; anything else has no search behind it.
+        spec: how the source was named: the recipe's own counts as the same data even where they have changed.
+        source: the data to be trained on, known by their material however they are named.
+    """
+    from sfumato.privacy import Search
+
+    data = table_of(what) if named_by(what) else {}
+    table = data.get(SEARCH)
+    if table is None or source.public:
+        return None
+    try:
+        behind = Search(**{name: value for name, value in table.items() if name not in MATERIALS})
+    except (AttributeError, TypeError):
+        raise SfumatoError(
+            f"the table [search] of {title(what)} must hold runs, epsilon and delta", "restore it as sweep wrote it"
+        ) from None
+    searched = {table[name] for name in MATERIALS if name in table}
+    same = data.get("source") == spec or not searched or bool(searched & set(source.materials))
+    return behind if same else None
+
+
+def table_of(what: str) -> dict[str, Any]:
+    """Everything that the recipe holds."""
+    try:
+        return tomllib.loads(ordinary(_path(what)).read_text("utf-8"))
+    except FileNotFoundError:
+        raise SfumatoError(f"the recipe {what} does not exist", _instead(what) or "check the path") from None
+    except OSError as error:
+        raise SfumatoError(f"the recipe {what} cannot be read ({error.strerror})", "check its permissions") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SfumatoError(f"the recipe {what} is not valid TOML ({error})", "correct that place") from None
+
+
+def _path(what: str) -> str | Path:
+    if not what.startswith(SCHEME):
+        return what
+    name, known = what.removeprefix(SCHEME), names()
+    if name not in known:
+        if (row := _instead(f"recipes/{name.removesuffix('.toml')}.toml")) is not None:
+            raise SfumatoError(f"no recipe is called {name!r}", row)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7) or known
+        raise SfumatoError(f"no recipe is called {name!r}", f"give recipe: and one of {', '.join(near)}")
+    return FOLDER / f"{name}.toml"
+
+
+def _instead(path: str) -> str | None:
+    """The command for a row that is named as a file of its own."""
+    found = SINGLE.fullmatch(path)
+    name = found and f"{found['table']}{found['pld'] or ''}"
+    if not found or name not in names():
+        return None
+    verb = table_of(f"{SCHEME}{name}")[ABOUT]["command"].split()[1]
+    labels = {"--epsilon": found["epsilon"], "--batch-size": found["size"]}
+    chosen = [f" {option} {value}" for option, value in labels.items() if value]
+    return f"run sfumato {verb} {SCHEME}{name}{''.join(chosen)}"
+
+
+def _rows(what: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The options of each row, its label first."""
+    found = data.get(ROW, [])
+    tables = found if isinstance(found, list) and all(isinstance(row, dict) for row in found) else [{}]
+    rows = [{name.replace("-", "_"): value for name, value in row.items() if name != ABOUT} for row in tables]
+    first = [next(iter(row.items()), ("", None)) for row in rows]
+    labels = {value for _, value in first if _is_number(value)}
+    if len({name for name, _ in first}) > 1 or len(labels) < len(rows):
+        raise SfumatoError(
+            f"the rows of {title(what)} do not all begin with the same option, with a number of its own in each",
+            "write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
+        )
+    return rows
+
+
+def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The row whose label was given."""
+    if not rows:
+        return {}
+    label = next(iter(rows[0]))
+    asked = given.get(label)
+    if asked is None and len(rows) == 1:
+        return rows[0]
+    by_label = {row[label]: row for row in rows}
+    wanted = asked if isinstance(asked, tuple) else (asked,)
+    odd = [one for one in wanted if one not in by_label]
+    if odd:
+        option, known = label.replace("_", "-"), [f"{one:.12g}" for one in by_label]
+        problem = "none is chosen" if asked is None else f"none for {', '.join(f'{one:.12g}' for one in odd)}"
+        remedy = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
+        raise SfumatoError(f"{title(what)} has rows by --{option}, and {problem}", f"give --{option} {remedy}")
+    return {} if isinstance(asked, tuple) else by_label[asked]
+
+
+def _checked(what: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise SfumatoError(
+            f"{title(what)} has unknown options: {', '.join(unknown)}",
+            f"use only {', '.join(sorted(known))}, and the tables [about], [[row]], [sweep] and [search]",
+        )
+    for name, value in options.items():
+        check_type(name, value, where=f" in {title(what)}")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
+def check_type(name: str, value: Any, *, where: str = "") -> None:
+    """Refuse a value that an option of this name cannot have, whoever gave it."""
+    right, what = _is_number, "a number"
+    if name in TEXTS:
+        right, what = (lambda one: isinstance(one, str)), "text in quotation marks"
+    elif name in SWITCHES:
+        right, what = (lambda one: isinstance(one, bool)), "true or false"
+    elif name == "window":
+        right, what = (lambda one: _all_of(_is_whole)(one) and len(one) == 2), "a list of two whole numbers"
+    elif name in LISTS:
+        right, what = _all_of(lambda one: isinstance(one, str)), "a list of texts"
+    elif name in ("epsilon", "deviations", "learning_rates"):
+        right, what = (lambda one: _is_number(one) or _all_of(_is_number)(one)), "a number, or a list of them"
+    if not right(value):
+        raise SfumatoError(f"{name}{where} must be {what}, got {value!r}", f"write {what}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _all_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, (list, tuple)) and all(map(right, value))

@@ -1,0 +1,65 @@
+"""What a command names and is not there is refused before anything slow is imported: torch alone takes seconds."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from sfumato._checks import SfumatoError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+NO_PATH = "timm"
+"""The word for pre-trained weights that are in no file of the user's."""
+
+
+def refuse_absent(verb: Any) -> None:
+    """Refuse a verb whose run, weights or lists are not there. What a recipe names besides is looked for later."""
+    from sfumato.data import refuse_absent as refuse_absent_source
+    from sfumato.runs.directory import RunDirectory
+
+    run = getattr(verb, "run_directory", None)
+    if run is not None and not os.path.exists(run):
+        RunDirectory(run).require()
+    for name in ("score_on", "public_data"):
+        if (spec := getattr(verb, name, None)) is not None:
+            refuse_absent_source(spec)
+    pretrained = getattr(verb, "pretrained", None)
+    if pretrained not in (None, NO_PATH) and not os.path.exists(pretrained):
+        raise SfumatoError(
+            f"pretrained file {pretrained} does not exist",
+            "give the path of a finished run or of a safetensors file, or the word timm",
+        )
+    for name in ("words", "label_sets"):
+        path = getattr(verb, name, None)
+        if path is not None and not os.path.exists(os.path.expanduser(path)):
+            raise SfumatoError(f"`{name}={path}` does not exist", "correct the path")
+
+
+def refuse_absent_images(run: str, paths: Sequence[str]) -> None:
+    """Refuse images that are not there; what the model of a run takes for texts is none."""
+    from pathlib import Path
+
+    from sfumato.runs.directory import MODEL
+
+    absent = [path for path in paths if not os.path.lexists(path)]
+    file = Path(run) / MODEL if os.path.isdir(run) else Path(run)
+    if absent and _takes_images(file):
+        raise SfumatoError(f"image {absent[0]!r} does not exist", "correct the path, or take it out")
+
+
+def _takes_images(file: Path) -> bool:
+    """Whether a model file says so of its model; whatever is odd about the file is refused when it is loaded."""
+    from safetensors import SafetensorError, safe_open
+
+    from sfumato._files import ordinary
+    from sfumato.models.weights.about import about_of
+
+    try:
+        with safe_open(ordinary(file), framework="numpy") as opened:
+            about = about_of(opened.metadata(), file)
+    except (OSError, SafetensorError, SfumatoError):
+        return False
+    return about is not None and "tokenizer" not in about["transform"]

@@ -1,0 +1,209 @@
+"""What training has to say at its end, and a dry run instead of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sfumato.cli.output import console
+from sfumato.observers.progress import duration
+
+if TYPE_CHECKING:
+    from sfumato.runs import Run
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.training.job import PrivateJob
+
+
+def show(run: Run, *, json: bool) -> None:
+    """What a finished run has to say."""
+    from sfumato.privacy.statements.statement import rounded_up
+    from sfumato.runs import directory as names
+    from sfumato.training.conclusion.finish import person_with_most
+
+    statement = run.statement
+    path = run.directory
+    if json:
+        console.as_json(
+            {
+                "accuracy": run.accuracy,
+                "top5": run.top5,
+                "majority": majority_of(run),
+                **{name: run.figures[name] for name in ("exact_match", "mean_auc", "labels") if name in run.figures},
+                "public": statement.circumstances.test_public,
+                "epsilon": statement.to_dict()["epsilon"],
+                "delta": statement.plan.delta,
+                "steps": run.steps,
+                "seconds": round(run.seconds, 3),
+                "run": str(path),
+                "statement": statement.sentence,
+                **_figures(run),
+                **uses_of(run),
+            }
+        )
+        return
+    public = statement.circumstances.test_public
+    if run.steps < statement.plan.steps:
+        console.note(f"note: ended after {run.steps} of {statement.plan.steps} steps; the promise is the whole plan's")
+    console.result()
+    told = f"test accuracy  {run.accuracy:.2%}"
+    if (majority := majority_of(run)) is not None:
+        told += f" (always guessing the most frequent class: {majority:.2%})"
+    if run.top5 is not None:
+        told += f", top five {run.top5:.2%}"
+    if "labels" in run.figures:
+        told = "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.measured)
+    console.result(told + ("" if public else "  (measured on private data: keep it to yourself)"))
+    for line in published_of(run):
+        console.result(line)
+    console.result()
+    console.result(statement.sentence)
+    console.result()
+    if (person := person_with_most(run.directory)) is not None:
+        images, epsilon = person
+        console.result(
+            f"For the person with the most images to train on, {images} of them, epsilon is {rounded_up(epsilon)} "
+            "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
+        )
+        console.result()
+    show_uses(run)
+    console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
+    if run.kind == "digits":
+        console.note(f"sfumato evaluate {path} digits   measures it again")
+    else:
+        form = "texts" if statement.circumstances.tokens else "images"
+        console.note(f"sfumato predict {path} {'TEXT' if form == 'texts' else 'IMAGE'}   labels {form}")
+    console.note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def majority_of(run: Run) -> float | None:
+    """The accuracy of always saying the most frequent class of the test part; None where that is not known."""
+    confusion = run.figures.get("confusion")
+    if not confusion:
+        return None
+    counts = [sum(row) for row in confusion]
+    return max(counts) / max(1, sum(counts))
+
+
+def published_of(run: Run) -> list[str]:
+    """What a run's published figures say, in lines."""
+    figures = run.published
+    if figures is None:
+        return []
+    value, low, high = figures.accuracy
+    if value is None:
+        return [
+            "published      the noise leaves nothing of the accuracy: give a larger --report-epsilon, or more images"
+        ]
+    lines = [f"published      accuracy {value:.2%}, from {low:.2%} to {high:.2%} with the noise (may be given away)"]
+    if figures.majority is not None:
+        lines.append(f"               always the most frequent class has about {figures.majority:.0%}")
+    value, low, high = figures.calibration_error
+    if value is not None:
+        tempered = "" if figures.temperature == 1 else f", at temperature {figures.temperature:.2f}"
+        lines.append(f"               calibration error {value:.2%}, from {low:.2%} to {high:.2%}{tempered}")
+    if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
+        lines.append("               no temperature was chosen: there are too few test images for that at this epsilon")
+    return lines
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    """The same as data."""
+    figures = run.published
+    if figures is None:
+        return {}
+    names = ("accuracy", "per_class", "precision", "auc", "calibration_error")
+    return {"published": {name: getattr(figures, name) for name in names} | {"temperature": figures.temperature}}
+
+
+def uses_of(run: Run) -> dict[str, Any]:
+    """What all of the owner's runs on these data come to, as data."""
+    return {
+        "uses": run.uses,
+        "epsilon_of_all_uses": run.together[0] if run.together else None,
+        "uses_of_other_units": [one._asdict() for one in run.beside],
+        "adjacency_of_all_uses": run.adjacency,
+        "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
+    }
+
+
+def show_uses(run: Run) -> None:
+    """The same in words, for each unit by itself."""
+    from sfumato.runs.owner.uses import beside, of_all, of_figures
+
+    if run.together is not None:
+        epsilon, delta = run.together
+        alike = run.uses - sum(other.runs for other in run.beside)
+        users = run.statement.plan.users is not None
+        console.result(of_all(alike, epsilon, delta, run.adjacency, users=users))
+        console.result()
+    for line in of_figures(run.publishing):
+        console.result(line)
+        console.result()
+    for other in run.beside:
+        console.result(f"On the same data {beside(other)}.")
+        console.result()
+
+
+def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """What a run would be, as data and in rows for the reader."""
+    from sfumato.privacy.planning import remarks
+    from sfumato.training.conclusion.finish import plan_table
+    from sfumato.training.preparation.estimate import estimate
+
+    expected, figures = estimate(job), job.circumstances.figures
+    clock = {} if job.clock is None else job.clock.to_dict()
+    plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    told = {
+        "run": str(run.path),
+        "would": "stand" if run.finished else "resume" if run.exists else "begin",
+        "plan": plan,
+        "settings": job.settings.to_dict(),
+        "performance": job.performance.to_dict(),
+        "estimate": asdict(expected),
+        "signal": None if job.source.multilabel else remarks.signal_per_class(job.plan, len(job.source.classes)),
+        "kept": list(job.circumstances.kept),
+        **({} if figures is None else {"figures": figures.to_dict()}),
+    }
+    megabytes = 1 << 20
+    rows = [
+        *((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in plan.items()),
+        *(
+            (name.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
+            for name, value in job.settings.to_dict().items()
+            if value not in (None, []) and (name != "head" or job.settings.pretrained)
+        ),
+        ("parameters", f"{expected.parameters:,}"),
+        ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),
+        ("time", f"about {duration(expected.seconds)} on {job.performance.device}"),
+        (
+            "memory",
+            f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
+            f"{expected.data_bytes / megabytes:.0f} MiB for the data, "
+            f"{expected.average_bytes / megabytes:.1f} MiB for averaged weights",
+        ),
+        ("weights kept", _kept(job)),
+        *([] if figures is None else [("figures", f"for epsilon {figures.epsilon:g}: {figures.words}")]),
+    ]
+    return told, rows
+
+
+def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
+    """What a run would be, in place of the run."""
+    told, rows = foreseen(job, run)
+    if json:
+        console.as_json(told)
+        return
+    console.columns(rows)
+    console.note(f"nothing was spent; without --dry-run this would {told['would']} the run in {run.path}")
+
+
+def _kept(job: PrivateJob) -> str:
+    """How many weights of single steps are kept beside the model, and what they take."""
+    from sfumato.training.descent import trained_bytes
+
+    kept = job.circumstances.kept
+    if not kept:
+        return "none"
+    size = len(kept) * trained_bytes(job.module) / (1 << 20)
+    return f"{len(kept)}, after steps {kept[0]} to {kept[-1]}: {size:.2g} MiB on disk"

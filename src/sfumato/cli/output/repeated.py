@@ -1,0 +1,130 @@
+"""What several runs of sfumato train have to say: one for each budget, or one for each of several keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sfumato.cli.output import console
+
+if TYPE_CHECKING:
+    from sfumato.search import Curve, Foreseen, Repeated
+
+OTHERS = "With your other runs on these data that are known here: epsilon {}, for {} adjacency."
+
+
+def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
+    """The table of budgets, and what all of them cost together."""
+    from sfumato.privacy.statements.statement import rounded_up
+    from sfumato.search.curve import PLOT, PUBLIC
+
+    if json:
+        console.as_json(found.to_dict())
+        return
+    lines = [
+        (f"{row['epsilon']:.3f}", f"{row['accuracy']:.2%}", f"{row['noise_multiplier']:.4g}", row["run"])
+        for row in found.rows
+    ]
+    if found.without_privacy is not None:
+        lines.append(("none", f"{found.without_privacy:.2%}", "0", str(base / PUBLIC)))
+    console.result()
+    console.table(("epsilon", "accuracy", "noise", "run"), lines)
+    console.result()
+    told = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
+    console.result(
+        f"These are {len(found.rows)} releases of one data set: whoever sees all of them is promised that they are "
+        f"together {told} under {found.adjacency} adjacency, had they been planned in advance."
+        + (" To whoever knows their seed they promise nothing." if found.seeded else "")
+    )
+    if found.epsilon_of_all_uses > found.epsilon_of_all:
+        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
+    if not found.public:
+        console.note("note: measured on private data; keep the table and the curve to yourself")
+        console.result("Which of them is best was measured without noise: that choice is not covered.")
+    console.result()
+    console.note(f"{base / PLOT}   the curve")
+    console.note(
+        f"one model, of a budget that was chosen beforehand, has its own promise where only it is shown: sfumato "
+        f"verify {found.rows[-1]['run']}"
+    )
+
+
+def show_dry_run(found: Foreseen[tuple[dict[str, Any], list[tuple[str, str]]]], *, json: bool) -> None:
+    """What the run of each budget would be, and what all of them would cost together."""
+    from sfumato.privacy.statements.statement import rounded_up
+
+    if json:
+        told = {name: value for name, value in vars(found).items() if name != "rows"}
+        console.as_json({"budgets": told.pop("budgets"), "runs": [data for data, _ in found.rows], **told})
+        return
+    for budget, (_, rows) in zip(found.budgets, found.rows, strict=True):
+        console.result(f"epsilon {budget:g}")
+        console.columns(rows)
+        console.result()
+    told = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
+    console.result(
+        f"These would be {len(found.rows)} releases of one data set: whoever sees all of them is promised that they "
+        f"are together {told} under {found.adjacency} adjacency."
+    )
+    if found.epsilon_of_all_uses > found.epsilon_of_all:
+        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
+    places = ", ".join(data["run"] for data, _ in found.rows)
+    plain = "; beside them one would be trained without privacy, for the data are public" if found.public else ""
+    console.note(f"nothing was spent; without --dry-run these would be the runs in {places}{plain}")
+
+
+def show_seeds(found: Repeated, *, json: bool) -> None:
+    """Median, spread, and what all runs cost together."""
+    from sfumato.privacy.statements.statement import rounded_up
+
+    accuracies, statement = found.accuracies, found.runs[0].statement
+    if json:
+        console.as_json(
+            {
+                "accuracy": found.median,
+                "spread": found.spread,
+                "accuracies": accuracies,
+                "top5": found.top5,
+                "averages": [
+                    {"weights": name, "accuracy": mean, "deviation_over_runs": runs, "deviation_over_steps": steps}
+                    for name, mean, runs, steps in found.averages
+                ],
+                "runs": [str(run.directory) for run in found.runs],
+                "epsilon": statement.to_dict()["epsilon"],
+                "epsilon_of_all": found.epsilon,
+                "adjacency_of_all": found.adjacency,
+                "epsilon_of_all_uses": found.epsilon_of_all_uses,
+                "delta": found.delta,
+                "statement": statement.sentence,
+            }
+        )
+        return
+    console.result()
+    console.result(
+        f"test accuracy  median {found.median:.2%}, standard deviation {found.spread:.2%} "
+        f"over {len(accuracies)} runs ({min(accuracies):.2%} to {max(accuracies):.2%})"
+    )
+    if found.top5 is not None:
+        console.result(f"top five       median {found.top5:.2%}")
+    if found.averages:
+        console.result()
+        console.table(
+            ("averages of kept weights", "mean", "deviation over runs", "over steps"),
+            [(name, f"{mean:.2%}", f"{runs:.2%}", f"{steps:.2%}") for name, mean, runs, steps in found.averages],
+        )
+    if not statement.circumstances.test_public:
+        console.note("note: measured on private data; keep these figures to yourself")
+    console.result()
+    console.result(f"One run: {statement.sentence}")
+    console.result()
+    one = "a person who" if statement.plan.users else "an example that"
+    void = " To whoever knows their seeds they promise nothing." if statement.circumstances.seeded else ""
+    console.result(
+        f"All {found.standing} runs on these data that stand there, planned in advance, are together "
+        f"({rounded_up(found.epsilon)}, {found.delta!r})-differentially private under {found.adjacency} adjacency for "
+        f"{one} is in each of them.{void}"
+    )
+    if found.epsilon_of_all_uses > found.epsilon:
+        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
+    if not statement.circumstances.test_public:
+        console.result("Which of them is best was measured without noise: that choice is not covered.")

@@ -1,0 +1,42 @@
+"""The verbs, what each is for, and where it is: nothing but the verb that was asked for is imported."""
+
+from __future__ import annotations
+
+import importlib
+from types import MappingProxyType
+from typing import Any
+
+VERBS: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "train": "Train an image classifier privately, and state what was promised.",
+        "embed": "Train an image embedding privately, with a promise for each person.",
+        "pretrain": "Train without privacy, on public data: the start of private fine-tuning.",
+        "features": "Compute the features of a source under a fixed public backbone, once.",
+        "dedup": "Find copies and near copies of private images in a public set.",
+        "sweep": "Search for settings on a validation part, and say what the search costs.",
+        "noise-study": "Train networks whose weights are drawn anew in every step, without privacy.",
+        "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
+        "tradeoff": "Show which noise allows how many steps within a budget.",
+        "evaluate": "Measure a finished run's model on the test part of a source.",
+        "predict": "Label images with a finished run's model.",
+        "aggregate": "Make a model of the weights that a finished run has kept.",
+        "report": "Write the page of a finished run.",
+        "verify": "Check that a finished run's statement follows from its record.",
+        "finish": "End an unfinished run with what its last checkpoint holds.",
+        "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
+    }
+)
+
+
+def load(name: str) -> Any:
+    """The dataclass whose fields are the verb's options and whose method `run` does its work."""
+    return getattr(importlib.import_module(f"sfumato.cli.verbs.{name.replace('-', '_')}"), _class_of(name))
+
+
+def name_of(verb: type) -> str:
+    """The verb of that dataclass."""
+    return next(name for name in VERBS if _class_of(name) == verb.__name__)
+
+
+def _class_of(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("-"))

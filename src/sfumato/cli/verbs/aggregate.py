@@ -1,0 +1,103 @@
+"""sfumato aggregate: a better model from the weights that a finished run has kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.cli.options.spellings import Directory, Number, Own, Path, SourceText, Whole
+from sfumato.cli.output import console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """Make a model of the weights that a finished run has kept. It costs its training data nothing more.
+
+    By rule it is of as many of the last weights as noise alone explains. With a source to score on, all numbers of them
+    (or decays) are tried: on public data at no cost, on private data for an epsilon of their own.
+    """
+
+    run_directory: Directory
+    """The run directory."""
+    method: str = "upa"
+    """Mean of weights (upa), of weights that fall by a decay with each step back (ema), of what the models with these
+    weights say (opa), or the majority of their labels (omv)."""
+    last: Whole = None
+    """How many of the last weights, of those that were kept."""
+    decay: Number = None
+    """Of ema, in each step."""
+    score_on: SourceText = None
+    """A source on whose test part all candidates are scored."""
+    public: bool = False
+    """That source is public: a choice by it costs nothing. Published ones (digits, torchvision) are anyway."""
+    epsilon: Number = None
+    """Where that part is private: what the choice may cost each of its records."""
+    output: Path = None
+    """Where the model file is to be. (default: aggregate-METHOD.safetensors in the run directory)"""
+    model: Own = None
+    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Make the file and say how it was chosen."""
+        if self.score_on is not None:
+            from sfumato.data import refuse_absent
+
+            refuse_absent(self.score_on)
+        from sfumato.training.conclusion.aggregating import aggregate
+
+        made = aggregate(
+            self.run_directory,
+            self.method,  # type: ignore[arg-type]
+            last=self.last,
+            decay=self.decay,
+            score_on=self.score_on,
+            public=self.public,
+            epsilon=self.epsilon,
+            output=self.output,
+            model=self.model,
+        )
+        rows = [
+            {"weights": len(one.steps), "decay": one.decay, "accuracy": share}
+            for one, share in zip(made.candidates, made.accuracies or (), strict=False)
+        ]
+        if self.json:
+            told: dict[str, Any] = {"method": made.recipe.method, "steps": list(made.recipe.steps)}
+            told |= {"decay": made.recipe.decay, "reason": made.reason, "epsilon": made.epsilon}
+            console.as_json({**told, "candidates": rows, "model": str(made.path)})
+            return 0
+        if rows:
+            head = ("decay" if made.recipe.method == "ema" else "last weights", "accuracy", "")
+            chosen = made.candidates.index(made.recipe)
+            console.table(
+                head,
+                [
+                    [
+                        f"{row['weights'] if row['decay'] is None else row['decay']}",
+                        f"{row['accuracy']:.2%}",
+                        "<- taken" if place == chosen else "",
+                    ]
+                    for place, row in enumerate(rows)
+                ],
+            )
+        steps = made.recipe.steps
+        of = f"{len(steps)} weights after steps {steps[0]} to {steps[-1]}"
+        if len(steps) == 1:
+            of = f"weights after step {steps[0]} alone, the last ones"
+        fall = "" if made.recipe.decay is None else f", decay {made.recipe.decay:g}"
+        console.result(f"{made.recipe.method} of the {of}{fall} ({made.reason})")
+        if made.epsilon is None:
+            console.result("It follows from what the run has released: its promise stays as it is, at no further cost.")
+        else:
+            console.result(
+                f"The run's promise stays as it is. For each record that was scored on, this choice is "
+                f"({made.epsilon:g}, 0)-differentially private; further choices by the same records (they are on "
+                "your list of uses) and several records of one person add up. A person in one part pays for that "
+                "part alone, and one in both pays the sum."
+            )
+        console.note(f"{made.path}   the model")
+        console.note(f"sfumato evaluate {made.path} SOURCE   measures it")
+        if made.beside_the_run:
+            console.note(f"sfumato verify {self.run_directory}   computes it again from the kept weights")
+        return 0

@@ -1,0 +1,96 @@
+"""sfumato pretrain: training without privacy, on public data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato.cli.options.choices import Observed, TrainingChoices
+from sfumato.cli.options.spellings import BatchSize, Steps, Unclipped, shown
+from sfumato.cli.output import console
+
+if TYPE_CHECKING:
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.training.job import PublicJob
+    from sfumato.training.public.pretraining import PublicRun
+
+
+@partial(shown, weight_decay="by rule: 0.0005", schedule="by rule: step")
+@dataclass(frozen=True, kw_only=True)
+class Pretrain(Observed, TrainingChoices):
+    """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
+
+    SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run
+    directory, which is resumed. The model promises nothing, and says so. Fine-tune it with sfumato train --pretrained
+    RUN.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
+    """Where the images are, a recipe, or a run to resume."""
+
+    batch_size: BatchSize = None
+    """Number of examples in a step."""
+    steps: Steps = None
+    """Number of training steps."""
+    max_norm: Unclipped = None
+    """The L2 norm to which a step's mean gradient is scaled down where it is longer; no promise follows from it."""
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+    def run(self) -> int:
+        """Train, and say how well the model does."""
+        if not self.resumes(self.what):
+            self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
+        self.refuse_unobserved()
+        from sfumato.observers.progress import Bars
+        from sfumato.training.public import pretraining
+
+        with Bars() as progress:
+            job, run = self.job(progress)
+            observers = self.looking_on(run, progress, public=True)
+            done = pretraining.execute(job, run.path, progress=progress, observers=observers)
+        show_public(done, json=self.json)
+        if not self.json:
+            console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
+            console.note("   fine-tunes it privately, with a classifier that starts at zero")
+        return 0
+
+    def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
+        """Everything up to the first step, and where the run is to be."""
+        from sfumato.training.preparation import recorded
+        from sfumato.training.public import pretraining
+
+        if self.resumes(self.what):
+            return recorded.public_job(self.what, trust_code=self.trust_code)
+        asked = self.with_recipe(self.what)
+        run = asked.directory()
+        asked, taken = asked.as_pretrained()
+        given = {field.name: getattr(asked, field.name) for field in fields(asked)}
+        how = {"device": asked.device, "threads": asked.threads, "notes": (*asked.beside(run), *taken)}
+        return pretraining.job_of(asked.spec, given, run, **how, progress=progress), run
+
+
+def show_public(run: PublicRun, *, json: bool) -> None:
+    """How well a model without a promise does."""
+    if json:
+        console.as_json(
+            {
+                "accuracy": run.accuracy,
+                "top5": run.top5,
+                "epsilon": None,
+                "steps": run.steps,
+                "seconds": round(run.seconds, 3),
+                "run": str(run.directory),
+                "statement": run.statement.sentence,
+            }
+        )
+        return
+    console.result()
+    top5 = "" if run.top5 is None else f", top five {run.top5:.2%}"
+    console.result(f"test accuracy  {run.accuracy:.2%}{top5}")
+    console.result()
+    console.result(run.statement.sentence)
+    console.result()

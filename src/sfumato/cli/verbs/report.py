@@ -1,0 +1,65 @@
+"""sfumato report: write a run's page again, or the version of it that may be published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.cli.options.spellings import Directory, Said
+from sfumato.cli.output import console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write the page of a finished run: report.html, or with --public a report-public.html to give away.
+
+    The public page leaves out whatever shows private data or was measured on them. What is written over the page here
+    (title, owner, date, purpose) is remembered for the run; only the title stands on the public page.
+    """
+
+    run_directory: Directory
+    """The run directory."""
+    public: bool = False
+    """Leave out what shows private data or figures measured on them."""
+    title: Said = None
+    """What the page is called."""
+    owner: Said = None
+    """Who answers for the data: on the owner's page alone."""
+    date: Said = None
+    """A day, such as 2026-03-01: on the owner's page alone."""
+    purpose: Said = None
+    """What the model is for: on the owner's page alone."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Write and name the file."""
+        from sfumato._checks import SfumatoError
+        from sfumato.runs import directory as names
+        from sfumato.runs.heading import Heading
+        from sfumato.runs.verdict import altered
+        from sfumato.training.conclusion import finish
+        from sfumato.training.public import pretraining as public_training
+
+        heading = Heading(title=self.title, owner=self.owner, date=self.date, purpose=self.purpose)
+        if self.public and heading.private:
+            raise SfumatoError(
+                f"--public and --{next(iter(heading.private))} are both given, which no public page shows",
+                "give it without --public first: it is remembered for the owner's page",
+            )
+        run = names.RunDirectory(self.run_directory)
+        run.require_finished()
+        heading.add_to(run)
+        path = run / ("report-public.html" if self.public else names.REPORT)
+        plain = public_training.is_public(run)
+        text = public_training.report(run, public=self.public) if plain else finish.report(run, public=self.public)
+        names.write(path, text.encode(), private=not (self.public or plain))
+        changed = None if plain else altered(run)
+        if changed is not None:
+            console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
+        if self.json:
+            console.as_json({"report": str(path), "public": self.public})
+        else:
+            console.result(str(path))
+            if not (self.public or plain):
+                console.note("note: it may show private images and figures; sfumato report --public leaves them out")
+        return 0

@@ -1,0 +1,201 @@
+"""sfumato sweep: a search for settings, whose privacy is never silent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato.cli.options import recipe, space
+from sfumato.cli.options.choices import NOT_IN_RECIPES, stem_of
+from sfumato.cli.options.private import PrivateChoices
+from sfumato.cli.options.spellings import (
+    Candidates,
+    ModeOfSearch,
+    Processes,
+    ScoreNoise,
+    Shape,
+    Share,
+    SourceText,
+    Vary,
+)
+from sfumato.search.space import VARIED
+
+if TYPE_CHECKING:
+    from sfumato.privacy import CandidateCount
+    from sfumato.search import Ranking
+
+MODES = ("public", "private", "uncovered")
+BEST = "best.toml"
+FREE = ("what", "output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
+"""Options that may change when a search goes on; a candidate that has begun keeps to its own device and threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(PrivateChoices):
+    """Search for settings on a validation part, and say what the search costs.
+
+    SOURCE or RECIPE and options are as in sfumato train; --vary, or the recipe's table [sweep], says what varies. On
+    public data a search costs nothing. On private data it is either a private selection (--search private): a random
+    number of candidates, of which only the best is released, with one promise for all of it; or not covered (--search
+    uncovered): each run's statement says so, and what all of them cost together. A search that was cut goes on when the
+    same command is given again.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE")]
+    """Where the images are, or a recipe."""
+
+    vary: Vary = ()
+    """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
+    one_at_a_time: bool = False
+    """Change one thing at a time, and show what each change does; source may then vary too, over caches of features."""
+    search: ModeOfSearch = None
+    """How the search treats privacy."""
+    candidates: Candidates = None
+    """Draw so many settings at random; in a private selection, so many on average."""
+    shape: Shape = None
+    """Private selection: the law of the number of candidates; 0 is logarithmic, 1 geometric, inf Poisson."""
+    score_noise: ScoreNoise = None
+    """Private selection: standard deviation of the noise on a candidate's number of right answers."""
+    validation: Share = None
+    """Share of the training part that is held out to score on."""
+    score_on: SourceText = None
+    """Score on the test part of this public source instead."""
+    processes: Processes = None
+    """How many runs at once."""
+    dry_run: bool = False
+    """Say what would be run and what it would cost, and spend nothing."""
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+    def run(self) -> int:
+        """Search, and show what was found."""
+        asked = self.with_recipe(self.what)
+        from sfumato import search
+        from sfumato._files import write
+        from sfumato.cli.output import searched
+        from sfumato.observers.progress import Bars
+
+        varied = (*VARIED, "source") if self.one_at_a_time else VARIED
+        given = [text for together in self.vary for text in together]
+        rules = space.read(given, self.what, varied, trust_code=self.trust_code)
+        mode = asked.mode()
+        kind = "factors" if self.one_at_a_time else "selected" if mode == "private" else "sweep"
+        place = Path(asked.output or f"runs/{stem_of(asked.what)}-{kind}")
+        of_many = "epsilon" in rules and not self.one_at_a_time  # then that of the options is nobody's
+        share = {} if asked.validation is None else {"validation": asked.validation}
+        with Bars() as progress:
+            trial = (replace(asked, epsilon=None) if of_many else asked).trial()
+            how: dict[str, Any] = {
+                "directory": place,
+                "scoring": search.Scoring(**share, score_on=asked.score_on),
+                "processes": asked.processes or 1,
+                "behind": partial(recipe.search_behind, asked.what, asked.source),
+                "dry_run": asked.dry_run,
+                "progress": progress,
+            }
+            if kind == "factors":
+                compared = search.one_at_a_time(trial, rules, search=mode, **how)
+                if asked.dry_run:
+                    searched.announce_changes(compared)
+                else:
+                    searched.show_comparison(compared, mode, json=asked.json)
+            elif kind == "selected":
+                law, options = asked.draws(), asked.options()
+                won = search.private(trial, rules, draws=law, score_noise=asked.score_noise, options=options, **how)
+                if asked.dry_run and won.run is None:
+                    searched.announce_selection(won.selection, json=asked.json)
+                else:
+                    searched.show_selected(won, json=asked.json)
+            else:
+                found = search.open(trial, rules, search=mode, candidates=asked.candidates, **how)
+                if asked.dry_run:
+                    searched.announce_runs(found, json=asked.json)
+                else:
+                    write(place / BEST, asked.best(found).encode(), private=True)
+                    searched.show_ranking(found, mode, list(rules), place, BEST, json=asked.json)
+        return 0
+
+    def draws(self) -> CandidateCount:
+        """The law of the number of candidates."""
+        from sfumato._checks import SfumatoError
+        from sfumato.privacy import CandidateCount
+        from sfumato.search.selection import DRAWS
+
+        shape = DRAWS.shape if self.shape is None else self.shape
+        try:
+            return CandidateCount(mean=self.candidates or DRAWS.mean, shape=shape)
+        except SfumatoError as error:
+            raise SfumatoError(error.problem.replace("mean must", "candidates must"), error.remedy) from None
+
+    def options(self) -> dict[str, str]:
+        """How the search was asked for: what a private selection must agree with when it goes on."""
+        given = self.given
+        if self.vary:  # as one list, however often it was given
+            given["vary"] = tuple(text for together in self.vary for text in together)
+        return {name: repr(value) for name, value in given.items() if name not in FREE}
+
+    def best(self, found: Ranking) -> str:
+        """The best settings as a recipe for the whole training part.
+
+        The statement of its run speaks of the search where the data are private: those with these keyed materials.
+        """
+        left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
+        known = [field for field in fields(PrivateChoices) if field.name not in left_out]
+        chosen = {one.name: getattr(self, one.name) for one in known if getattr(self, one.name) != one.default}
+        behind = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.materials, strict=False))
+        lines = [
+            "# The best settings of a search, for the whole training part.",
+            "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
+            "",
+            *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in (chosen | dict(found.best)).items()),
+            "",
+            "[search]",
+            *(f"{name} = {_toml(value)}" for name, value in behind.items()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def mode(self) -> str:
+        """How this search treats privacy: as asked for, else public, where the data are."""
+        from sfumato._checks import SfumatoError, one_of, positive_integer
+        from sfumato.data import is_public
+
+        for name in ("processes", "candidates"):
+            if getattr(self, name) is not None:
+                positive_integer(name, getattr(self, name))
+        public = self.public or (is_public(self.source or "") and not self.private)
+        if self.search is None and not public:
+            raise SfumatoError(
+                "a search on private data costs privacy, and --search does not say how it is to be paid",
+                "give --search private (one promise for all of it, only the winner is released) or --search uncovered "
+                "(each statement says that the search is not covered); or --public if the data are",
+            )
+        mode = one_of("search", self.search or "public", MODES)
+        if mode == "public" and not public:
+            raise SfumatoError("--search is public, but the data are private", "give --public if they are not")
+        if self.one_at_a_time and (mode == "private" or self.candidates is not None):
+            raise SfumatoError(
+                "--one-at-a-time shows all of its runs, which a private selection must not",
+                "leave it out, or give --search uncovered and no --candidates",
+            )
+        if mode != "private" and (self.shape is not None or self.score_noise is not None):
+            raise SfumatoError(
+                "--shape and --score-noise belong to a private selection", "leave them out, or give --search private"
+            )
+        if mode == "private" and self.score_on is not None:
+            beside = [name for name in ("score_noise", "validation") if getattr(self, name) is not None]
+            if beside:
+                raise SfumatoError(
+                    f"--score-on is given, and {', '.join(beside)} beside it, which it has no use for", "leave one out"
+                )
+        return mode
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -1,0 +1,192 @@
+"""sfumato train: the main job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato.cli.options.choices import Observed, stem_of
+from sfumato.cli.options.private import PrivateChoices
+from sfumato.cli.options.spellings import EpsilonOfFigures, Said, SourceText, Whole, WholeByRule
+from sfumato.cli.output.outcome import foreseen, show, show_dry_run
+
+if TYPE_CHECKING:
+    from sfumato.observers.observer import Observer
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.search import Trial
+    from sfumato.training.job import PrivateJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Observed, PrivateChoices):
+    """Train an image classifier privately, and state what was promised.
+
+    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a cache that sfumato
+    features has made; or a recipe (recipe:NAME, or a .toml file), which any option overrides but the one that
+    chooses its row; or an unfinished run directory, which is resumed. Every option that is left out follows a written
+    rule, from public facts alone, and the choice is printed.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
+    """Where the images are, a recipe, or a run to resume."""
+
+    keep: WholeByRule = None
+    """How many weights of single steps are kept beside the model, half of them of the very last steps, for sfumato
+    aggregate and for intervals. By rule 20, or as many as take 64 MiB, or none where that is below 4."""
+    report_epsilon: EpsilonOfFigures = None
+    """Publish figures of the private test part: accuracy, classes, ROC, calibration, from counts with noise. This is
+    what they cost each test record, which pays the larger of this and --epsilon, so as much as --epsilon is free."""
+    calibrate_on: SourceText = None
+    """A public source that a temperature is fitted on, so that scores are as often right as they say. With
+    --report-epsilon alone one is chosen from that budget, where there are images enough."""
+    seeds: Whole = None
+    """Train this often, with a key of its own each time, and print the median and the spread."""
+    title: Said = None
+    """What the run's page is called, the public one too."""
+    dry_run: bool = False
+    """Check everything, print plan, model, time and memory, and spend nothing."""
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+    def run(self) -> int:
+        """Train, or say what training would be."""
+        resumed = self.resumes(self.what)
+        asked = self if resumed else self.chosen()
+        self.refuse_unobserved()
+        if asked.normalisation == "printed-2020" and not (isinstance(self.budget, tuple) or self.seeds or self.dry_run):
+            return asked.printed()
+        from sfumato.experiment.times import without_a_step
+        from sfumato.observers.progress import Bars
+        from sfumato.runs.heading import Heading
+        from sfumato.runs.owner import uses
+        from sfumato.training.preparation import recorded
+        from sfumato.training.run import earlier_plans, execute, refuse_finished
+
+        budget, heading = self.budget, Heading(title=self.title)
+        if isinstance(budget, tuple) or self.seeds is not None:
+            return self.several(budget if isinstance(budget, tuple) else None)
+        finished = recorded.ended(self.what) if resumed else None
+        if finished is not None:
+            show(finished, json=self.json)
+            return 0
+        with Bars() as progress:
+            job, run = self.job(progress)
+            if self.dry_run:
+                refuse_finished(run)
+                earlier = earlier_plans(job)
+                if earlier and not run.exists:
+                    progress.report(uses.summary(earlier, job.plan))
+                if (note := without_a_step(job.source, job.plan, job.times)) is not None:
+                    progress.report(note)
+                show_dry_run(job, run, json=self.json)
+                return 0
+            observers = self.looking_on(run, progress, public=job.source.public)
+            finished = execute(job, run, heading=heading, progress=progress, observers=observers)
+        show(finished, json=self.json)
+        return 0
+
+    def printed(self) -> int:
+        """Train by an algorithm whose claim does not hold, and say so."""
+        from sfumato.cli.verbs.pretrain import show_public
+        from sfumato.observers.progress import Bars
+        from sfumato.training.public import printed_run
+
+        run = self.directory()
+        with Bars() as progress:
+            for line in self.beside(run):
+                progress.report(line)
+            how = {"directory": run.path, "device": self.device, "threads": self.threads, "progress": progress}
+            done = printed_run.train(self.spec, self.experiment, **how)
+        show_public(done, json=self.json)
+        return 0
+
+    def several(self, budgets: tuple[float, ...] | None) -> int:
+        """Train once for each budget, or by several keys, and say what came of it."""
+        from sfumato import search
+        from sfumato._checks import SfumatoError
+        from sfumato.cli.options import recipe
+        from sfumato.cli.output import repeated as several
+        from sfumato.observers.progress import Bars
+
+        if self.title is not None:
+            raise SfumatoError(
+                "--title is given for several runs, each of which has a page of its own",
+                "leave it out, and write it over one of them: sfumato report RUN --title",
+            )
+        if self.dry_run and budgets is None:
+            raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
+        if budgets is not None and self.seeds is not None:
+            raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
+        asked = self.chosen()
+        base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
+        with Bars(repeating=False) as progress:
+            others: dict[str, Any] = {
+                "directory": base,
+                "behind": partial(recipe.search_behind, self.what, asked.source),
+                "progress": progress,
+            }
+
+            def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
+                return self.looking_on(run, progress, public=job.source.public)
+
+            if budgets is None:
+                repeated = search.seeds(asked.trial(), self.seeds or 0, **others, observers=observers)
+                told = partial(several.show_seeds, repeated)
+            else:
+                trial = replace(asked, epsilon=None).trial()
+                others["of_budget"] = self.of_budget
+                if self.dry_run:
+                    told = partial(several.show_dry_run, search.foresee(trial, budgets, told=foreseen, **others))
+                else:
+                    curve = search.budgets(trial, budgets, **others, observers=observers)
+                    told = partial(several.show_budgets, curve, base)
+        told(json=self.json)
+        return 0
+
+    def of_budget(self, epsilon: float) -> Trial:
+        """The training of one budget, which may have a row of its own in the recipe."""
+        return replace(self, epsilon=epsilon).chosen().trial()
+
+    def chosen(self) -> Train:
+        """These options over the recipe's. What cannot be read is refused, before anything heavy is imported."""
+        from sfumato._checks import SfumatoError
+
+        if self.what and FilePath(self.what).is_dir() and ":" not in self.what:
+            from sfumato.data import Cache
+
+            raise SfumatoError(
+                f"{self.what} is a folder, but neither a run nor the name of a source",
+                f"write {'features' if Cache(self.what).exists else 'folder'}:{self.what}",
+            )
+        return self.with_recipe(self.what)
+
+    def trial(self) -> Trial:
+        """One training as it is asked for here."""
+        own = {"keep": self.keep, "report_epsilon": self.report_epsilon, "calibrate_on": self.calibrate_on}
+        return replace(super().trial(), **own)
+
+    @property
+    def budget(self) -> float | tuple[float, ...] | None:
+        """The budget asked for here, or else by the recipe."""
+        from sfumato.cli.options import recipe
+
+        if self.epsilon is None and recipe.named_by(self.what):
+            return recipe.budget_of(self.what)
+        return self.epsilon
+
+    def job(self, progress: Any) -> tuple[PrivateJob, RunDirectory]:
+        """Everything up to the first step, and where the run is to be."""
+        from sfumato.cli.options import recipe
+        from sfumato.training.preparation import recorded
+
+        if self.resumes(self.what):
+            return recorded.job(self.what, trust_code=self.trust_code)
+        asked = self.chosen()
+        run = asked.directory()  # refuses a place that is taken before anything is read
+        trial = asked.trial()
+        trial = replace(trial, notes=(*asked.beside(run), *trial.notes))
+        return trial.job(run, progress, behind=partial(recipe.search_behind, self.what, asked.source)), run

@@ -1,0 +1,1 @@
+"""Caches: the features of a source under a fixed backbone, on disk."""

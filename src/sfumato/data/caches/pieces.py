@@ -1,0 +1,285 @@
+"""The pieces of a cache of features: files of safetensors with the SHA-256 of their numbers, read in parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import write
+from sfumato.data.identity.codes import LENGTH, as_array
+
+_METADATA = "sfumato"
+_TEXTS = ("users", "groups")
+_LONGEST_HEADER = 1 << 20
+_CHECKED = 4 << 20
+MOST_LABELS = 1 << 16
+
+
+def write_piece(
+    path: Path,
+    features: Tensor,
+    labels: np.ndarray,
+    codes: np.ndarray,
+    *,
+    users: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    cache: str,
+) -> None:
+    """Write a piece, whole or not at all.
+
+    Args:
+        features: (n, S, D), as they are to be stored.
+        labels: int64 (n,) or (n, L), as of `Records`.
+        codes: uint8 (n, 32), each record's own two (`codes`).
+        users, groups: text (n,), where they are known.
+        cache: the identity of the cache that it belongs to.
+    """
+    own = torch.from_numpy(np.array(codes))  # safetensors wants to own what it writes
+    tensors = {"features": features, "labels": torch.from_numpy(labels), "codes": own}
+    for name, texts in (("users", users), ("groups", groups)):
+        if texts is not None:
+            encoded = np.char.encode(texts, "utf-8")
+            tensors[name] = torch.from_numpy(encoded.view(np.uint8).reshape(len(texts), -1))
+    code = hashlib.sha256()
+    for tensor in tensors.values():
+        code.update(tensor.flatten().view(torch.uint8).numpy().data)
+    about = {"cache": cache, "piece": path.name, "sha256": code.hexdigest()}
+    write(path, save(tensors, metadata={_METADATA: json.dumps(about, sort_keys=True)}), private=True)
+
+
+class CachedRecords:
+    """One part of a cache: N records, whose features are read from disk when they are asked for.
+
+    Args:
+        pieces: in their order; all but the last have `rows` records.
+        which: positions in the part, where only some of its records are meant.
+
+    Attributes:
+        labels: int64 (N,) or (N, L), as of `Records`.
+        codes: uint8 (N, 32), each record's own two (`codes`).
+        users: text (N,), the code of each record's user (`user_codes`), where the images said whose they are.
+        groups: text (N,), the public group of each record's user, likewise.
+        files, times: None: a cache does not know where a record came from, nor when.
+    """
+
+    files = times = None
+
+    def __init__(self, pieces: list[Piece], rows: int, which: np.ndarray | None = None):
+        self._pieces, self._rows, self._which = pieces, rows, which
+        empty = np.zeros(0, np.int64), as_array(())
+        known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
+        labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
+        self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
+        self.users, self.groups = (self._texts(name) for name in _TEXTS)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: none."""
+        return 0
+
+    @property
+    def sums(self) -> list[str]:
+        """SHA-256 of each file's numbers, all of the part."""
+        return [piece.sha256 for piece in self._pieces]
+
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Features float32 (n, S, D) of the records at these positions, in all S versions that are stored of each."""
+        return self._read(rows, self._memory)
+
+    def in_turn(self) -> Callable[[np.ndarray | slice], np.ndarray]:
+        """`take` into two pieces of memory by turns: what a call gives lasts until the call after the next.
+
+        Fresh memory for every call costs as much time as reading from a fast disk: the system fills each page of it
+        with zeros first.
+        """
+        kept = deque([self._memory(0), self._memory(0)])
+
+        def memory(records: int) -> np.ndarray:
+            kept.rotate()
+            if len(kept[0]) < records:
+                kept[0] = self._memory(records)
+            return kept[0][:records]
+
+        return lambda rows: self._read(rows, memory)
+
+    def _texts(self, name: str) -> np.ndarray | None:
+        held = [piece.text(name) for piece in self._pieces if name in piece.texts]
+        if not held:
+            return None
+        if len(held) < len(self._pieces):
+            (odd, *_) = (piece.path for piece in self._pieces if name not in piece.texts)
+            raise SfumatoError(f"{odd} lacks the {name} that other pieces hold", "make the cache anew")
+        texts = np.concatenate(held)
+        return texts if self._which is None else texts[self._which]
+
+    def _memory(self, records: int) -> np.ndarray:
+        return np.empty((records, self._pieces[0].record_bytes if self._pieces else 0), np.uint8)
+
+    def _read(self, rows: np.ndarray | slice, memory_for: Callable[[int], np.ndarray]) -> np.ndarray:
+        places = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        places = places if self._which is None else self._which[places]
+        memory = memory_for(len(places))
+        for piece, first, run in self._runs(places):
+            self._pieces[piece].fill(memory[run], first)
+        dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
+        return torch.from_numpy(memory.reshape(-1)).view(dtype).reshape(len(places), *shape).float().numpy()
+
+    def chosen(self, which: np.ndarray) -> CachedRecords:
+        """The records where the mask (N,) is true."""
+        places = np.flatnonzero(which)
+        return CachedRecords(self._pieces, self._rows, places if self._which is None else self._which[places])
+
+    def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int, slice]]:
+        """Neighbours on disk that are asked for one after another: piece, first record in it, and where they go."""
+        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(places // self._rows) != 0)) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), len(places)]):
+            if stop > start:
+                piece, first = divmod(int(places[start]), self._rows)
+                yield piece, first, slice(start, stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Where the numbers of a piece lie in its file."""
+
+    path: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    features_at: int
+    labels_at: int
+    labels_of: tuple[int, ...]
+    codes_at: int
+    coded: int
+    texts: Mapping[str, tuple[int, int]]
+    sha256: str
+
+    @property
+    def record_bytes(self) -> int:
+        return self.shape[1] * self.shape[2] * self.dtype.itemsize
+
+    @classmethod
+    def read(cls, path: Path, *, cache: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Piece:
+        """The layout of a file that `write_piece` wrote.
+
+        Args:
+            cache: the identity of the cache that it must belong to.
+            dtype, shape: of its features.
+        """
+        try:
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))
+                if length > _LONGEST_HEADER:
+                    raise ValueError("no safetensors header")
+                header = parse_json(file.read(length))
+                size = file.seek(0, os.SEEK_END)
+            held = ("features", "labels", "codes", *(name for name in _TEXTS if name in header))
+            places = {name: header[name]["data_offsets"] for name in held}
+            end = 8 + length + max(stop for _, stop in places.values())
+            coded = header["codes"]["shape"][1]
+            widths = {name: header[name]["shape"][1] for name in held[3:]}
+            several = header["labels"]["shape"][1:]
+            if len(several) > 1 or any(type(width) is not int or not 0 < width <= MOST_LABELS for width in several):
+                raise ValueError("labels of another shape")
+            shapes = {"features": list(shape), "labels": [shape[0], *several], "codes": [shape[0], coded]}
+            shapes |= {name: [shape[0], width] for name, width in widths.items()}
+            fits = end == size and all(header[name]["shape"] == expected for name, expected in shapes.items())
+            fits = fits and coded in (LENGTH, 2 * LENGTH)
+            own = parse_json(header["__metadata__"][_METADATA])
+            sha256 = str(own.pop("sha256"))
+        except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
+            raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and give the command again") from None
+        if own != {"cache": cache, "piece": path.name}:
+            raise SfumatoError(f"{path} belongs to another cache", "delete it and give the command again")
+        if not fits:
+            raise SfumatoError(f"{path} is cut short or of another shape", "delete it and give the command again")
+        at = {name: 8 + length + start for name, (start, _) in places.items()}
+        return cls(
+            path=path,
+            dtype=dtype,
+            shape=shape,
+            features_at=at["features"],
+            labels_at=at["labels"],
+            labels_of=tuple(several),
+            codes_at=at["codes"],
+            coded=coded,
+            texts={name: (at[name], width) for name, width in widths.items()},
+            sha256=sha256,
+        )
+
+    def check(self) -> None:
+        """Refuse a file whose numbers are not those that were written."""
+        code = hashlib.sha256()
+        rows = max(1, _CHECKED // self.record_bytes)
+        memory = np.empty((rows, self.record_bytes), np.uint8)
+        for first in range(0, self.shape[0], rows):
+            some = memory[: min(rows, self.shape[0] - first)]
+            self.fill(some, first)
+            code.update(some.data)
+        code.update(self.labels().reshape(-1).data)
+        code.update(self._stored_codes().data)
+        for name in self.texts:
+            code.update(self._stored_text(name).data)
+        if code.hexdigest() != self.sha256:
+            raise SfumatoError(
+                f"{self.path} holds other numbers than were written", "delete it and compute the features again"
+            )
+
+    def labels(self) -> np.ndarray:
+        """int64 (n,) or (n, L)."""
+        labels = np.empty((self.shape[0], *self.labels_of), np.int64)
+        self._fill(labels.view(np.uint8).reshape(-1), self.labels_at)
+        return labels
+
+    def codes(self) -> np.ndarray:
+        """uint8 (n, 32); where a file has but the first of each record's codes, that one twice."""
+        codes = self._stored_codes()
+        return np.tile(codes, (1, 2 * LENGTH // self.coded))
+
+    def _stored_codes(self) -> np.ndarray:
+        codes = np.empty((self.shape[0], self.coded), np.uint8)
+        self._fill(codes.reshape(-1), self.codes_at)
+        return codes
+
+    def text(self, name: str) -> np.ndarray:
+        """Text (n,): "users" or "groups"."""
+        stored = self._stored_text(name)
+        return np.char.decode(stored.view(f"S{stored.shape[1]}")[:, 0], "utf-8")
+
+    def _stored_text(self, name: str) -> np.ndarray:
+        offset, width = self.texts[name]
+        stored = np.empty((self.shape[0], width), np.uint8)
+        self._fill(stored.reshape(-1), offset)
+        return stored
+
+    def fill(self, memory: np.ndarray, first: int) -> None:
+        """Read as many records as the memory, uint8 (n, bytes), holds, from the record `first` on."""
+        self._fill(memory.reshape(-1), self.features_at + first * self.record_bytes)
+
+    def _fill(self, memory: np.ndarray, offset: int) -> None:
+        # Not mapped: mapped pages would count as the process's own memory.
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            rest = memory.data
+            while rest:
+                count = os.preadv(descriptor, [rest], offset)
+                if not count:
+                    raise SfumatoError(f"{self.path} is cut short", "delete it and compute the features again")
+                rest, offset = rest[count:], offset + count
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Images: decoded, cropped, normalised, and shown in views, each by itself."""

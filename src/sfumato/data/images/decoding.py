@@ -1,0 +1,255 @@
+"""From image files to uint8 arrays: one rule for every format, colour space and size."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from sfumato._checks import SfumatoError
+from sfumato._files import refuse_special
+from sfumato.data import paths
+from sfumato.data.images import wide
+from sfumato.data.images.levels import Levels
+from sfumato.data.readers import dicom
+from sfumato.data.readers.unreadable import UnreadableError, refuse_too_large, too_large
+from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records, zoomed
+
+EXTENSIONS = (
+    *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
+    *dicom.EXTENSIONS,
+)
+"""File name endings that are read as images, whatever their case."""
+
+LARGEST_FILE = 1 << 30
+"""Bytes: more than the largest image takes in any form; a file is read whole."""
+
+LARGEST_WHOLE = 1 << 20
+"""Pixels: a JPEG of more is not unpacked as a whole only to know it again in another format."""
+
+SIZE_CAP = 224
+"""Pixels: the largest size that is chosen for image files when none is declared."""
+
+# Pillow would also try formats that call other programs (EPS starts Ghostscript).
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a file says about its image before any pixel is decoded: its sides in pixels, and if it is grey."""
+
+    shorter_side: int
+    longer_side: int
+    grey: bool
+
+
+@contextlib.contextmanager
+def quiet_decoder() -> Iterator[None]:
+    """Turn Pillow's warning about huge images into an exception and silence remarks about metadata."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file is read as an image: by its name, or as a DICOM file by its first bytes."""
+    return path.suffix.lower() in EXTENSIONS or dicom.is_dicom_file(path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of an image file, or a refusal that names it."""
+    name = f"image {str(path)!r}"
+    try:
+        known = paths.status(path)
+        refuse_special(known, name)
+        if known.st_size > LARGEST_FILE:
+            raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or take it out")
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise SfumatoError(f"{name} does not exist", "correct the path, or take it out") from None
+    except PermissionError:
+        raise SfumatoError(f"{name} may not be read", "give yourself permission to read it") from None
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
+    if not content:
+        raise UnreadableError(f"{name} is empty", "replace the file, or take it out")
+    return content
+
+
+def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Header:
+    """The image's shorter side and whether it is grey, without decoding it."""
+    name = f"image {str(path)!r}"
+    if dicom.is_dicom(content):
+        with refusals(path):
+            width, height, grey = dicom.shape(content, name)
+            return Header(shorter_side=min(width, height), longer_side=max(width, height), grey=grey)
+    with refusals(path), _opened(content, levels, name) as image:
+        _check(image, levels, name)
+        return Header(shorter_side=min(image.size), longer_side=max(image.size), grey=image.mode in _GREY)
+
+
+def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
+    """The image in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
+    name = f"image {str(path)!r}"
+    with refusals(path), _opened(content, levels, name) as image:
+        _check(image, levels, name)
+        # A JPEG can be unpacked at a fraction of its size; twice the target leaves the final filter its work.
+        image.draft(None, (2 * size, 2 * size))
+        return prepare(image, size=size, channels=channels, levels=levels, name=name)
+
+
+def decode_whole(
+    content: bytes, path: Path, *, sizes: Sequence[int], channels: int, levels: Levels | None = None
+) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """The image in a file's bytes at several sizes, as `decode` gives it, and with all of its own pixels.
+
+    Returns:
+        uint8 (size, size, channels) for each size, and uint8 (H, W, 1 or 3); None in place of the latter for a JPEG of
+        more than `LARGEST_WHOLE` pixels, which is unpacked at a fraction of its size.
+    """
+    found: list[np.ndarray] = []
+    whole = None
+    name = f"image {str(path)!r}"
+    for size in (*sizes, None):
+        if size is None and whole is not None:
+            break
+        with refusals(path), _opened(content, levels, name) as image:
+            _check(image, levels, name)
+            full = image.size
+            if size is not None:
+                image.draft(None, (2 * size, 2 * size))
+            if whole is None and image.size == full and (size is not None or full[0] * full[1] <= LARGEST_WHOLE):
+                upright = _upright(image, levels, name)
+                whole = np.asarray(upright.convert("L" if upright.mode in ("1", "L") else "RGB"), dtype=np.uint8)
+                whole = whole.reshape(*whole.shape[:2], -1)
+            if size is not None:
+                found.append(prepare(image, size=size, channels=channels, levels=levels, name=name))
+    return found, whole
+
+
+def prepare(
+    image: Image.Image, *, size: int, channels: int, levels: Levels | None = None, name: str = "image"
+) -> np.ndarray:
+    """One image by the rule that every source and every prediction follows.
+
+    First frame; turned as its EXIF orientation says; 16-bit grey by the declared levels; transparent parts on white;
+    other colour spaces to RGB; the centre square of the shorter side, brought to `size` by an antialiased bilinear
+    filter.
+
+    Args:
+        image: any Pillow image.
+        size: pixels on each side of the result.
+        channels: 1 for grey (ITU-R 601 luma of a coloured image), 3 for RGB.
+        levels: what was declared of pixels of more than eight bits; None to refuse them.
+        name: what to call the image in a refusal.
+
+    Returns:
+        uint8 (size, size, channels).
+
+    >>> prepare(Image.new("RGB", (40, 30), "white"), size=8, channels=1).shape
+    (8, 8, 1)
+    """
+    _check(image, levels, name)
+    image = _upright(image, levels, name).convert("L" if channels == 1 else "RGB")
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    if (width, height) != (size, size):
+        box = (left, top, left + side, top + side)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.asarray(image, dtype=np.uint8).reshape(size, size, channels)
+
+
+def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Image:
+    """The image in eight bits, turned as its EXIF orientation says, its transparent parts on white."""
+    if levels is not None and wide.is_grey(image):
+        image = wide.in_eight_bits(image, levels, name)
+    else:
+        image = ImageOps.exif_transpose(image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image
+
+
+def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray:
+    """Images uint8 (N, H, W, C) by the rule of `prepare`: uint8 (N, size, size, channels).
+
+    >>> prepare_array(np.zeros((2, 10, 8, 3), np.uint8), size=8, channels=1).shape
+    (2, 8, 8, 1)
+    """
+    if images.shape[1:] == (size, size, channels):
+        return images
+    result = np.empty((len(images), size, size, channels), np.uint8)
+
+    def block(start: int) -> None:
+        for index in range(start, min(start + 512, len(images))):
+            pixels = images[index, :, :, 0] if images.shape[3] == 1 else images[index]
+            result[index] = prepare(Image.fromarray(pixels), size=size, channels=channels)
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(block, range(0, len(images), 512)):
+            pass
+    return result
+
+
+def larger_side(size: int, declared: Declared) -> int | None:
+    """Pixels on each side of the larger training images that are wanted beside those of `size`, if any."""
+    side = zoomed(size, declared.zoom)
+    return check_size(side, "declare a smaller size, or give less zoom") if side > size else None
+
+
+def larger(train: Records, originals: np.ndarray, declared: Declared) -> Records | None:
+    """The training records as `Parts.larger` has them, out of their originals uint8 (N, H, W, C)."""
+    side = larger_side(train.shape[1], declared) if min(originals.shape[1:3]) > train.shape[1] else None
+    if side is None:
+        return None
+    return replace(train, images=prepare_array(originals, size=side, channels=train.shape[3]))
+
+
+def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:
+    """The side of the images in pixels, within what this room handles."""
+    if not SMALLEST_SIZE <= size <= LARGEST_SIZE:
+        raise SfumatoError(f"size must lie between {SMALLEST_SIZE} and {LARGEST_SIZE} pixels, got {size}", remedy)
+    return size
+
+
+def _opened(content: bytes, levels: Levels | None, name: str) -> Image.Image:
+    """The image in a file's bytes: as Pillow opens it, or of a DICOM file in eight bits, by the levels."""
+    if dicom.is_dicom(content):
+        return dicom.in_eight_bits(content, levels, name)
+    return Image.open(io.BytesIO(content), formats=_FORMATS)
+
+
+def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
+    refuse_too_large(image.width * image.height, name)
+    wide.check(image, levels, name)
+
+
+@contextlib.contextmanager
+def refusals(path: Path) -> Iterator[None]:
+    """Whatever Pillow or pydicom says of a broken file, as a refusal that names it."""
+    try:
+        yield
+    except (SfumatoError, MemoryError):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise too_large(f"image {str(path)!r}") from None
+    except Image.UnidentifiedImageError:
+        raise UnreadableError(
+            f"{str(path)!r} is not an image that can be read", "replace the file, or take it out"
+        ) from None
+    except Exception:  # decoders raise a dozen types for broken files
+        raise UnreadableError(
+            f"image {str(path)!r} is broken or cut short", "replace the file, or take it out"
+        ) from None

@@ -1,0 +1,351 @@
+"""npz:PATH - arrays in one NumPy archive: x_train y_train x_test y_test, or x y; images, or texts as numbers."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format
+
+from sfumato._checks import SfumatoError
+from sfumato._files import refuse_special
+from sfumato.data import classes as class_lists
+from sfumato.data import paths
+from sfumato.data.identity.codes import codes_of
+from sfumato.data.images.decoding import check_size, larger, prepare_array
+from sfumato.data.images.levels import Levels, undeclared
+from sfumato.data.parts import Parts
+from sfumato.data.readers import columns
+from sfumato.data.readers.files import memory
+from sfumato.data.records import Declared, Records
+from sfumato.data.subsets.filtered import MARK
+from sfumato.data.subsets.split import record_in_test
+from sfumato.data.texts.reading import load_numbers
+
+_FOUR = ("x_train", "y_train", "x_test", "y_test")
+_PAIR = ("x", "y")
+
+
+def load(path: str, declared: Declared) -> Parts:
+    """Read images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
+
+    Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
+    refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
+    named as `filtered.MARK` says that the set was filtered by looking at private data. Images that are not square lose
+    the ends of their longer side. Arrays `users_train` and `users_test`, or `users` beside x and y, of whole numbers or
+    text say whose image each one is, and `groups_train` and so on to which public group its user belongs. A pair x, y
+    is split by a keyed hash of each image's user, or of its pixels where there are no users. An array `time_train`, or
+    `time`, of numbers or datetime64 says when each training image is from.
+
+    Labels (N, L) of 0 and 1 say of each of L labels whether it is true of an image; `classes` then names these, and
+    `label_columns` chooses among them, or names them where there are no names.
+
+    Whole numbers (N, T) are texts, a row of numbers each, with 0 after the last, where their vocabulary is declared
+    (`texts.load_numbers`).
+    """
+    file = paths.expanded(path)
+    where = f"archive {str(file)!r}"
+    arrays, names, filtered = _read(file, where, declared)
+    multilabel = any(array.ndim == 2 for name, array in arrays.items() if name.startswith("y"))
+    if multilabel:
+        arrays, classes, listed = _several(arrays, names, declared, where)
+    else:
+        _refuse_single(declared, where)
+        classes, listed = _classes(arrays, names, declared, where)
+    parted, of_texts = "x" not in arrays, next(arrays[name] for name in ("x", "x_train") if name in arrays).ndim == 2
+    rows = dict[str, np.ndarray]()
+    if not parted:
+        arrays, rows = _split(arrays, declared)
+    if of_texts:
+        if multilabel:
+            raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
+        for side in ("_train", "_test"):
+            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where)
+        known = {"classes": classes, "classes_listed": listed, "parted": parted, "filtered": filtered}
+        return load_numbers(arrays, declared, where, **known)
+    shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
+    if len(shapes) > 1:
+        listing = " and ".join(map(str, sorted(shapes)))
+        raise SfumatoError(f"the two image arrays of {where} differ in shape: {listing}", "save both in one shape")
+    height, width, depth = shapes.pop()
+    size = declared.size or check_size(min(height, width), "declare a size for the images to be brought to")
+    channels = declared.channels or depth
+
+    def part(side: str) -> Records:
+        images = arrays[f"x{side}"]
+        shown = _in_eight_bits(images, declared.levels)
+        return Records(
+            images=prepare_array(shown, size=size, channels=channels),
+            labels=arrays[f"y{side}"]
+            if multilabel
+            else class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where),
+            # The first of what is stored: the same under all levels.
+            codes=codes_of(declared.owner_key, images, shown),
+            users=arrays.get(f"users{side}"),
+            groups=arrays.get(f"groups{side}"),
+            rows=rows.get(side),
+            times=arrays.get("time_train") if side == "_train" else None,
+        )
+
+    train = part("_train")
+    originals = _in_eight_bits(arrays["x_train"], declared.levels) if declared.zoom > 1 else arrays["x_train"]
+    rule = "declared" if declared.size else "the shorter side of the arrays"
+    return Parts(
+        train=train,
+        test=part("_test"),
+        classes=classes,
+        classes_listed=listed,
+        parted=parted,
+        size_rule=rule,
+        cut=1 - min(height, width) / max(height, width),
+        filtered=filtered,
+        larger=larger(train, originals, declared),
+    )
+
+
+def _split(arrays: dict[str, np.ndarray], declared: Declared) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The arrays of a pair in two parts, by a keyed hash of each record; and where the records of each part stood."""
+    key, share = declared.owner_key, declared.test_fraction
+    users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
+    pairs = zip(arrays["x"], users, strict=True)
+    test = np.array([record_in_test(key, record.tobytes(), user, share) for record, user in pairs], dtype=bool)
+    sides = {"_train": ~test, "_test": test}
+    rows = {side: np.flatnonzero(chosen) for side, chosen in sides.items()}
+    return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}, rows
+
+
+def _read(file: Path, where: str, declared: Declared) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
+    try:
+        refuse_special(paths.status(file), where)
+        with file.open("rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
+            with zipfile.ZipFile(stream) as archive:
+                members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+                wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
+                for name in wanted:
+                    if name not in members:
+                        found = ", ".join(members) or "nothing"
+                        raise SfumatoError(
+                            f"{where} has no array {name!r}; it holds {found}",
+                            "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
+                        )
+                beside = columns.named(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
+                chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
+                _check_sizes(archive, chosen, where)
+                arrays = {name: _array(archive, member) for name, member in chosen.items()}
+                filtered = MARK in members
+    except SfumatoError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(f"{where} does not exist", "correct the path after npz:") from None
+    except PermissionError:
+        raise SfumatoError(f"{where} may not be read", "give yourself permission to read it") from None
+    except IsADirectoryError:
+        raise SfumatoError(f"{where} is a folder", "give the .npz file, or use folder:") from None
+    except MemoryError:
+        raise SfumatoError(f"{where} unpacks to more than the memory that is free", "free some, or save less") from None
+    except Exception:  # zipfile, its decoders and the reading of headers raise a dozen types for broken archives
+        raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
+    listed = arrays.pop("classes", None)
+    for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
+        if not _are_texts(arrays[images_name], declared):
+            arrays[images_name] = _images(arrays[images_name], images_name, where, declared.levels)
+        arrays[labels_name] = _labels(arrays[labels_name], labels_name, where)
+        counts = len(arrays[images_name]), len(arrays[labels_name])
+        if counts[0] != counts[1]:
+            raise SfumatoError(
+                f"{images_name} of {where} holds {counts[0]} images and {labels_name} {counts[1]} labels",
+                "save one label for each image",
+            )
+        if not counts[0]:
+            raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
+    for name in beside:
+        _, *side = name.partition("_")
+        arrays[name] = columns.checked(arrays[name], name, where, len(arrays["x" + "".join(side)]))
+    return arrays, _names(listed, where), filtered
+
+
+def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> None:
+    """Refuse arrays that memory cannot hold by what their headers say, before any is unpacked."""
+    sizes = {}
+    for name, member in members.items():
+        with archive.open(member) as stream:
+            version = format.read_magic(stream)
+            shape, _, dtype = (
+                format.read_array_header_1_0(stream) if version == (1, 0) else format.read_array_header_2_0(stream)
+            )
+            if dtype.hasobject:
+                raise SfumatoError(
+                    f"{where} holds pickled objects, which can run code when they are read",
+                    "save plain arrays: images as uint8, labels as integers, classes as text",
+                )
+            sizes[name] = math.prod(shape) * dtype.itemsize
+            held = archive.getinfo(member).file_size - stream.tell()
+        if sizes[name] <= memory() and sizes[name] != held:
+            raise ValueError("the header speaks of another array")
+    if sum(sizes.values()) > memory():
+        largest = max(sizes, key=sizes.__getitem__)
+        raise SfumatoError(
+            f"{where} unpacks to more than this machine's memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
+        )
+
+
+def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+    with archive.open(member) as stream:
+        return format.read_array(stream, allow_pickle=False)
+
+
+def _are_texts(array: np.ndarray, declared: Declared) -> bool:
+    """Whether rows are texts as numbers: those of flattened images look alike, but nobody declares words of them."""
+    of_texts = (declared.length, declared.vocabulary, declared.words)
+    return array.ndim == 2 and array.dtype.kind in "iu" and any(known is not None for known in of_texts)
+
+
+def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:
+    """Images (N, H, W, C): uint8, or the 16 bits that they were stored with."""
+    if images.ndim == 3:
+        images = images[..., np.newaxis]
+    if images.ndim != 4 or images.shape[3] not in (1, 3):
+        raise SfumatoError(
+            f"{name} of {where} has the shape {images.shape}; it must be (N, H, W), (N, H, W, 1) or (N, H, W, 3)",
+            "reshape it, or move the channels to the end with numpy.moveaxis(x, 1, -1)",
+        )
+    if 0 in images.shape[1:]:
+        raise SfumatoError(f"{name} of {where} has the shape {images.shape}: no pixels", "save images that have some")
+    if images.dtype == np.uint8:
+        return images
+    if images.dtype.kind in "iu" and images.dtype.itemsize == 2:
+        if levels is None:
+            raise undeclared(f"{name} of {where}")
+        for index, image in enumerate(images):
+            levels.check(image, f"image {index} of {name} of {where}")
+        return images.astype(images.dtype.newbyteorder("="))
+    if not np.issubdtype(images.dtype, np.floating):
+        raise SfumatoError(f"{name} of {where} is {images.dtype}", "save uint8 from 0 (black) to 255 (white)")
+    result = np.empty(images.shape, np.uint8)
+    for index, image in enumerate(images):
+        if not (image.min(initial=0) >= 0 and image.max(initial=0) <= 1):  # true for NaN as well
+            value = next(number for number in image.ravel().tolist() if not 0 <= number <= 1)
+            raise SfumatoError(
+                f"{name} of {where} is {images.dtype} and holds {value:g} in image {index}, outside [0, 1]",
+                "save uint8 from 0 (black) to 255 (white), or scale to [0, 1]",
+            )
+        result[index] = np.rint(255 * image.astype(np.float64))
+    return result
+
+
+def _in_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
+    if images.dtype == np.uint8 or levels is None:
+        return images
+    result = np.empty(images.shape, np.uint8)
+    for index, image in enumerate(images):
+        result[index] = levels.applied(image, f"image {index}")
+    return result
+
+
+def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim not in (1, 2) or 0 in labels.shape[1:]:
+        raise SfumatoError(
+            f"{name} of {where} has the shape {labels.shape}; it must be (N,), or (N, L) for several labels",
+            "save one whole number for each image, or a row of 0 and 1",
+        )
+    if labels.ndim == 2:
+        if labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
+            raise SfumatoError(
+                f"{name} of {where} has the shape {labels.shape} and holds something else than whole numbers 0 and 1",
+                "save 1 where a label is true and 0 where it is not, as uint8",
+            )
+        return labels.astype(np.int64)
+    if labels.dtype.kind not in "iu":
+        raise SfumatoError(
+            f"{name} of {where} is {labels.dtype}",
+            "save whole numbers 0, 1, 2, ..., and their names as an array called classes",
+        )
+    for label in (labels.min(), labels.max()) if len(labels) else ():
+        if not 0 <= label <= np.iinfo(np.int64).max:
+            raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")
+    return labels.astype(np.int64)
+
+
+def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
+    if listed is None:
+        return None
+    if listed.ndim != 1 or listed.dtype.kind != "U" or len({*listed.tolist()} - {""}) < max(2, len(listed)):
+        raise SfumatoError(
+            f"classes of {where} must be at least two different names, got {listed.dtype} {listed.shape}",
+            "save it as numpy.array(['cat', 'dog']), or leave it out",
+        )
+    for name in listed.tolist():
+        class_lists.refuse_unwritable(name, f"classes of {where} holds a name that cannot be used:")
+    return tuple(listed.tolist())
+
+
+def _refuse_single(declared: Declared, where: str) -> None:
+    if declared.label_columns is not None:
+        raise SfumatoError(
+            f"`label_columns` are declared, and {where} has one label for each image",
+            "save y as rows of 0 and 1, or leave them out",
+        )
+
+
+def _several(
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Declared, where: str
+) -> tuple[dict[str, np.ndarray], tuple[str, ...], bool]:
+    """The arrays with the chosen columns of labels, the labels' names, and whether these were written down."""
+    matrices = {name: array for name, array in arrays.items() if name.startswith("y")}
+    widths = {array.shape[1:] for array in matrices.values()}
+    if len(widths) > 1:
+        raise SfumatoError(f"the two arrays of labels of {where} differ in shape", "save both in one shape")
+    ((width,),) = widths
+    if declared.classes is not None:
+        raise SfumatoError(
+            f"classes are declared, and {where} has {width} labels for each image", "name them as `label_columns`"
+        )
+    asked = declared.label_columns
+    if asked is None and all((array.sum(1) == 1).all() for array in matrices.values()):
+        raise SfumatoError(
+            f"each image of {where} has exactly one of {width} labels, as classes have",
+            "save y.argmax(1) where they exclude each other, or name them as `label_columns` where they do not",
+        )
+    if names is not None and len(names) != width:
+        raise SfumatoError(f"classes of {where} names {len(names)} of {width} labels", "name each one")
+    if names is None and asked is not None and len(asked) != width:
+        raise SfumatoError(f"`label_columns` names {len(asked)} labels, and {where} has {width}", "name each one")
+    if names is not None and asked is not None:
+        for name in asked:
+            if name not in names:
+                raise SfumatoError(
+                    f"`label_columns` names {name!r}, and {where} has no such label", "name one of its own"
+                )
+        places = [names.index(name) for name in asked]
+        arrays = arrays | {name: array[:, places] for name, array in matrices.items()}
+    known = asked or names
+    return arrays, known or tuple(str(number) for number in range(width)), known is not None
+
+
+def _classes(
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Declared, where: str
+) -> tuple[tuple[str, ...], bool]:
+    labels = [array for name, array in arrays.items() if name.startswith("y")]
+    largest = int(max(array.max() for array in labels))
+    known = names or declared.classes
+    if known is not None:
+        if largest >= len(known):
+            raise class_lists.UnknownClassError(
+                f"{where} holds the label {largest}",
+                f"and {len(known)} classes are named",
+                "name every class in the order of the labels, which count from 0",
+            )
+        return declared.classes or known, True
+    if largest >= sum(map(len, labels)):
+        raise SfumatoError(
+            f"{where} holds the label {largest}, more than it has images",
+            "number the classes 0, 1, 2, ... without gaps",
+        )
+    return tuple(str(number) for number in range(largest + 1)), False

@@ -1,0 +1,194 @@
+"""DICOM files: one frame in eight bits, and whose it is. They are read by pydicom, which is an extra.
+
+Values are those after the file's own modality transformation, such as Hounsfield units. Which of them are black and
+white is declared (`Levels`), or else the file says so: by its table of values of interest, or by its first window. A
+file that says neither has to hold eight bits. Nothing but pixels and the tags that shape them is looked at, and the
+patient's identifier where it is asked for; no tag is told to anybody.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from sfumato._checks import SfumatoError
+from sfumato.data.images.levels import Levels, UndeclaredError
+from sfumato.data.readers.unreadable import UnreadableError, refuse_too_large
+
+if TYPE_CHECKING:
+    from pydicom import FileDataset
+
+EXTENSIONS = (".dcm", ".dicom")
+"""File name endings of DICOM; many such files have none."""
+
+BY_PATIENT = "dicom"
+"""`user_from` where each file's own patient identifier says whose image it is."""
+
+_MARK = slice(128, 132)
+_PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
+
+
+def is_dicom(content: bytes) -> bool:
+    """Whether these are a DICOM file's bytes: by the mark behind its preamble, whatever the file is called."""
+    return content[_MARK] == b"DICM"
+
+
+def is_dicom_file(path: Path) -> bool:
+    """Whether it is an ordinary file that can be opened and begins so."""
+    try:
+        if not path.is_file():  # reading from a pipe might never end
+            return False
+        with path.open("rb") as file:
+            return is_dicom(file.read(_MARK.stop))
+    except OSError:
+        return False
+
+
+def shape(content: bytes, name: str) -> tuple[int, int, bool]:
+    """Width and height in pixels, and whether the image is grey, before any pixel is decoded."""
+    dataset = _dataset(content, name)
+    return dataset.Columns, dataset.Rows, _is_grey(dataset)
+
+
+def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Image:
+    """The image of a DICOM file in eight bits, grey or in colour.
+
+    Greys by the declared levels, else by what the file itself says; inverted where the file says that its lowest value
+    is white (MONOCHROME1). Of colours the upper eight bits.
+
+    **Guarantee.** The declaration is public, and whatever else decides stands in this file alone, so an image is a
+    function of its own record (unit: one record; adjacency: any).
+
+    Args:
+        name: what to call the image in a refusal.
+
+    Errors: `UnreadableError` for a file without pixels, with several frames, or compressed in a way that no installed
+    plug-in of pydicom unpacks; `UndeclaredError` for greys of more than eight bits for which nothing says what is black
+    and white.
+    """
+    processing = _library(name).pixels.processing
+    dataset = _dataset(content, name)
+    _require_decoder(dataset, name)
+    stored = dataset.pixel_array
+    if _is_grey(dataset):
+        values = processing.apply_modality_lut(stored, dataset)
+        if not np.isfinite(values).all():
+            raise UnreadableError(f"{name} holds values that are not finite", "replace the file, or take it out")
+        greys = _windowed(values, dataset, name) if levels is None else levels.applied(values, name)
+        return Image.fromarray(255 - greys if dataset.PhotometricInterpretation == "MONOCHROME1" else greys)
+    colours, bits = stored, dataset.BitsStored
+    if dataset.PhotometricInterpretation == "PALETTE COLOR":
+        colours = processing.apply_color_lut(stored, dataset)[..., :3]
+        bits = 8 * colours.itemsize
+    if bits < 8:
+        raise UnreadableError(f"{name} has colours of fewer than 8 bits", "save it with 8 bits, or take it out")
+    return Image.fromarray((colours >> (bits - 8)).astype(np.uint8))
+
+
+def patient(content: bytes, name: str) -> str:
+    """The patient identifier of a DICOM file: never to be told or kept, but by a code (`user_code`).
+
+    Errors: `SfumatoError` for a file that is no DICOM, or has no patient identifier.
+    """
+    identifier = ""
+    if is_dicom(content):
+        tags = _library(name).dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=["PatientID"])
+        identifier = str(tags.get("PatientID") or "").strip()
+    if not identifier:
+        lacks = "has no patient identifier" if is_dicom(content) else "is no DICOM file"
+        raise SfumatoError(
+            f"{name} {lacks}, and `user_from={BY_PATIENT}` takes its user from there",
+            "take it out, or say whose each image is in a table's column user or by folders",
+        )
+    return identifier
+
+
+def _library(name: str) -> Any:
+    """All of pydicom that is used here, so that its absence is never taken for a broken file."""
+    try:
+        import pydicom
+        import pydicom.pixels.decoders.base
+        import pydicom.pixels.processing
+    except ImportError:
+        raise SfumatoError(
+            f"{name} is a DICOM file, and pydicom 3 is not installed", "pip install 'sfumato[dicom]'"
+        ) from None
+    return pydicom
+
+
+def _dataset(content: bytes, name: str) -> FileDataset:
+    """The file's tags, of one image that is not too large."""
+    dataset = _library(name).dcmread(io.BytesIO(content))
+    if not any(pixels in dataset for pixels in _PIXELS):
+        raise UnreadableError(f"{name} is a DICOM file without an image", "take it out")
+    frames = int(dataset.get("NumberOfFrames") or 1)
+    if frames != 1:
+        raise UnreadableError(
+            f"{name} has {frames} frames, and one image is wanted",
+            "save each frame as a file of its own, or take it out",
+        )
+    refuse_too_large(dataset.Rows * dataset.Columns, name)
+    return dataset
+
+
+def _is_grey(dataset: FileDataset) -> bool:
+    return dataset.PhotometricInterpretation in ("MONOCHROME1", "MONOCHROME2")
+
+
+def _require_decoder(dataset: FileDataset, name: str) -> None:
+    """Refuse a file that is compressed in a way that nothing here unpacks."""
+    syntax = dataset.file_meta.TransferSyntaxUID
+    if not syntax.is_encapsulated:
+        return
+    try:
+        available = _library(name).pixels.decoders.base.get_decoder(syntax).is_available
+    except NotImplementedError:
+        available = False
+    if not available:
+        raise UnreadableError(
+            f"{name} is compressed ({'privately' if syntax.is_private else syntax.name}), and no plug-in of pydicom "
+            "that is installed unpacks it",
+            "pip install 'pylibjpeg[all]', save it uncompressed, or take it out",
+        )
+
+
+def _windowed(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
+    """Greys uint8 by what the file says of its values, in their shape (H, W).
+
+    Source: DICOM PS3.3, C.11.2 (VOI LUT module); of several tables or windows the first.
+    """
+    pydicom = _library(name)
+    if dataset.get("VOILUTSequence"):
+        white = 2 ** int(dataset.VOILUTSequence[0].LUTDescriptor[2]) - 1
+        looked_up = pydicom.pixels.processing.apply_voi(np.rint(values).astype(np.int64), dataset)
+        return np.rint(looked_up * (255 / white)).clip(0, 255).astype(np.uint8)
+    center, width = (_first(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
+    if center is not None and width is not None and width >= 1:
+        into = pydicom.Dataset()  # which says that white is 255
+        into.PhotometricInterpretation, into.PixelRepresentation, into.BitsStored = "MONOCHROME2", 0, 8
+        into.WindowCenter, into.WindowWidth = center, width
+        into.VOILUTFunction = dataset.get("VOILUTFunction") or "LINEAR"
+        return np.rint(pydicom.pixels.processing.apply_windowing(values, into)).astype(np.uint8)
+    as_stored = (_first(dataset, "RescaleSlope"), _first(dataset, "RescaleIntercept")) in ((None, None), (1, 0))
+    unsigned = not dataset.get("PixelRepresentation") and "ModalityLUTSequence" not in dataset
+    if as_stored and unsigned and dataset.get("BitsStored", 64) <= 8:
+        return np.rint(values * (255 / (2**dataset.BitsStored - 1))).astype(np.uint8)
+    raise UndeclaredError(
+        f"{name} has no window of its own, and which of its values are black and white was not declared",
+        "declare a `window` (black and white), such as -160,240, or a `bit_depth`",
+    )
+
+
+def _first(dataset: FileDataset, tag: str) -> float | None:
+    """The first value of a tag that holds finite numbers; None where there is none."""
+    from pydicom.multival import MultiValue
+
+    value = dataset.get(tag)
+    value = value[0] if isinstance(value, MultiValue) and value else value
+    number = math.nan if value in (None, "") or isinstance(value, MultiValue) else float(value)
+    return number if math.isfinite(number) else None

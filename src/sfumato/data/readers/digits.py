@@ -1,0 +1,63 @@
+"""digits - the 1,797 handwritten digits that come with scikit-learn: nothing to download."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from sfumato.data.classes import renumbered
+from sfumato.data.identity.codes import codes_of
+from sfumato.data.images.decoding import larger, prepare_array
+from sfumato.data.parts import Parts
+from sfumato.data.records import Declared, Records
+
+SPLIT_SEED = b"sfumato digits split"
+"""Part of every hash that orders the digits for the split. Public and fixed: figures on `digits` can be compared."""
+
+TEST_FRACTION = 0.2
+"""Share of each class that the split puts in the test part."""
+
+
+def load(_: str, declared: Declared) -> Parts:
+    """Read the test part of UCI's "Optical recognition of handwritten digits" (Alpaydin and Kaynak 1998), 8 x 8 grey.
+
+    The data is published, so its split need not protect anybody: it is the same for everyone, with a fifth of each
+    class in the test part (1,438 training and 359 test images). Pixels 0..16 become 0..255.
+    """
+    from sklearn.datasets import load_digits
+
+    pixels, targets = load_digits(return_X_y=True)
+    images = np.rint(np.asarray(pixels) * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    labels = np.asarray(targets).astype(np.int64)
+    names = tuple(str(number) for number in range(10))
+    test = in_public_test(labels)
+    size, channels = declared.size or 8, declared.channels or 1
+    codes = codes_of(declared.owner_key, images, images)
+    prepared = prepare_array(images, size=size, channels=channels)
+    labels = renumbered(labels, names, declared.classes, "digits")
+
+    def part(chosen: np.ndarray) -> Records:
+        return Records(images=prepared[chosen], labels=labels[chosen], codes=codes[chosen], rows=np.flatnonzero(chosen))
+
+    train = part(~test)
+    return Parts(
+        train=train,
+        test=part(test),
+        classes=declared.classes or names,
+        classes_listed=True,
+        parted=True,
+        size_rule="declared" if declared.size else "the data set's own",
+        larger=larger(train, images[~test], declared),
+    )
+
+
+def in_public_test(labels: np.ndarray) -> np.ndarray:
+    """Which examples are in the test part, bool (N,): a fifth of each class, the first by a fixed hash of the index."""
+    # Hashes, since NumPy does not promise that a seed gives the same shuffle in its next version.
+    order = [hashlib.sha256(SPLIT_SEED + index.to_bytes(8, "big")).digest() for index in range(len(labels))]
+    test = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = sorted(np.flatnonzero(labels == label).tolist(), key=order.__getitem__)
+        test[members[: round(TEST_FRACTION * len(members))]] = True
+    return test

@@ -1,0 +1,228 @@
+"""folder:PATH - a folder of image files, one folder for each class."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+
+from sfumato._checks import SfumatoError
+from sfumato.data import paths
+from sfumato.data.images.decoding import EXTENSIONS, is_image_file
+from sfumato.data.parts import Parts
+from sfumato.data.readers.dicom import BY_PATIENT
+from sfumato.data.readers.files import Entry, load_files
+from sfumato.data.records import Declared
+
+_LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
+_OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
+BY_FOLDER = "folder"
+"""`user_from` where a folder in the class folder says whose images it holds."""
+_SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
+
+
+def load(path: str, declared: Declared) -> Parts:
+    """Read class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
+
+    One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
+    Windows and macOS are passed over; any other file in a class folder must be an image, unless such may be left out
+    (`skip_unreadable`), and none may be there twice by a link. Records come class after class, by name, and by file
+    name within each.
+
+    With `user_from` every file says whose image it is: "folder" where it lies in a folder of this user in the class
+    folder, else a regular expression that is looked for in its name, whose first group is the user, or all that matches
+    where it has no group; with "dicom" its own patient identifier says it (`load_files`). The keyed hash is then of the
+    user.
+    """
+    users = _Users(declared.user_from, skip_strays=declared.skip_unreadable)
+    root = _existing_folder(path)
+    folders = _subfolders(root)
+    where = f"folder {str(root)!r}"
+    if not folders:
+        raise SfumatoError(f"{where} has no class folders", users.layout)
+    _refuse_loose_images(root)
+    # "train" is a fair name for a class of vehicles: it means a part only if it holds class folders itself.
+    parts = {folder.name: folder for folder in folders if folder.name in ("train", "test") and users.in_classes(folder)}
+    if parts:
+        entries = _parts(root, folders, parts, declared, users)
+    elif {folder.name for folder in folders} == {"train", "test"}:
+        raise SfumatoError(f"train and test of {where} have no class folders", users.layout)
+    else:
+        found: dict[Hashable, Path] = {}
+        entries = [
+            Entry(path=file, label=folder.name, user=user)
+            for folder in folders
+            for file, user in users.files(folder, found)
+        ]
+    return load_files(entries, declared, where=where, left_out=users.strays)
+
+
+class _Users:
+    """Whose image each file of a class folder is.
+
+    Args:
+        user_from: see `load`.
+        skip_strays: whether files that are no images by their names are left out, into `strays`.
+    """
+
+    def __init__(self, user_from: str | None, *, skip_strays: bool = False):
+        self.strays: list[Path] = []
+        self._strays = self.strays if skip_strays else None
+        self.by_folder = user_from == BY_FOLDER
+        self.layout = _OF_USERS if self.by_folder else _LAYOUT
+        self.pattern = None
+        if user_from not in (None, BY_FOLDER, BY_PATIENT):
+            try:
+                self.pattern = re.compile(user_from)
+            except re.error as error:
+                raise SfumatoError(
+                    f"`user_from={user_from}` is no regular expression ({error})",
+                    r"give one such as 'patient-(\d+)_', or folder where users have folders of their own",
+                ) from None
+
+    def in_classes(self, folder: Path) -> bool:
+        """Whether a folder holds class folders, and is none itself."""
+        inner = _subfolders(folder)
+        return any(_subfolders(one) for one in inner) if self.by_folder else bool(inner)
+
+    def files(self, folder: Path, found: dict[Hashable, Path]) -> Iterator[tuple[Path, str | None]]:
+        """The images of a class folder with their users. `found` has those of all folders by their identity."""
+        if not self.by_folder:
+            for file in _files(folder, found, strays=self._strays):
+                yield file, None if self.pattern is None else self._named(file, self.pattern)
+            return
+        for item in _listing(folder):
+            if not _is_folder(item):
+                raise SfumatoError(
+                    f"{str(item)!r} is not in a user's folder",
+                    "`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or leave that out",
+                )
+            for file in _files(item, found, kind="user's folder", strays=self._strays):
+                yield file, item.name
+
+    def _named(self, file: Path, pattern: re.Pattern[str]) -> str:
+        match = pattern.search(file.name)
+        user = match and match[1 if pattern.groups else 0]
+        if not user:
+            raise SfumatoError(
+                f"the name of {str(file)!r} does not say whose image it is by `user_from={pattern.pattern}`",
+                "correct the pattern, rename the file, or take it out",
+            )
+        return user
+
+
+def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> list[Entry]:
+    for folder in folders:
+        if folder.name not in parts:
+            raise SfumatoError(
+                f"folder {str(root)!r} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
+                "keep the two folders train and test, each with class folders, and move the others away",
+            )
+    for name in ("train", "test"):
+        if name not in parts:
+            raise SfumatoError(
+                f"folder {str(root)!r} has no {name!r} beside {next(iter(parts))!r}",
+                f"add {name} with the same class folders, or give the class folders alone to have them split",
+            )
+    names = {name: {folder.name for folder in _subfolders(part)} for name, part in parts.items()}
+    only = sorted(names["train"] ^ names["test"])
+    if only and declared.classes is None and not declared.open_set:
+        holder, other = ("train", "test") if only[0] in names["train"] else ("test", "train")
+        raise SfumatoError(
+            f"class {only[0]!r} of folder {str(root)!r} is in {holder} and not in {other}",
+            f"add it to {other}, or declare the classes",
+        )
+    for part in parts.values():
+        _refuse_loose_images(part)
+    found: dict[Hashable, Path] = {}
+    return [
+        Entry(path=file, label=folder.name, part=name, user=user)
+        for name in ("train", "test")
+        for folder in _subfolders(parts[name])
+        for file, user in users.files(folder, found)
+    ]
+
+
+def _files(
+    folder: Path, found: dict[Hashable, Path], kind: str = "class folder", strays: list[Path] | None = None
+) -> list[Path]:
+    """The images of a folder. `found` has those of all folders by their identity; `kind` is what to call it; `strays`
+    takes what is no image by its name, which is refused where there is no such list.
+    """
+    files = []
+    for item in _listing(folder):
+        known = _status(item)
+        if stat.S_ISDIR(known.st_mode):
+            whose = ", or give `user_from=folder` where it is a user's" if kind == "class folder" else ""
+            raise SfumatoError(
+                f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
+            )
+        if not is_image_file(item):
+            if strays is not None:
+                strays.append(item)
+                continue
+            kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}, or leave all such out (`skip_unreadable`)"
+            raise SfumatoError(
+                f"{str(item)!r} is not an image file by its name",
+                f"take it out, or export it to {kinds}",
+            )
+        first = found.setdefault(paths.identity(item, known), item)
+        if first != item:
+            raise SfumatoError(
+                f"images {str(first)!r} and {str(item)!r} are one file",
+                "keep one of them, since a promise for one record covers one name of it",
+            )
+        files.append(item)
+    if not files:
+        raise SfumatoError(f"{kind} {str(folder)!r} holds no image", "add images, or take the folder away")
+    return files
+
+
+def _refuse_loose_images(folder: Path) -> None:
+    for item in _listing(folder):
+        if not _is_folder(item) and is_image_file(item):
+            raise SfumatoError(
+                f"image {str(item)!r} lies outside every class folder", "move it to the folder of its class"
+            )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return [item for item in _listing(folder) if _is_folder(item)]
+
+
+def _is_folder(item: Path) -> bool:
+    return stat.S_ISDIR(_status(item).st_mode)
+
+
+def _status(item: Path) -> os.stat_result:
+    try:
+        return paths.status(item)
+    except FileNotFoundError:
+        raise SfumatoError(f"link {str(item)!r} leads nowhere", "correct it, or take it out") from None
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(f"{str(item)!r} cannot be looked at ({reason})", "correct that, or take it out") from None
+
+
+def _listing(folder: Path) -> list[Path]:
+    try:
+        items = sorted(folder.iterdir())
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(
+            f"folder {str(folder)!r} cannot be listed ({reason})", "give yourself permission to read it"
+        ) from None
+    return [item for item in items if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
+
+
+def _existing_folder(path: str) -> Path:
+    root = paths.expanded(path)
+    if not os.path.exists(root):
+        raise SfumatoError(f"folder {str(root)!r} does not exist", "correct the path after folder:")
+    if not root.is_dir():
+        raise SfumatoError(
+            f"folder {str(root)!r} is a file", "give the folder that holds the class folders, or use npz: or csv:"
+        )
+    return root

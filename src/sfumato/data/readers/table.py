@@ -1,0 +1,96 @@
+"""csv:PATH - a table of image files with the columns path and label, or of texts with the columns text and label; and
+optionally user, group, time and split. In place of label, images may have a column for each of several labels."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+from sfumato._checks import SfumatoError
+from sfumato._files import refuse_special
+from sfumato.data import paths
+from sfumato.data.classes import UnknownClassError
+from sfumato.data.parts import Parts
+from sfumato.data.readers import rows
+from sfumato.data.readers.dicom import BY_PATIENT
+from sfumato.data.readers.files import Entry, load_files
+from sfumato.data.records import Declared
+from sfumato.data.texts import reading
+
+_PATH = ("path",)
+
+
+def load(path: str, declared: Declared) -> Parts:
+    """Read a UTF-8 table with a header line; for texts see `texts.load`.
+
+    Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose image it
+    is), `group` (the public group that this user belongs to), `time` (when it is from: dates by ISO 8601, or numbers),
+    `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so that one
+    person's images stay together, else of the file's bytes. With `user_from` "dicom" each file's own patient identifier
+    is the user, and there is no such column. A column named as `filtered.MARK` says that the list was filtered by
+    looking at private data. Other columns are not looked at.
+
+    Of images, `label_columns` name columns of 0 and 1 in place of `label`, of which none, one or many may be 1.
+    """
+    table = paths.expanded(path)
+    first = rows.first_of(table)
+    columns = reading.columns_of(first, declared)
+    if columns is not None:
+        if declared.label_columns is not None:
+            raise SfumatoError(
+                f"`label_columns` are of images, and table {str(table)!r} holds texts",
+                "give one, in a column called label",
+            )
+        return reading.load(table, first, columns, declared)
+    return _load_images(table, first, declared)
+
+
+def _load_images(table: Path, first: Sequence[str], declared: Declared) -> Parts:
+    labels = declared.label_columns
+    example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
+    rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
+    if declared.user_from == BY_PATIENT and "user" in first:
+        raise SfumatoError(
+            f"table {str(table)!r} has the column user, and `user_from={BY_PATIENT}` is given", "leave one of them out"
+        )
+    entries = []
+    lines: dict[Hashable, int] = {}
+    for line, row in rows.rows_of(table):
+        known = rows.facts_of(row, _PATH, table, line, labels)
+        entry = Entry(path=table.parent / paths.expanded(row["path"].strip()), **known)
+        where = f"line {line} of {str(table)!r}"
+        earlier = lines.setdefault(_identity(entry.path, where), line)
+        if earlier != line:
+            raise SfumatoError(
+                f"{where} lists {row['path']!r}, which line {earlier} lists already",
+                "list each image once, since a promise for one record covers one line",
+            )
+        if declared.classes is not None and entry.label not in declared.classes:
+            raise UnknownClassError(
+                f"{where} has the label {entry.label!r}",
+                "which is not among the declared classes",
+                "add it to the declared classes, or take the line out",
+            )
+        rows.refuse_other_time(entry.time, entries[0].time if entries else entry.time, where)
+        entries.append(entry)
+    if not entries:
+        raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
+    return load_files(entries, declared, where=f"table {str(table)!r}")
+
+
+def _identity(file: Path, where: str) -> Hashable:
+    """What tells a file that is listed there from others; refused where no ordinary file lies at the path."""
+    try:
+        known = paths.status(file)
+        refuse_special(known, f"image {str(file)!r}, which {where} lists,")
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(
+            f"{where} lists the image {str(file)!r}, which does not exist",
+            "correct the path (relative ones start at the table's folder), or take the line out",
+        ) from None
+    except OSError as problem:
+        raise SfumatoError(
+            f"{where} lists the image {str(file)!r}, which cannot be read ({problem.strerror or problem})",
+            "correct the path, or take the line out",
+        ) from None
+    return paths.identity(file, known)

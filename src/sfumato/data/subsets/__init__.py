@@ -1,0 +1,1 @@
+"""Subsets: which records are in which part, decided for each record or user alone."""

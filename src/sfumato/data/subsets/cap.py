@@ -1,0 +1,63 @@
+"""At most so many records of each user, chosen by the user's own records alone."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import replace
+
+import numpy as np
+
+from sfumato._checks import positive_integer
+from sfumato.data.identity.codes import LENGTH
+from sfumato.data.source import FACTS, Source, own_codes
+from sfumato.data.subsets.users import by_user
+
+
+def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | None = None) -> Source:
+    """The source with at most G training records of each user.
+
+    A user's records are ranked by a keyed hash of what is stored of each, equal ones by their label and then in the
+    order in which they come; the first G stay. So they are the same at every size, in every cache of features, and
+    whatever order the files are in.
+
+    **Guarantee.** Which of a user's records stay is a function of that user's records and of the owner's key, so adding
+    or removing a user, with all of their records, changes nothing for the others, and a user changes at most G of what
+    is left (unit: one user; adjacency: add-or-remove). Of single records this says nothing: where one is removed,
+    another one of the same user may take its place.
+
+    Args:
+        source: an opened source that says whose record each one is.
+        owner_key: the owner's secret, 32 bytes.
+        at_most: G.
+        examples: the declared number of records that stay; None to count them, which is then one of the facts that were
+            read. The number before the cap does not give it: it depends on how many records each user has.
+    """
+    positive_integer("at_most", at_most, remedy="give how many records of each user may stay, such as 10")
+    users, _ = by_user(source.train)
+    kept = _ranks(users, own_codes(source.train, owner_key)[:, :LENGTH], source.train.labels, owner_key) < at_most
+    read = source.read if source.published else tuple(fact for fact in FACTS if fact in {*source.read, "examples"})
+    return replace(
+        source,
+        train=source.train.chosen(kept),
+        larger=None if source.larger is None else source.larger.chosen(kept),
+        examples=int(kept.sum()) if examples is None else positive_integer("examples", examples),
+        read=read if examples is None else tuple(fact for fact in source.read if fact != "examples"),
+        fingerprint=hmac.digest(owner_key, f"{source.fingerprint} at most {at_most}".encode(), "sha256").hex(),
+        at_most=at_most,
+    )
+
+
+def _ranks(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: bytes) -> np.ndarray:
+    """The place int64 (N,) of each record among those of its user, from 0.
+
+    Args:
+        users: int64 (N,).
+        codes: uint8 (N, 16), of what is stored.
+        labels: int64 (N,) or (N, L).
+    """
+    drawn = [hmac.digest(owner_key, b"cap" + code.tobytes(), "sha256")[:8] for code in codes]
+    order = np.lexsort((*labels.reshape(len(labels), -1).T, np.frombuffer(b"".join(drawn), ">u8"), users))
+    starts = np.searchsorted(users[order], users[order])
+    ranks = np.empty(len(users), np.int64)
+    ranks[order] = np.arange(len(users)) - starts
+    return ranks

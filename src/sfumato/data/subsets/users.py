@@ -1,0 +1,74 @@
+"""Whose record each one is: users by number and by code, and how many of them stand in two places."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data.caches.pieces import CachedRecords
+from sfumato.data.identity.codes import user_code
+from sfumato.data.source import Part, Source
+
+
+def refuse_nameless() -> NoReturn:
+    """Refuse a source that does not say whose its records are."""
+    raise SfumatoError(
+        "the source does not say whose record each one is",
+        "give a table with the column user, an archive with users_train, or a folder with `user_from`",
+    )
+
+
+def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The users of a part, and which of them each record belongs to.
+
+    Returns:
+        int64 (N,), positions in the second; text (U,), the users in the order of their names, or of their codes in a
+        cache of features, whatever order the records are in.
+
+    Errors: `SfumatoError` for a part that does not say whose its records are.
+    """
+    if part.users is None:
+        refuse_nameless()
+    users, numbers = np.unique(part.users, return_inverse=True)
+    return numbers.astype(np.int64), users
+
+
+def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:
+    """The code, 32 hexadecimal digits, of each record's user, text (N,); None where nobody knows whose they are.
+
+    A cache of features holds these in place of names: they tell its records' users apart, know them again in another
+    source, and say nothing to whoever lacks the owner's key.
+    """
+    if part.users is None or isinstance(part, CachedRecords):
+        return part.users
+    numbers, users = by_user(part)
+    return np.array([user_code(owner_key, user) for user in users.tolist()], dtype="U32")[numbers]
+
+
+def shared_users(source: Source, owner_key: bytes, other: Source | None = None) -> int | None:
+    """How many users have records both to train on and in the test part; or in two sources, in whichever part.
+
+    An exact figure of private data. Users whom two sources call alike are taken for one.
+
+    Args:
+        source: its training part is taken together with what was held out of it.
+        owner_key: the owner's secret, 32 bytes.
+        other: a second source, in place of the test part.
+
+    Returns:
+        None where one of the parts does not say whose its records are.
+    """
+    train = [part for part in (source.train, source.held_out) if part is not None]
+    one = train if other is None else [*train, source.test]
+    two = (
+        [source.test]
+        if other is None
+        else [part for part in (other.train, other.held_out, other.test) if part is not None]
+    )
+    known = [[user_codes(part, owner_key) for part in parts] for parts in (one, two)]
+    if any(codes is None for parts in known for codes in parts):
+        return None
+    first, second = (np.concatenate([codes for codes in parts if codes is not None]) for parts in known)
+    return len(np.intersect1d(first, second))

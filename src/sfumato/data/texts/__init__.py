@@ -1,0 +1,1 @@
+"""Texts: read, and turned into numbers by a public rule."""

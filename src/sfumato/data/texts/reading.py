@@ -1,0 +1,207 @@
+"""Labelled texts, out of a table's columns, or as numbers in an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data import classes as class_lists
+from sfumato.data.clock import TimeStamp
+from sfumato.data.identity.codes import as_array, stored_code, word_code
+from sfumato.data.parts import Parts
+from sfumato.data.readers import rows as lines
+from sfumato.data.records import Declared
+from sfumato.data.subsets.split import record_in_test
+from sfumato.data.texts.records import TextRecords
+from sfumato.data.texts.tokens import Tokens
+
+COLUMN = "text"
+_EXAMPLE = "text,label or text,label,user,split"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """One labelled text; `label` to `filtered` as a table's line says them."""
+
+    text: str
+    label: str
+    part: str | None = None
+    user: str | None = None
+    group: str | None = None
+    time: TimeStamp | None = None
+    filtered: bool = False
+
+
+def columns_of(first: Sequence[str], declared: Declared) -> tuple[str, ...] | None:
+    """Which columns of a table with this first line hold its texts; None for a table of images.
+
+    >>> columns_of(["text", "label"], Declared(owner_key=bytes(32)))
+    ('text',)
+    >>> columns_of(["3", "A title", "A description"], Declared(owner_key=bytes(32)))
+    ('column 2', 'column 3')
+    """
+    if declared.text_column is not None:
+        return declared.text_column
+    if _bare(first):
+        return tuple(f"column {number}" for number in range(2, len(first) + 1))
+    return (COLUMN,) if COLUMN in first and "path" not in first else None
+
+
+def _bare(first: Sequence[str]) -> bool:
+    """Whether a table has no names of columns: its first line begins with the number of a class, as AG News does."""
+    return len(first) > 1 and first[0].strip().isdecimal() and "label" not in first
+
+
+def load(table: Path, first: Sequence[str], columns: Sequence[str], declared: Declared) -> Parts:
+    """Read a table with texts in `columns`, which are put together with a space between them.
+
+    Beside them it has the columns that a table of images has (`label`, `user`, `group`, `time`, `split`). A table
+    without names of columns has the number of the class first, counted from 1, and texts in all others, as AG News and
+    its like come.
+
+    Without `split` a keyed hash decides, of the user where that is known, else of the text.
+    """
+    where = f"table {str(table)!r}"
+    if _bare(first):
+        names = [f"column {number}" for number in range(1, len(first) + 1)]
+        lacking = [column for column in columns if column not in names]
+        if lacking:
+            raise SfumatoError(
+                f"{where} has no names of columns, and so no {lacking[0]!r}", "leave `text_column` out, or name them"
+            )
+        found = list(_bare_texts(table, names, columns, declared.classes))
+    else:
+        lines.check_columns(first, columns, where, example=_EXAMPLE)
+        found = list(_texts(table, columns))
+    if not found:
+        raise SfumatoError(f"{where} lists no text", "add a line for each text")
+    return _parts(found, declared, where)
+
+
+def _texts(table: Path, columns: Sequence[str]) -> Iterator[Text]:
+    earlier: Text | None = None
+    for line, row in lines.rows_of(table):
+        text = Text(text=" ".join(row[column] or "" for column in columns), **lines.facts_of(row, (), table, line))
+        lines.refuse_other_time(text.time, (earlier or text).time, f"line {line} of {str(table)!r}")
+        earlier = text
+        yield text
+
+
+def _bare_texts(
+    table: Path, names: Sequence[str], columns: Sequence[str], classes: tuple[str, ...] | None
+) -> Iterator[Text]:
+    for line, row in lines.rows_of(table, names):
+        number = (row[names[0]] or "").strip()
+        if not number.isdecimal() or int(number) == 0:
+            raise SfumatoError(
+                f"line {line} of {str(table)!r} begins with {number[:40]!r}, which is no class counted from 1",
+                "give the table a first line with names of columns, such as text,label",
+            )
+        if classes is not None and int(number) > len(classes):
+            raise class_lists.UnknownClassError(
+                f"line {line} of {str(table)!r} has the label {number}",
+                f"and {len(classes)} classes are named",
+                "name every class in the order of the labels, which count from 1",
+            )
+        label = str(int(number)) if classes is None else classes[int(number) - 1]
+        yield Text(text=" ".join(row[column] or "" for column in columns), label=label)
+
+
+def _parts(found: Sequence[Text], declared: Declared, where: str) -> Parts:
+    for what in ("label", "user", "group"):
+        for name in sorted({getattr(text, what) for text in found} - {None}):
+            class_lists.refuse_unwritable(name, "class name" if what == "label" else what)
+    classes = declared.classes or class_lists.in_order(text.label for text in found)
+    for text in found:
+        if text.label not in classes:
+            raise class_lists.UnknownClassError(
+                f"{where} has the label {text.label!r}",
+                "which is not among the declared classes",
+                "add it to the declared classes, or take the text out",
+            )
+    form = _form(declared)
+    key, share = declared.owner_key, declared.test_fraction
+    stored = [text.text.encode("utf-8", "surrogatepass") for text in found]
+    test = [
+        record_in_test(key, content, text.user, share) if text.part is None else text.part == "test"
+        for text, content in zip(found, stored, strict=True)
+    ]
+
+    def part(side: bool) -> TextRecords:
+        own = [place for place, is_test in enumerate(test) if is_test is side]
+        texts = [found[place] for place in own]
+        numbers = [form.numbers(text.text) for text in texts]
+        codes = (
+            stored_code(key, stored[place]) + word_code(key, text.text) for place, text in zip(own, texts, strict=True)
+        )
+        return TextRecords(
+            tokens=_stacked([form.filled(row) for row in numbers], form),
+            labels=np.array([classes.index(text.label) for text in texts], np.int64),
+            codes=as_array(codes),
+            texts=np.array([text.text for text in texts], dtype=object),
+            users=_known([text.user for text in texts]),
+            groups=_known([text.group for text in texts]),
+            times=np.array([text.time for text in texts]) if texts and texts[0].time is not None else None,
+            rows=np.array(own, np.int64),
+        )
+
+    return Parts(
+        train=part(False),
+        test=part(True),
+        classes=classes,
+        classes_listed=declared.classes is not None,
+        parted=found[0].part is not None,
+        size_rule="declared" if declared.length else "by rule",
+        filtered=any(text.filtered for text in found),
+        tokens=form,
+    )
+
+
+def load_numbers(arrays: dict[str, np.ndarray], declared: Declared, where: str, **known: Any) -> Parts:
+    """Texts that are rows of numbers already, in the parts that they come in or that the keyed hash makes.
+
+    Args:
+        arrays: `x_train` (N, T), `y_train` (N,), `x_test` and `y_test`, and what may stand beside them.
+        known: the further arguments of `Parts`.
+    """
+    form = _form(declared, numbers=True)
+
+    def part(side: str) -> TextRecords:
+        x = arrays[f"x{side}"]
+        form.check(x, f"x{side} of {where}")
+        rows = x.astype(np.int32)
+        both = (
+            stored_code(declared.owner_key, row.tobytes())
+            + stored_code(declared.owner_key, np.trim_zeros(row, "b").tobytes())
+            for row in rows.astype("<i4")
+        )
+        return TextRecords(
+            tokens=_stacked([form.filled(row) for row in rows], form),
+            labels=arrays[f"y{side}"],
+            codes=as_array(both),
+            users=arrays.get(f"users{side}"),
+            groups=arrays.get(f"groups{side}"),
+            times=arrays.get("time_train") if side == "_train" else None,
+        )
+
+    rule = "declared" if declared.length else "by rule"
+    return Parts(train=part("_train"), test=part("_test"), size_rule=rule, tokens=form, **known)
+
+
+def _form(declared: Declared, *, numbers: bool = False) -> Tokens:
+    return Tokens.declared(
+        length=declared.length, vocabulary=declared.vocabulary, words=declared.words, numbers=numbers
+    )
+
+
+def _stacked(rows: Sequence[np.ndarray], form: Tokens) -> np.ndarray:
+    return np.stack(rows) if rows else np.zeros((0, form.length), np.int32)
+
+
+def _known(names: Sequence[str | None]) -> np.ndarray | None:
+    return None if None in names else np.array(names, dtype=np.str_)

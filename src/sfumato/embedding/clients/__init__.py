@@ -1,0 +1,1 @@
+"""Virtual clients: who is in each, how they train, and the clipped sum of their updates."""

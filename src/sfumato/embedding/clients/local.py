@@ -1,0 +1,196 @@
+"""The local training of one virtual client: what it makes of the weights, from its own records alone.
+
+DP-FedEmb (Xu et al. 2022, arXiv 2211.10844, algorithm 2): a fresh random head over the classes present goes on the
+backbone, both are trained by SGD with momentum, the head faster, and what the client hands on is the backbone's change.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
+from sfumato.embedding.clients.losses import PAIRED
+from sfumato.embedding.clients.order import batches
+from sfumato.gradients.checks.isolation import refuse_mixing_layers
+
+LOSSES = ("softmax", *PAIRED)
+HEADS = ("local", "global")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD:
+    """How a virtual client trains.
+
+    Args:
+        learning_rate: of the backbone.
+        momentum: of backbone and head.
+        head_scale: the local head's learning rate, in units of the backbone's.
+        epochs: how often each record is seen, where no cap cuts that off.
+        batch_size: records of a step; the last one may have fewer.
+        examples: how many records a client sees at most, over all epochs together; None for all.
+        shuffle_buffer: records that wait to be drawn from, as in `order.shuffled`; None for a uniform order.
+        loss: "softmax"; or of the batch's embeddings by themselves, without a head: "binary" (pairs), "triplet" (all of
+            a batch) or "triplet-hard".
+        head: "local" for a fresh one in each client, over the classes present, which stays there (DP-FedEmb); "global"
+            for one over declared classes that belongs to the model, and so to what is summed (DP-FedAvg).
+        reconstruction_steps: so many steps first train the local head alone, and the rest the backbone alone. 0: all
+            steps train both.
+    """
+
+    learning_rate: float
+    momentum: float = 0.9
+    head_scale: float = 100.0
+    epochs: int = 1
+    batch_size: int = 32
+    examples: int | None = None
+    shuffle_buffer: int | None = None
+    loss: str = "softmax"
+    head: str = "local"
+    reconstruction_steps: int = 0
+
+    def __post_init__(self) -> None:
+        positive("learning_rate", self.learning_rate)
+        positive("head_scale", self.head_scale)
+        if not_negative("momentum", self.momentum) >= 1:
+            raise SfumatoError(f"momentum must lie below 1, got {self.momentum}", "give 0.9, or 0 for none")
+        positive_integer("epochs", self.epochs)
+        positive_integer("batch_size", self.batch_size)
+        if self.examples is not None:
+            positive_integer("examples", self.examples)
+        if self.shuffle_buffer is not None:
+            not_negative("shuffle_buffer", self.shuffle_buffer)
+        one_of("loss", self.loss, LOSSES)
+        one_of("head", self.head, HEADS)
+        not_negative("reconstruction_steps", self.reconstruction_steps)
+        if self.head == "global" and self.loss != "softmax":
+            raise SfumatoError(
+                f"loss {self.loss!r} has no head, and head is 'global'", "take the loss softmax, or a local head"
+            )
+        if self.reconstruction_steps and not self.has_local_head:
+            raise SfumatoError(
+                f"reconstruction_steps is {self.reconstruction_steps}, and there is no local head to train first",
+                "give 0, or take a local head with the loss softmax",
+            )
+
+    @property
+    def has_local_head(self) -> bool:
+        """Whether each client has a head of its own."""
+        return self.head == "local" and self.loss == "softmax"
+
+
+class LocalTraining:
+    """Local training from a module's present weights, of which a client's update is the outcome.
+
+    Clients train one after the other. Several at once, by `torch.func.vmap`, are no faster on a CPU: 1.0 to 1.4 times
+    as long for 4 or 8 clients of LeNet with batches of 32, whose convolutions become grouped (benchmarks/fedemb.py).
+
+    Args:
+        module: gives embeddings (N, D) from inputs (N, ...), or logits where the head is global. Nothing here
+            changes it; its weights may change between calls. Parameters with ``requires_grad=False`` stay as they are
+            and are no part of an update.
+        settings: how.
+
+    **Guarantee.** An update is a function of the module's weights and buffers, the client's own records, and the
+    client's own generator. Nothing is carried from one client to the next: each trains a copy of the module, and
+    momentum, head and the model's own draws begin anew. Of the local head nothing is in an update. Layers that
+    normalise by a batch are refused. Assumed: the module keeps nothing outside of itself.
+    """
+
+    def __init__(self, module: nn.Module, settings: LocalSGD):
+        refuse_mixing_layers(module)
+        self.module, self.settings = module, settings
+        if not self.start():
+            raise SfumatoError("no parameter of the model is trained", "set requires_grad of some")
+
+    def start(self) -> dict[str, Tensor]:
+        """The weights that training begins with: of the parameters that are trained, by name."""
+        return _trained(self.module)
+
+    def update(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
+        """By how much the client wants the weights to fall: those at the start less those at the end.
+
+        That is the sign of a gradient, along which an optimizer descends.
+
+        Args:
+            inputs: (n, ...) as the module takes them, all records of the client.
+            labels: (n,) int64; with a global head positions of its classes, otherwise any numbers.
+            generator: for this client in this round alone.
+
+        Returns:
+            {name: tensor} over the trained parameters; not finite where training has diverged.
+        """
+        end = self.trained(inputs, labels, generator)
+        return {name: value - end[name] for name, value in self.start().items()}
+
+    def trained(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
+        """The weights after local training; arguments as for `update`."""
+        refuse_mixing_layers(self.module)
+        settings = self.settings
+        order = batches(
+            len(labels),
+            generator,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            examples=settings.examples,
+            shuffle_buffer=settings.shuffle_buffer,
+        )
+        own = copy.deepcopy(self.module)
+        devices = [inputs.device] if inputs.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.enable_grad():
+            torch.manual_seed(int(generator.integers(1 << 63)))
+            if settings.has_local_head:
+                self._with_local_head(own, inputs, labels, order, generator)
+            else:
+                self._without(own, inputs, labels, order)
+        return _trained(own)
+
+    def _with_local_head(
+        self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
+    ) -> None:
+        settings = self.settings
+        classes, targets = labels.unique(return_inverse=True)
+        with torch.no_grad():
+            some = own(inputs[:1])
+        head = fresh_head(len(classes), some.shape[1], generator).to(some).requires_grad_()
+        of_backbone = self._optimizer(own.parameters())
+        of_head = self._optimizer([head], settings.head_scale)
+        later = [of_backbone] if settings.reconstruction_steps else [of_backbone, of_head]
+        for step, rows in enumerate(map(torch.from_numpy, order)):
+            head_alone = step < settings.reconstruction_steps
+            with torch.set_grad_enabled(not head_alone):
+                embeddings = own(inputs[rows])
+            functional.cross_entropy(embeddings @ head.T, targets[rows]).backward()
+            for optimizer in [of_head] if head_alone else later:
+                optimizer.step()
+            of_backbone.zero_grad()
+            of_head.zero_grad()
+
+    def _without(self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray]) -> None:
+        optimizer = self._optimizer(own.parameters())
+        loss = functional.cross_entropy if self.settings.head == "global" else PAIRED[self.settings.loss]
+        for rows in map(torch.from_numpy, order):
+            loss(own(inputs[rows]), labels[rows]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def _optimizer(self, parameters: Iterable[Tensor], scale: float = 1.0) -> torch.optim.SGD:
+        trained = [value for value in parameters if value.requires_grad]
+        return torch.optim.SGD(trained, lr=scale * self.settings.learning_rate, momentum=self.settings.momentum)
+
+
+def fresh_head(classes: int, width: int, generator: np.random.Generator) -> Tensor:
+    """A head's first weights (classes, D) float32, without a bias: uniform by Glorot and Bengio 2010, as in Keras."""
+    bound = (6 / (classes + width)) ** 0.5
+    return torch.from_numpy(generator.uniform(-bound, bound, (classes, width)).astype(np.float32))
+
+
+def _trained(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are trained, by name, without a graph."""
+    return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}

@@ -1,0 +1,1 @@
+"""Trainings of embeddings that are to be, one file for each method."""

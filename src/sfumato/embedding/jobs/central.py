@@ -1,0 +1,85 @@
+"""Central training without privacy, on public data: the ceiling that private methods are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.data import Source
+from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored
+from sfumato.experiment.settings import Performance
+from sfumato.randomness import DiceKey
+from sfumato.runs import pins
+from sfumato.training.descent import check_choices
+from sfumato.training.job import PUBLIC, PublicJob
+from sfumato.training.preparation.building import transform_for
+from sfumato.training.preparation.origins import origins
+from sfumato.training.preparation.prepare import settled_on
+from sfumato.training.public.pretraining import MICRO_BATCH
+
+BATCH_SIZE, EPOCHS = 64, 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralJob(OfEmbeddings, PublicJob):
+    """A training of embeddings without privacy: a backbone with one head over all classes, by SGD on mean gradients."""
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """The dimension and the like."""
+        return {KIND: {"method": "central", "dimension": self.clients.dimension, "far": self.clients.far}}
+
+
+def prepare(
+    source: Source,
+    experiment: EmbeddingExperiment,
+    *,
+    model: nn.Module | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    recorded: Performance | None = None,
+    key: DiceKey | None = None,
+    request: Mapping[str, Any] | None = None,
+) -> CentralJob:
+    """Everything up to the first step. Refuses data that are not declared public.
+
+    Of the experiment `batch_size` is the number of images in a step here, and `learning_rate` the rate of that step.
+    """
+    if not source.public:
+        raise SfumatoError(
+            f"method central trains without privacy, and this {source.kind} source is private",
+            "declare it public (`public=True`) if it is; or take method fedemb",
+        )
+    if experiment.epsilon is not None or experiment.noise_multiplier is not None:
+        raise SfumatoError("method central promises nothing, and a budget is given", "leave the budget out")
+    check_scored(source)
+    images = len(source.train)
+    batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
+    steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
+    steps = steps if experiment.steps is None else positive_integer("steps", experiment.steps)
+    settings = experiment.settings(source)
+    clients = experiment.clients_of(count=1, method="central")
+    device, threads = settled_on(device, threads or None, recorded)
+    if key is None:
+        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, PUBLIC)
+    module = build(source, settings, clients, key, model).to(device)
+    check_choices(module, settings, steps=steps)
+    return CentralJob(
+        module=module,
+        source=source,
+        settings=settings,
+        steps=steps,
+        batch_size=batch_size,
+        performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
+        transform=transform_for(module, source, settings),
+        key=key,
+        functions={"function": pins.model_digest(module, source.form.made_up(2))},
+        origins=origins(source, settings),
+        request=request or {},
+        clients=clients,
+    )

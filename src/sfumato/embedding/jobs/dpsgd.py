@@ -1,0 +1,75 @@
+"""DP-SGD in place of virtual clients: a backbone with one head over all classes, by each user's mean gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Source
+from sfumato.embedding.experiment import Clients, EmbeddingExperiment
+from sfumato.embedding.jobs.private import OfEmbeddings, build, check_scored
+from sfumato.experiment.experiment import Averages, Budget, Experiment, Pair
+from sfumato.experiment.settings import Settings
+from sfumato.privacy import PrivacyPlan
+from sfumato.randomness import DiceKey
+from sfumato.runs.owner.public_records import refuse_trained_on
+from sfumato.training.job import PrivateJob
+from sfumato.training.preparation.building import transform_for
+from sfumato.training.preparation.origins import origins, trained_on
+from sfumato.training.preparation.prepare import prepare as prepare_classifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpsgdJob(OfEmbeddings, PrivateJob):
+    """A private training of a classifier, of which the backbone is released as an embedding."""
+
+
+def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[PrivacyPlan, Settings, Clients, list[str]]:
+    """Plan and settings as `sfumato train --unit user` would have them, of what is asked for here."""
+    experiment.refuse_no_noise()
+    if experiment.grouping is not None or experiment.clients is not None:
+        raise SfumatoError("method dpsgd has no virtual clients", "leave clients and grouping out")
+    if experiment.quantile is not None:
+        raise SfumatoError("method dpsgd clips to a fixed norm", "leave quantile out")
+    shared = {one.name for kind in (Budget, Pair) for one in fields(kind)}
+    given = {name: getattr(experiment, name) for name in shared}
+    names = {"optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "warmup", "trainable", "seed"}
+    names |= {one.name for one in fields(Averages)}
+    given |= {name: getattr(experiment, name) for name in names}
+    asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
+    plan, settings, reasons = asked.decide(source)
+    model = experiment.settings(source)
+    settings = replace(
+        settings, model=model.model, pretrained=model.pretrained, pretrained_weights=model.pretrained_weights
+    )
+    clients = experiment.clients_of(count=1, method="dpsgd", local=replace(experiment.local(), head="global"))
+    return plan, settings, clients, reasons
+
+
+def prepare(
+    source: Source,
+    plan: PrivacyPlan,
+    settings: Settings,
+    clients: Clients,
+    *,
+    model: nn.Module | None = None,
+    key: DiceKey | None = None,
+    **performance: Any,
+) -> DpsgdJob:
+    """Everything up to the first step; see `sfumato.training.preparation.prepare`."""
+    check_scored(source)
+    refuse_trained_on(source, trained_on(source, settings))
+    first = key
+    if first is None:
+        first = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
+    module = build(source, settings, clients, first, model)
+    own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
+    job = prepare_classifier(module, source, plan, own, key=key, keep=0, **performance)
+    known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
+    known["settings"] = settings
+    known["transform"] = transform_for(job.module, source, settings)
+    known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
+    return DpsgdJob(**known, clients=clients)

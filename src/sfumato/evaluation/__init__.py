@@ -1,0 +1,5 @@
+"""Evaluation: how good a model is on records. Without noise: private figures."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

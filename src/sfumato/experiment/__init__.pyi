@@ -1,0 +1,3 @@
+from .experiment import Experiment as Experiment
+from .settings import Performance as Performance
+from .settings import Settings as Settings

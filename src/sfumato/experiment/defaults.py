@@ -1,0 +1,308 @@
+"""Defaults by written rules, from public facts alone: declared N, image size, colour, classes, epsilon, device.
+
+The rules were found by experiments on digits, MNIST and a subset of CIFAR-10 (docs/defaults.md has the figures). They
+never look at an image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.experiment.settings import LAST
+from sfumato.models.losses import MULTILABEL
+from sfumato.models.networks.scattering import FEATURE_NORM
+from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
+from sfumato.privacy.planning.requested import Request
+
+EPSILON = 3.0
+FULL_BATCH_UP_TO = 20_000
+LARGE_BATCH = 4096
+STEPS_FULL_BATCH = 60
+STEPS_SAMPLED = 500
+PUBLIC_BATCH = 128
+PUBLIC_EPOCHS = 30
+HEAD = f"head,norm={FEATURE_NORM}"
+HEAD_RATE = 0.01
+BAG = "bag"
+SMALL_NETWORKS = ("cnn", "lenet", "lenet5", "lenet-300-100", "tf-tutorial")
+BEHIND_UP_TO = 60_000
+"""Examples up to which these have stayed behind the default: Tramèr and Boneh 2021, benchmarks/networks_by_hand.py."""
+NOTED_CUT = 0.1
+"""The share of an image that may be left out without a word."""
+DIVIDED = "for gradients divided by the clipping norm"
+MIRRORED = "colour images are taken for photographs, which may be mirrored; of digits or letters give flip False"
+
+NOISE_ON_A_LOGIT = 3.0
+"""By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One choice and its reason."""
+
+    value: Any
+    reason: str
+
+
+def plan_rules(
+    examples: int, request: Request | None = None, *, batch_size: int | None = None, steps: int | None = None
+) -> dict[str, Rule]:
+    """Batch size and steps from N, the participation that was asked for, and whichever of the two is given."""
+    asked = None if request is None else request.participation
+    if isinstance(asked, FixedOrder) and asked.assignment != "random":
+        return _one_pass(examples, batch_size, steps)
+    if asked is not None and asked.expected_batch_size(examples) != examples:
+        return _rules_of_turns(examples, asked)
+    if examples <= FULL_BATCH_UP_TO:
+        return {
+            "batch_size": Rule(
+                value=examples,
+                reason=f"all {examples} examples in every step, since N is at most {FULL_BATCH_UP_TO}: least noise",
+            ),
+            "steps": Rule(value=STEPS_FULL_BATCH, reason="enough for a linear head on full batches, few for a network"),
+        }
+    return {
+        "batch_size": Rule(
+            value=LARGE_BATCH, reason=f"large batches, Poisson-sampled, since N is above {FULL_BATCH_UP_TO}"
+        ),
+        "steps": Rule(value=STEPS_SAMPLED, reason="enough for a linear head on sampled batches, few for a network"),
+    }
+
+
+def of_users(rules: Mapping[str, Rule], examples: int, users: int, request: Request | None = None) -> dict[str, Rule]:
+    """The same where users are drawn: as many gradients in a step, and so as many users as have so many examples."""
+    size = rules["batch_size"]
+    drawn = users_like(size.value, examples, users, request)
+    what = f"all {users} users"
+    if drawn < users:
+        what = f"so many users have about {drawn * examples / users:.0f} examples"
+    return {**rules, "batch_size": Rule(value=drawn, reason=f"{what}; {size.reason}")}
+
+
+def users_like(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
+    """How many users have about so many of the examples, as far as the participation allows."""
+    asked = None if request is None else request.participation
+    most = None if asked is None else asked.largest_batch(users, STEPS_SAMPLED)
+    return unit.users_like(batch_size, records=examples, users=users, most=most)
+
+
+def _rules_of_turns(examples: int, asked: Participation) -> dict[str, Rule]:
+    small = examples <= FULL_BATCH_UP_TO
+    steps = STEPS_FULL_BATCH if small else STEPS_SAMPLED
+    part = -(-examples // 4) if small else LARGE_BATCH
+    size = max(1, min(part, asked.largest_batch(examples, steps)))
+    why = "a quarter of the examples" if small and size == part else "large batches"
+    return {
+        "batch_size": Rule(value=size, reason=f"{why}: of batches the larger have less noise"),
+        "steps": Rule(value=steps, reason="enough for a linear head on large batches, few for a network"),
+    }
+
+
+def _one_pass(examples: int, batch_size: int | None, steps: int | None) -> dict[str, Rule]:
+    """As many bins as steps: what comes in an order is seen once.
+
+    >>> {name: rule.value for name, rule in _one_pass(2392, None, 60).items()}
+    {'batch_size': 40, 'steps': 60}
+    >>> _one_pass(1000, 50, None)["steps"].value
+    20
+    """
+    why = "one pass: each example takes part once"
+    if batch_size is not None:
+        return {
+            "batch_size": Rule(value=batch_size, reason="given"),
+            "steps": Rule(value=max(1, -(-examples // batch_size)), reason=why),
+        }
+    count = min(steps or STEPS_FULL_BATCH, examples)  # one pass by more steps has more noise for the same images
+    size = -(-examples // count)
+    if steps is None:
+        count = -(-examples // size)
+    elif count > 1:  # with the size rounded up a step may be left without a bin, and would begin another turn
+        size = min(size, (examples - 1) // (count - 1))
+    return {"batch_size": Rule(value=size, reason=why), "steps": Rule(value=count, reason=why)}
+
+
+def training_rules(
+    plan: PrivacyPlan,
+    *,
+    given: Mapping[str, Any],
+    size: int,
+    channels: int,
+    cached: int | None = None,
+    texts: bool = False,
+    multilabel: bool = False,
+) -> dict[str, Rule]:
+    """Model, optimizer and the rest.
+
+    Args:
+        plan: the run's plan, itself public.
+        given: what the user chose, by name; None for what follows a rule.
+        size: pixels on each side.
+        channels: 1 for grey, 3 for colour.
+        cached: K of a cache of features; None for images.
+        texts: whether the records are texts; size and channels then say nothing.
+        multilabel: whether none, one or many of the classes are true of a record.
+    """
+    momentum = 0.9 if given.get("momentum") is None else given["momentum"]
+    rules = (
+        {
+            "model": Rule(
+                value="scattering", reason="fixed public wavelet features, a linear head: little to put noise on"
+            ),
+            "optimizer": Rule(value="momentum", reason="as good as any on noisy gradients"),
+            "ema": Rule(value=0.9999, reason="averaged weights, De et al. 2022: free of privacy cost"),
+            "views": Rule(value=1, reason="the fastest; more of them help networks that are trained as a whole"),
+            "shift": Rule(value=0, reason="one view"),
+            "flip": Rule(value=False, reason="one view"),
+        }
+        | aggregate_rules(given)
+        | _loss_rules(multilabel)
+    )
+    scattering = given.get("model") in (None, "scattering")
+    if scattering:
+        rules["views"] = Rule(value=1, reason="the features stand small shifts by themselves")
+    if texts:
+        scattering = given.get("model") in (None, BAG)
+        rules["model"] = Rule(value=BAG, reason="a linear model of which words a text has: little to put noise on")
+        rules["views"] = Rule(value=1, reason="a text has no others")
+    elif cached is not None:
+        scattering = given.get("model") in (None, HEAD)
+        views = Rule(value=cached, reason="as many as the cache holds of each example")
+        rules |= {"model": Rule(value=HEAD, reason="one linear layer on features of one norm"), "views": views}
+    elif channels == 3 and scattering and given.get("views") is None and given.get("flip") is not False:
+        rules["views"] = Rule(value=2, reason="colour photographs and their mirror images")
+        rules["flip"] = Rule(value=True, reason=MIRRORED)
+    elif (given.get("views") or 1) > 1:
+        if _still(given):
+            rules["shift"] = Rule(
+                value=max(1, size // 8), reason="an eighth of the side, as 4 of 32 pixels in De et al. 2022"
+            )
+        rules["flip"] = Rule(value=channels == 3, reason=MIRRORED)
+    if scattering and given.get("optimizer") in (None, "momentum"):
+        rate, reason = _linear_rate(plan, momentum), f"keeps the run's noise on a logit near {NOISE_ON_A_LOGIT:g}"
+    else:
+        chosen = given.get("optimizer") or "momentum"
+        rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 0.03}.get(chosen, 0.5)
+        what = "a middling part of each tensor's own norm" if chosen == "lamb" else f"a middling rate {DIVIDED}"
+        reason = f"{what}; worth tuning on public data"
+    return rules | {"learning_rate": Rule(value=rate, reason=reason)}
+
+
+def _still(given: Mapping[str, Any]) -> bool:
+    """Whether nothing that was asked for moves views already."""
+    return all(given.get(name) in (None, 1) for name in ("zoom", "crop_area"))
+
+
+def cut_off(share: float) -> str | None:
+    """What to say of images whose middle square leaves so much of them out; None for little."""
+    if share < NOTED_CUT:
+        return None
+    return (
+        f"images are shown by their middle square, which leaves out about {share:.0%} of each; where their ends "
+        "matter, save them as squares, filled up or squeezed"
+    )
+
+
+def by_hand(model: str | None, pretrained: str | None, examples: int) -> str | None:
+    """What to say of a small network that is trained from random weights where the default does better; else None.
+
+    >>> by_hand("cnn", None, 1438).partition(";")[0]
+    'cnn begins with random weights, and at 1438 examples such networks have learnt less than the default'
+    >>> by_hand("cnn", "runs/public", 1438), by_hand(None, None, 1438), by_hand("wrn-16-4", None, 1438)
+    (None, None, None)
+    """
+    if (model or "").partition(",")[0] not in SMALL_NETWORKS or pretrained is not None or examples > BEHIND_UP_TO:
+        return None
+    return (
+        f"{model} begins with random weights, and at {examples} examples such networks have learnt less than the "
+        "default; leave the model out, or give public weights to begin with"
+    )
+
+
+def public_rules(
+    examples: int,
+    batch_size: int,
+    *,
+    given: Mapping[str, Any],
+    size: int,
+    channels: int,
+    cached: int | None = None,
+    texts: bool = False,
+    multilabel: bool = False,
+) -> dict[str, Rule]:
+    """Choices for training without privacy: De et al. 2022, appendix C.3 (CIFAR-100), for fewer epochs.
+
+    Args:
+        examples: training examples.
+        batch_size: of them, in a step.
+        given, size, channels, cached, texts, multilabel: as for `training_rules`.
+    """
+    rules = (
+        {
+            "model": Rule(value="wrn-16-4", reason="the smallest network of De et al. 2022"),
+            "steps": Rule(value=PUBLIC_EPOCHS * -(-examples // batch_size), reason=f"{PUBLIC_EPOCHS} epochs"),
+            "optimizer": Rule(value="momentum", reason="SGD with momentum 0.9"),
+            "learning_rate": Rule(value=0.1 * batch_size / 128, reason="0.1 for 128 examples, in proportion"),
+            "weight_decay": Rule(value=5e-4, reason="as De et al. 2022 on CIFAR-100"),
+            "schedule": Rule(value="step", reason="ten times less at 1/2 and at 3/4 of the way"),
+            "shift": Rule(value=max(1, size // 8) if _still(given) else 0, reason="an eighth of the side"),
+            "flip": Rule(value=channels == 3, reason=MIRRORED),
+            "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
+        }
+        | aggregate_rules(given)
+        | _loss_rules(multilabel)
+    )
+    if cached is None and not texts:
+        return rules
+    alone = Rule(value=HEAD, reason="one linear layer on features of one norm")
+    return rules | {
+        "model": Rule(value=BAG, reason="a linear model of which words a text has") if texts else alone,
+        "learning_rate": Rule(value=HEAD_RATE, reason="below 2 (1 + 0.9) over the curvature, for this norm"),
+        "schedule": Rule(value="cosine", reason="ends still"),
+        "views": Rule(value=cached or 1, reason="as many as the cache holds of each example"),
+        "shift": Rule(value=0, reason="no images"),
+        "flip": Rule(value=False, reason="no images"),
+    }
+
+
+def _loss_rules(multilabel: bool) -> dict[str, Rule]:
+    """Of several labels, the only loss that takes them."""
+    if not multilabel:
+        return {}
+    return {"loss": Rule(value=MULTILABEL, reason="none, one or many of the labels are true of an image")}
+
+
+def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
+    """Of uta, which releases the mean that it trains on: no moving average beside it, and how many weights it is of."""
+    if given.get("aggregate") != "uta":
+        return {}
+    return {
+        "ema": Rule(value=0.0, reason="the mean of the last weights is released"),
+        "aggregate_last": Rule(value=LAST, reason="as few copies of the weights as still average the noise of steps"),
+    }
+
+
+def _linear_rate(plan: PrivacyPlan, momentum: float) -> float:
+    """The rate eta for which the noise of T steps moves a logit by kappa.
+
+    One step moves a weight by eta sigma / B / (1 - momentum) in the end; T steps by sqrt(T) times that; a logit is the
+    product with features of norm R. So kappa = eta R sigma sqrt(T) / (B (1 - momentum)). Of noise that hangs together
+    over the steps, what is left in the last weights stands in place of sqrt(T) / (1 - momentum). Two digits are kept.
+    """
+    if plan.mechanism.independent:
+        in_a_weight = math.sqrt(plan.steps) / (1 - momentum)
+    else:
+        in_a_weight = plan.noise_in_weights(momentum).final
+    rate = NOISE_ON_A_LOGIT * plan.expected_batch_size / (plan.noise_multiplier * in_a_weight * FEATURE_NORM)
+    return float(f"{rate:.2g}")
+
+
+def reasons(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> list[str]:
+    """One line for each choice that was not given."""
+    return [
+        f"by rule: {name.replace('_', ' ')} {rule.value} ({rule.reason})"
+        for name, rule in rules.items()
+        if given.get(name) is None and rule.value not in (False, 0)
+    ]

@@ -1,0 +1,246 @@
+"""Users as the unit of training: how many records of each are kept, what is drawn, and what is refused beforehand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
+from sfumato.privacy.plan import default_delta
+from sfumato.privacy.planning.requested import Request
+from sfumato.privacy.statements.other_units import of_person
+from sfumato.privacy.statements.statement import rounded_up
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
+
+SEVERAL = (2, 5)
+"""Of how many images of one person a remark speaks, where nobody knows how many there are."""
+TRAINED = ("examples", "users")
+"""What may be drawn in training by users; virtual clients are for embeddings."""
+
+
+def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: str | None) -> int | None:
+    """G, how many records of each user are kept; None for all of them, and where the unit is an example.
+
+    By rule as many as a user has on average, of the declared numbers: a public constant where both are.
+    """
+    check_choices(unit, per_user, drawn)
+    if unit != "user":
+        return None
+    if source.users is None:
+        from sfumato.data import by_user
+
+        by_user(source.train)  # refuses a source that does not say whose records it has
+    if per_user is not None:
+        return per_user
+    return source.at_most if drawn == "users" or source.at_most else math.ceil(source.examples / (source.users or 1))
+
+
+def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> None:
+    """Refuse a unit, and what is chosen of users, that no source could be trained with."""
+    if unit is not None:
+        one_of("unit", unit, ("example", "user"))
+    if unit != "user":
+        for name, value in (("per_user", per_user), ("drawn", drawn)):
+            if value is not None:
+                raise SfumatoError(
+                    f"`{name}={value}` is for users, and the unit is an example", "give `unit=user`, or leave it out"
+                )
+        return
+    if drawn is not None:
+        one_of("drawn", drawn, TRAINED)
+    if per_user is not None:
+        positive_integer("per_user", per_user, remedy="give how many records of each user are kept, such as 10")
+
+
+def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
+    """What a promise for single examples is worth to a person who has several of them; None for other promises, and for
+    data that are public.
+
+    Of whom each record is it says what holds for the one with the most, a private figure for the owner's eyes; where
+    nobody knows, what it would be for some numbers of them.
+    """
+    if source.public or not isinstance(plan.unit, Example):
+        return None
+    what = "texts" if source.tokens is not None else "images"
+    if source.train.users is not None:
+        most = int(np.unique(source.train.users, return_counts=True)[1].max())
+        if most == 1:
+            return None
+        images, epsilon = of_person(plan, most)
+        return (
+            f"the promise is for single {what}: for the person with the most to train on, {images} of them, epsilon is "
+            f"{rounded_up(epsilon)} (a private figure); unit user promises for each person as a whole"
+        )
+    would = [of_person(plan, images) for images in SEVERAL if images <= plan.population]
+    listed = ", ".join(f"{rounded_up(epsilon)} for {images}" for images, epsilon in would)
+    return (
+        f"the promise is for single {what}: a person who has several of them has a larger epsilon ({listed}); where "
+        "the data say whose each one is, unit user promises for each person as a whole"
+    )
+
+
+def kept(source: Source, at_most: int | None) -> Source:
+    """The source with at most so many training records of each user; as it is for None, and where that was done."""
+    if at_most is None or source.at_most == at_most:
+        return source
+    from sfumato.data import capped
+    from sfumato.randomness import owner_key
+
+    declared = None if "examples" in source.read or source.published else source.examples
+    return capped(source, owner_key(), at_most, examples=declared)
+
+
+def declared_by(plan: PrivacyPlan) -> tuple[int | None, int | None]:
+    """The numbers of examples and of users that a plan declares of its source."""
+    return None if plan.unit.drawn == "users" else plan.population, plan.users
+
+
+def kept_for(source: Source, plan: PrivacyPlan) -> Source:
+    """The source as a plan wants it."""
+    return kept(source, plan.unit.at_most if isinstance(plan.unit, User) else None)
+
+
+def unit_of(source: Source, drawn: str) -> User:
+    """The unit of a plan on a source that was capped."""
+    if drawn == "examples":
+        return User(drawn="examples", at_most=source.at_most, users=source.users)
+    return User(drawn="users", at_most=source.at_most)
+
+
+def _either(request: Request) -> bool:
+    """Whether there are theorems for both, records that are drawn and users."""
+    one_by_one = request.participation is None or isinstance(request.participation, (Poisson, FullBatch))
+    return one_by_one and isinstance(request.mechanism, Gaussian)
+
+
+def check_rule(request: Request, noise_multiplier: float | None) -> None:
+    """Refuse a noise multiplier where `drawn_by_rule` is to compare the noise at one epsilon."""
+    if noise_multiplier is not None and _either(request):
+        raise SfumatoError(
+            f"drawn must be given beside a noise multiplier, got noise_multiplier {noise_multiplier:g} alone: which "
+            "to draw is decided by the noise at one epsilon",
+            "give `drawn=users` or `drawn=examples`",
+        )
+
+
+def drawn_by_rule(
+    source: Source,
+    request: Request,
+    *,
+    gradients: int,
+    steps: int,
+    epsilon: float,
+    delta: float | None,
+    noise_multiplier: float | None,
+) -> tuple[str, list[str]]:
+    """What to draw, by the noise over the signal that either leaves at the same promise and as many gradients."""
+    check_rule(request, noise_multiplier)
+    if not _either(request):
+        return "users", ["by rule: drawn users (this participation and noise have a theorem for these alone)"]
+    users = source.users or 1
+    rule = user_rule(
+        users=users,
+        records=source.at_most or 1,
+        gradients=min(gradients, source.examples),
+        steps=steps,
+        epsilon=epsilon,
+        delta=default_delta(users) if delta is None else delta,
+        each=max(1, round(source.examples / users)),
+        population=source.examples,
+    )
+    told = [
+        f"drawn {row.drawn}: noise over signal {row.orthogonal:.3g} where a user's gradients are orthogonal, "
+        f"{row.parallel:.3g} where they agree"
+        for row in (rule.examples, rule.users)
+    ]
+    return rule.take, [f"by rule: drawn {rule.take} (less noise over the signal)", *told]
+
+
+def reasons(source: Source, per_user: int | None) -> list[str]:
+    """Why so many records of each user are kept."""
+    if per_user is not None or source.at_most is None:
+        return []
+    return [f"by rule: per user {source.at_most} (as many as {source.users} users have on average, rounded up)"]
+
+
+def counted(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
+    """What a plan's coins are tossed for, and how many of these the data hold."""
+    if plan.unit.drawn == "examples":
+        return "examples", len(source.train)
+    from sfumato.data import by_user
+
+    return "users", len(by_user(source.train)[1])
+
+
+def check(source: Source, plan: PrivacyPlan) -> None:
+    """Refuse a plan that is not for this source, before anything is spent.
+
+    **Guarantee.** What a plan for users takes as true of the data is looked at: each record has a user, and no user has
+    more than G of them. That it is not refused tells of the data what any other check of them does.
+    """
+    declared: Any = plan.population, source.examples, "examples"
+    if isinstance(plan.unit, User):
+        _check_users(source, plan, plan.unit)
+        declared = plan.users, source.users, "users"
+        if plan.unit.drawn == "examples" and plan.population != source.examples:
+            declared = plan.population, source.examples, "examples"
+    planned, found, what = declared
+    if planned != found:
+        raise SfumatoError(
+            f"the plan is for {planned} {what}, the source has {found} declared or counted",
+            f"calibrate the plan with {what}=source.{what}, or declare the same number",
+        )
+
+
+def refuse_shared(source: Source) -> None:
+    """Refuse users who stand in the training part and in what it is scored on; parts that know none are let pass."""
+    from sfumato.data import shared_users
+    from sfumato.randomness import owner_key
+
+    if shared := shared_users(replace(source, held_out=None), owner_key()):
+        raise SfumatoError(
+            f"{shared} of the {source.users} users to train on have records to score on too, so accuracy would be "
+            "measured on those who were trained on",
+            "part the data by user, or give one part and let the keyed split do it",
+        )
+
+
+def check_cap(users: np.ndarray, unit: User) -> None:
+    """Refuse more records of one user than the plan counts; `users` (N,) has the number of each record's own."""
+    import numpy as np
+
+    most = int(np.bincount(users).max(initial=0))
+    if unit.at_most is not None and most > unit.at_most:
+        raise SfumatoError(
+            f"the plan keeps at most {unit.at_most} records of each user, and one in the source has {most}",
+            "keep as many as the plan says (sfumato.data.capped)",
+        )
+
+
+def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
+    from sfumato.data import by_user
+
+    one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers by examples or users; clients are for embeddings")
+    users, _ = by_user(source.train)
+    check_cap(users, unit)
+    refuse_shared(source)
+    if unit.drawn != "users":
+        return
+    rule = plan.participation
+    if rule.padded_size is not None:
+        raise SfumatoError(
+            "truncated participation fills every step up to one shape, and users have different numbers of records",
+            "take Poisson sampling, or draw examples",
+        )
+    if isinstance(rule, FixedOrder) and rule.assignment != "random":
+        raise SfumatoError(
+            f"order {rule.assignment} is of records, and users are drawn, who have neither a place in the file nor a "
+            "time of their own",
+            "give `order=random`",
+        )

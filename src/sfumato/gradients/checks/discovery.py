@@ -1,0 +1,149 @@
+"""Discovery: how a model is to be run, found out on made-up examples before any private one is touched."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients.checks.synthetic import Examples, candidates
+from sfumato.gradients.conditions import Asked, agreeing
+from sfumato.gradients.examples import Tree, each, tensors
+from sfumato.gradients.methods import sequential
+from sfumato.gradients.methods.vectorised import Memory, Run, RunPath, run
+from sfumato.gradients.sites.dropout import WORDS
+
+
+@contextmanager
+def undisturbed_random():
+    """Puts back torch's and Python's global random states, so that a question costs a run no draws."""
+    state = random.getstate()
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(state)
+
+
+def run_expanding(
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    inputs: Tree,
+    targets: Tree,
+    *,
+    views: int,
+    path: RunPath,
+    memory: Memory,
+    keys: Tensor | None = None,
+    weights: Tensor | None = None,
+    own_copies: bool = False,
+) -> tuple[Run, RunPath]:
+    """A run in which no gradient path was missed, and the path with what had to be known for it."""
+    extra = {"keys": keys, "weights": weights, "own_copies": own_copies}
+    for _ in range(sum(1 for _ in model.parameters()) + 1):
+        found = run(model, loss, inputs, targets, views=views, path=path, memory=memory, **extra)
+        if not found.missed:
+            return found, path
+        path = replace(path, expanded=path.expanded | found.missed)
+    raise SfumatoError(
+        "the model uses its parameters in another way at every run, so no way to clip it was found",
+        "make its forward pass use the same parameters each time",
+    )
+
+
+def discover(
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    batch: Examples,
+    *,
+    views: int,
+    memory: Memory,
+    template: Examples | None,
+) -> RunPath:
+    """The path for a batch of this shape: only structure, shapes and types of its tensors are looked at.
+
+    The fast path is tried first, on a few made-up examples; if torch cannot vectorise the model, the slow one, with a
+    warning; if that fails too, other made-up examples, and at last the model's own error is reported.
+    """
+    failure: Exception | None = None
+    with undisturbed_random():
+        for made_up in candidates(batch, template):
+            try:
+                path = _found(model, loss, made_up, views, memory)
+                break
+            except SfumatoError:
+                raise
+            except Exception as error:
+                failure = failure or error
+        else:
+            raise SfumatoError(
+                f"the model or loss fails on one example: {first_line(failure)}",  # type: ignore[arg-type]
+                "make it run on a batch of one made-up example of the same shape; where it takes only certain values "
+                "(not random ones, not whole numbers that are all 0 or all 1), give template=(inputs, targets) of "
+                "made-up examples",
+            ) from failure
+    if not path.used:
+        raise SfumatoError(
+            "loss does not depend on any trainable parameter of the model",
+            "check the loss function, and that the forward pass is not detached or under torch.no_grad()",
+        )
+    return replace(path, made_up=each(lambda tensor: tensor[:1], made_up))
+
+
+def _found(model, loss, made_up: Examples, views: int, memory: Memory) -> RunPath:
+    """The path that these examples can go; the model's own error if there is none."""
+    try:
+        return _fast(model, loss, made_up, views, memory)
+    except SfumatoError:
+        raise
+    except Exception as error:
+        reason = first_line(error)
+    used: set[str] = set()
+    sequential.clipped_sum(model, loss, *made_up, max_norm=1.0, views=views, used=used)
+    warnings.warn(
+        f"this model cannot be vectorised over examples, so they run one at a time, slowly: {reason}",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+    return RunPath(fast=False, used=frozenset(used))
+
+
+def _fast(model, loss, made_up: Examples, views: int, memory: Memory) -> RunPath:
+    path, examples = RunPath(fast=True), len(tensors(made_up)[0])
+    keys = torch.zeros(examples, WORDS, dtype=torch.int64)
+
+    def explore(rows: Any) -> None:
+        nonlocal path
+        part = each(itemgetter(rows), made_up)
+        try:
+            found, path = run_expanding(
+                model, loss, *part, views=views, path=path, memory=memory, keys=keys[rows], own_copies=True
+            )
+        except Asked:
+            path = replace(path, conditional=True)
+            return explore(rows)
+        path = replace(
+            path,
+            used=path.used | found.used,
+            draws=path.draws or found.draws,
+            writes=path.writes or found.writes,
+        )
+        return None
+
+    for _ in agreeing(explore, examples):
+        pass
+    return path
+
+
+def first_line(error: Exception) -> str:
+    """The error's type and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"

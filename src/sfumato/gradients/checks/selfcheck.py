@@ -1,0 +1,249 @@
+"""The self-check: a `ClippedGradient` against the oracle, on made-up examples, adversarial ones among them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients.checks import oracle
+from sfumato.gradients.checks.discovery import first_line, undisturbed_random
+from sfumato.gradients.checks.isolation import nothing_kept
+from sfumato.gradients.checks.randomless import WithoutRandomness
+from sfumato.gradients.checks.synthetic import Examples
+from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
+
+if TYPE_CHECKING:
+    from sfumato.gradients.sums import ClippedSum
+
+Gradient = Callable[[Tree, Tree], "ClippedSum"]
+
+# (scale, offset) of the made-up examples: ordinary ones, a large offset, tiny and huge scales, and a constant.
+_KINDS = ((1.0, 0.0), (1.0, 0.0), (1.0, 1000.0), (1e-6, 0.0), (1e4, 0.0), (0.0, 1.0))
+# Relative differences allowed in float64, and in the model's own type.
+_SHARP, _LOOSE = 1e-6, 5e-2
+# How many times the oracle's own rounding error is allowed on top.
+_ROUNDING = 30.0
+# Share of the whole gradient that counts as a parameter's size when it has hardly any of its own.
+_NEGLIGIBLE = 1e-2
+# Norms whose squares are not numbers of float64 any more.
+_VANISHING = 1e-150
+_REMEDY = (
+    "do not train with this model as it is: a layer computes something else when examples are run one at a time, or "
+    "the loss is not a mean over views; report it if neither holds"
+)
+
+
+def made_up(
+    model: nn.Module,
+    example_shape: Any,
+    targets: Tree | None,
+    views: int,
+    *,
+    examples: int,
+    template: Examples | None,
+) -> Examples:
+    """Made-up inputs (E, ...) or (E, K, ...) and targets (E, ...), on the model's device, in its type.
+
+    Args:
+        example_shape: as in `ClippedGradient.self_check`; None for that of the template.
+        targets: (M, ...) to be used in turn, or None for the template's, or for the classes of the model's output.
+    """
+    like = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
+    generator = torch.Generator().manual_seed(1)
+    kinds = [_KINDS[index % len(_KINDS)] for index in range(examples)]
+
+    def draw(shape: tuple[int, ...]) -> Tensor:
+        lead = (examples,) if views == 1 else (examples, views)
+        values = torch.randn(*lead, *shape, generator=generator, dtype=torch.float64)
+        column = (examples, *[1] * (values.dim() - 1))
+        scales, offsets = torch.tensor(kinds, dtype=torch.float64).t()
+        return (values * scales.reshape(column) + offsets.reshape(column)).to(like)
+
+    def build(spec: Any) -> Tree:
+        if isinstance(spec, Tensor):
+            if spec.is_floating_point():
+                return draw(tuple(spec.shape)).to(spec.dtype)
+            if spec.is_complex():
+                return torch.view_as_complex(draw((*spec.shape, 2))).to(spec.dtype)
+            return torch.stack([spec if views == 1 else torch.stack([spec] * views)] * examples).to(like.device)
+        if isinstance(spec, dict):
+            return {key: build(value) for key, value in spec.items()}
+        if isinstance(spec, (tuple, list)):
+            if all(isinstance(size, int) and size > 0 for size in spec):
+                return draw(tuple(spec))
+            if all(isinstance(part, (tuple, list, dict, Tensor)) for part in spec):
+                return tuple(build(part) for part in spec)
+        raise SfumatoError(
+            f"example_shape must be a shape such as (3, 32, 32), got {spec!r}", "give one example's shape"
+        )
+
+    def in_turn(tensor: Tensor) -> Tensor:
+        return tensor[torch.arange(examples, device=tensor.device) % len(tensor)]
+
+    def drawn_anew(tensor: Tensor) -> Tensor:
+        real = tensor.is_floating_point()
+        return (draw(tuple(tensor.shape[1 if views == 1 else 2 :])) if real else in_turn(tensor)).to(tensor)
+
+    if example_shape is not None:
+        inputs = build(example_shape)
+    elif template is not None:
+        inputs, targets = each(drawn_anew, template[0]), template[1] if targets is None else targets
+    else:
+        raise SfumatoError("example_shape is missing", "give one example's shape, or build the object with template=")
+    if targets is None:
+        return inputs, torch.arange(examples, device=like.device) % _classes(model, inputs, views)
+    return inputs, each(in_turn, targets)
+
+
+def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
+    batch = each(lambda tensor: (tensor[:2] if views == 1 else tensor[0]).clone(), inputs)
+    state = {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
+    with torch.no_grad(), undisturbed_random(), nothing_kept(model, None):
+        try:
+            outputs = call(model, state, batch)
+        except Exception as error:
+            raise SfumatoError(
+                f"the model fails on a made-up example of the given shape: {first_line(error)}", "check example_shape"
+            ) from error
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2:
+        raise SfumatoError("the model's output is not (N, classes), so its targets are unknown", "give targets=")
+    return outputs.shape[1]
+
+
+def check(
+    gradient: Gradient,
+    build: Callable[[nn.Module], Gradient],
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    made_up: Examples,
+    *,
+    max_norm: float,
+    views: int,
+) -> None:
+    """Refuses if the clipped sums or norms differ from the oracle's.
+
+    Sharply in float64, on a copy of the model, where two right computations agree to many digits. Then loosely in the
+    model's own type, where an example with a large offset may have hardly a correct digit and one activation that
+    rounds to the other side of zero moves a gradient by parts in a thousand; so much more is allowed as the oracle
+    itself is wrong.
+
+    Args:
+        gradient: what is checked.
+        build: makes the like of it for a copy of the model.
+    """
+    everything = list(range(len(tensors(made_up)[0])))
+
+    def truth(index: int, dtype: torch.dtype | None) -> _Answer:
+        one = each(itemgetter(slice(index, index + 1)), made_up)
+        gradients, norms, _ = oracle.clipped_sum(model, loss, *one, max_norm=max_norm, views=views, dtype=dtype)
+        return _Answer(gradients, norms)
+
+    with undisturbed_random(), WithoutRandomness():
+        plain = [truth(index, None) for index in everything]
+        if not _same(plain[0], truth(0, None)):
+            raise SfumatoError(
+                "the model gives different gradients for the same example, so it cannot be checked",
+                "take its randomness from torch's dropout functions, or switch it off with .eval()",
+            )
+        exact = plain
+        with contextlib.suppress(Exception):  # a model with a type written into it has no float64 form
+            doubled = copy.deepcopy(model)._apply(_double)
+            exact = [truth(index, torch.float64) for index in everything]
+        if exact is not plain:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="this model cannot be vectorised")
+                sharp = _Answers(build(doubled), each(_double, made_up))
+                for chosen in ([0], everything):
+                    _compare(sharp, chosen, exact, exact, relative=_SHARP)
+        _compare(_Answers(gradient, made_up), everything, plain, exact, relative=_LOOSE)
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return in_precision(tensor, torch.float64)
+
+
+class _Answer(NamedTuple):
+    gradients: dict[str, Tensor]
+    norms: Tensor
+
+
+def _added(answers: list[_Answer]) -> _Answer:
+    gradients = {name: sum(answer.gradients[name] for answer in answers) for name in answers[0].gradients}
+    return _Answer(gradients, torch.cat([answer.norms for answer in answers]))  # type: ignore[arg-type]
+
+
+def _same(first: _Answer, second: _Answer) -> bool:
+    return all(
+        torch.allclose(value, second.gradients[name], rtol=1e-3, atol=1e-6 * float(value.abs().max()), equal_nan=True)
+        for name, value in first.gradients.items()
+        if value.numel()
+    )
+
+
+class _Answers(NamedTuple):
+    """What is checked, with the examples it is checked on."""
+
+    gradient: Gradient
+    made_up: Examples
+
+    def of(self, chosen: list[int]) -> _Answer:
+        total = self.gradient(*each(itemgetter(chosen), self.made_up))
+        return _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
+
+
+def _compare(
+    answers: _Answers, chosen: list[int], plain: list[_Answer], exact: list[_Answer], *, relative: float
+) -> None:
+    ours = answers.of(chosen)
+    finite = [
+        index
+        for index, norm in zip(chosen, ours.norms, strict=True)
+        if all(bool(torch.isfinite(n).all()) for n in (norm, plain[index].norms, exact[index].norms))
+    ]
+    if not finite:
+        raise SfumatoError(
+            "the gradients of all made-up examples are not finite", "check the model, the loss and example_shape"
+        )
+    if finite != chosen:
+        ours = answers.of(finite)
+    _compare_answers(ours, _added([plain[i] for i in finite]), _added([exact[i] for i in finite]), relative)
+
+
+def _compare_answers(ours: _Answer, plain: _Answer, exact: _Answer, relative: float) -> None:
+    def size(value: Tensor) -> float:
+        return float(value.square().sum().sqrt())
+
+    whole = size(torch.stack([value.square().sum().sqrt() for value in exact.gradients.values()]))
+    found, allowed = {}, {}
+    for name, value in exact.gradients.items():
+        rounding = _ROUNDING * size(plain.gradients[name] - value)
+        allowed[name] = relative * (size(value) + _NEGLIGIBLE * whole) + rounding
+        difference = size(ours.gradients[name] - value) if name in ours.gradients else math.inf
+        found[name] = math.inf if math.isnan(difference) else difference
+    # A wrong norm moves every parameter a little: the one that is wrong itself stands out.
+    worst = max(found, key=lambda name: found[name] / max(allowed[name], sys.float_info.min))
+    if not found[worst] <= allowed[worst]:
+        raise SfumatoError(
+            f"the clipped sum for parameter {worst!r} differs from the plain computation by {found[worst]:.3g} "
+            f"where {allowed[worst]:.3g} is allowed",
+            _REMEDY,
+        )
+    allowed_norms = relative * exact.norms + _ROUNDING * (plain.norms - exact.norms).abs() + _VANISHING
+    wrong = (ours.norms - exact.norms).abs() > allowed_norms
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise SfumatoError(
+            f"the gradient norm of made-up example {row} is {float(ours.norms[row]):.6g}, "
+            f"the plain computation gives {float(exact.norms[row]):.6g}",
+            _REMEDY,
+        )

@@ -1,0 +1,124 @@
+"""What autograd would do and the clipped sum would not: backward hooks and compiled code, refused by name.
+
+A hook on a module or a parameter waits for the gradient of a whole batch, which is never formed. One that the forward
+pass hangs on an activation is honoured: it is called as if each example were alone. Hooks of the forward pass run as
+ever. TorchScript compiles by what it has seen in earlier calls, and was seen to drop gradients under vmap, and those of
+plain calls after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as library
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients.methods.lowered import values_of
+
+_OF_MODULES = {
+    "_backward_hooks": "a backward hook (register_full_backward_hook or register_backward_hook)",
+    "_backward_pre_hooks": "a backward pre-hook (register_full_backward_pre_hook)",
+}
+_OF_PARAMETERS = {
+    "_backward_hooks": "a gradient hook (register_hook)",
+    "_post_accumulate_grad_hooks": "a gradient hook (register_post_accumulate_grad_hook)",
+}
+_REMEDY = (
+    "take it off with the handle that registering it gave (handle.remove()), and do its work on ClippedSum.gradients, "
+    "in the loss, or in the forward pass by Tensor.register_hook on an activation"
+)
+_SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
+
+
+def _modules(model: nn.Module, loss: Any) -> Iterator[tuple[str, nn.Module]]:
+    """All modules, each with what a refusal calls it."""
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        yield (f"module {name!r} ({kind})" if name else f"the model ({kind})"), module
+    if isinstance(loss, nn.Module):
+        for name, module in loss.named_modules():
+            yield f"loss module {f'loss.{name}'.rstrip('.')!r} ({type(module).__name__})", module
+
+
+def refuse_backward_hooks(model: nn.Module, loss: Any) -> None:
+    """Refuses hooks that wait for the gradient of a batch, by the name of their module or parameter."""
+    if library._global_backward_hooks or library._global_backward_pre_hooks:
+        _refuse_hook("torch.nn.modules.module", "a backward hook of all modules (register_module_full_backward_hook)")
+    for place, module in _modules(model, loss):
+        for key, kind in _OF_MODULES.items():
+            if vars(module).get(key):
+                _refuse_hook(place, kind)
+    for name, parameter in model.named_parameters():
+        for key, kind in _OF_PARAMETERS.items():
+            if parameter.requires_grad and getattr(parameter, key, None):
+                _refuse_hook(f"parameter {name!r}", kind)
+
+
+def _refuse_hook(place: str, kind: str) -> None:
+    raise SfumatoError(f"{place} has {kind}, which the clipped sum would leave out", _REMEDY)
+
+
+def refuse_scripted(model: nn.Module, loss: Any) -> None:
+    """Refuses, by name, what TorchScript compiled: modules, and functions that they hold or whose forward names them.
+
+    A function that is called from farther inside is not seen; `ClippedGradient.self_check` sees what it does.
+    """
+    if isinstance(loss, _SCRIPTED):
+        _refuse_scripted("loss")
+    for place, module in _modules(model, loss):
+        if isinstance(module, _SCRIPTED):
+            _refuse_scripted(place)
+        forward = getattr(type(module), "forward", None)
+        names, known = getattr(forward, "__code__", None), getattr(forward, "__globals__", {})
+        called = {name: known.get(name) for name in names.co_names} if names is not None else {}
+        for key, value in {**called, **vars(module)}.items():
+            if isinstance(value, torch.jit.ScriptFunction):
+                _refuse_scripted(f"{place} calls {key!r}, which")
+
+
+def _refuse_scripted(what: str) -> None:
+    raise SfumatoError(
+        f"{what} is compiled by TorchScript (torch.jit.script or torch.jit.trace), which drops gradients when examples "
+        "are run at once",
+        "give the Python module or function that it was made of",
+    )
+
+
+def tap_hook(mode, self, hook):
+    """The handler of ``Tensor.register_hook`` in the forward pass."""
+    found = values_of(self)
+    if found is None:
+        _refuse_on_weight(mode, self, "register_hook")
+        return NotImplemented
+    values, axis = found
+
+    def of_one(gradient: Tensor) -> Tensor:
+        changed = hook(gradient)
+        return gradient if changed is None else changed
+
+    return values.register_hook(torch.vmap(of_one, axis, axis, randomness="different"))
+
+
+def tap_later_hook(mode, self, hook):
+    """The handler of ``Tensor.register_post_accumulate_grad_hook`` in the forward pass."""
+    _refuse_on_weight(mode, self, "register_post_accumulate_grad_hook")
+    return NotImplemented
+
+
+def _refuse_on_weight(mode, tensor: Tensor, kind: str) -> None:
+    names = mode.tape.operands.of(tensor).names
+    if names:
+        raise SfumatoError(
+            f"the forward pass hangs a gradient hook ({kind}) on a weight, made of {', '.join(names)}, which the "
+            "clipped sum would leave out",
+            "do its work on ClippedSum.gradients, or hang it on an activation",
+        )
+
+
+HANDLERS: dict[Callable, Callable] = {
+    Tensor.register_hook: tap_hook,
+    Tensor.register_post_accumulate_grad_hook: tap_later_hook,
+}

@@ -1,0 +1,122 @@
+"""Leaves: how parameters enter one run of the model, shared by all examples or expanded to one copy each.
+
+A parameter whose uses are all tapped is *shared*. Any other one (class token, position embedding, LayerScale, a norm's
+scale, anything a tap does not know) is *expanded*: every example gets its own copy under vmap, without memory for it,
+and autograd itself yields the per-example gradients. Which is which is found by running: a shared parameter that still
+has a gradient path past the taps must be expanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients import clipping
+from sfumato.gradients.methods.derived import refuse_bypassed
+from sfumato.gradients.use import Instantiated, Use
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that require gradients, each once, by the first of its names."""
+    found: dict[str, Tensor] = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
+    for name, parameter in found.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise SfumatoError(
+                f"parameter {name!r} has no shape yet", "run the model once on a made-up input before giving it here"
+            )
+        if not parameter.is_floating_point():
+            raise SfumatoError(
+                f"parameter {name!r} has the type {parameter.dtype}, which has no clipped gradient",
+                "hold real and imaginary parts in a real parameter (..., 2) and use torch.view_as_complex of it in the "
+                "forward pass, or freeze it with requires_grad_(False)"
+                if parameter.is_complex()
+                else "use real floating-point parameters, or freeze it with requires_grad_(False)",
+            )
+    if not found:
+        raise SfumatoError(
+            "the model has no trainable parameter", "set requires_grad_(True) on those that should be trained"
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaves:
+    """The tensors that stand for the model's own in one run.
+
+    Attributes:
+        shared: by name, of the parameter's shape.
+        expanded: by name, (B, *shape).
+        fixed: frozen parameters and buffers that must not be the model's own; usually empty.
+        originals: the model's own trainable parameters. A gradient that reaches one of them went past its substitute.
+    """
+
+    shared: dict[str, Tensor]
+    expanded: dict[str, Tensor]
+    fixed: dict[str, Tensor]
+    originals: dict[str, Tensor]
+
+    def gradient_of_mains(self, total: Tensor, anchors: list[Tensor]) -> tuple[dict[str, Use], set[str]]:
+        """Backward through everything that is not tapped, and by the anchors through the taps.
+
+        Returns:
+            the expanded parameters' uses, and the names of shared parameters that turn out to need expansion.
+        """
+        if not total.requires_grad:
+            return {}, set()
+        wanted = [*anchors, *self.expanded.values(), *self.shared.values(), *self.originals.values()]
+        found = torch.autograd.grad(total, wanted, allow_unused=True)[len(anchors) :]
+        uses: dict[str, Use] = {
+            name: Instantiated(values) for name, values in zip(self.expanded, found, strict=False) if values is not None
+        }
+        direct = found[len(self.expanded) :]
+        self.refuse_bypassed(direct[len(self.shared) :])
+        return uses, {name for name, values in zip(self.shared, direct, strict=False) if values is not None}
+
+    def refuse_bypassed(self, gradients: Sequence[Tensor | None]) -> None:
+        """Refuses if a gradient reached one of the originals, in their order."""
+        for name, gradient in zip(self.originals, gradients, strict=True):
+            if gradient is not None:
+                refuse_bypassed(name)
+
+
+def make_leaves(model: nn.Module, examples: int, expanded: Collection[str], *, own_copies: bool = False) -> Leaves:
+    """Leaves for one run.
+
+    Args:
+        examples: B.
+        expanded: names of the parameters to expand.
+        own_copies: copy every parameter and buffer, so that a model that writes to them harms nothing.
+    """
+
+    def plain(tensor: Tensor) -> Tensor:
+        return tensor.detach().clone() if own_copies else tensor.detach()
+
+    trainable = trainable_parameters(model)
+    fixed: dict[str, Tensor] = {}
+    if own_copies:
+        frozen = {name: tensor for name, tensor in model.named_parameters() if name not in trainable}
+        fixed = {name: plain(tensor) for name, tensor in {**frozen, **dict(model.named_buffers())}.items()}
+    return Leaves(
+        shared={name: plain(p).requires_grad_() for name, p in trainable.items() if name not in expanded},
+        expanded={
+            name: plain(trainable[name]).unsqueeze(0).expand(examples, *trainable[name].shape).requires_grad_()
+            for name in trainable
+            if name in expanded
+        },
+        fixed=fixed,
+        originals=trainable,
+    )
+
+
+def zero_gradients(model: nn.Module) -> dict[str, Tensor]:
+    """A zero for every trainable parameter, in the type in which its gradients are summed."""
+    return {
+        name: torch.zeros_like(parameter.detach(), dtype=clipping.accumulation_dtype(parameter.dtype))
+        for name, parameter in trainable_parameters(model).items()
+    }

@@ -1,0 +1,78 @@
+"""The slow exact path, for models that vmap cannot run: one example after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.gradients import clipping
+from sfumato.gradients.checks.isolation import nothing_kept
+from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
+from sfumato.gradients.frozen import FrozenNorms
+from sfumato.gradients.methods.expanded import Leaves, make_leaves, zero_gradients
+from sfumato.gradients.sums import ClippedSum
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss: Callable[[Any, Tree], Tensor],
+    inputs: Tree,
+    targets: Tree,
+    *,
+    max_norm: float,
+    views: int,
+    weights: Tensor | None = None,
+    used: set[str] | None = None,
+) -> ClippedSum:
+    """Sum over examples of the clipped gradient, adding one example at a time.
+
+    Each example meets copies of parameters and buffers of its own, so that nothing written to these, in whatever way,
+    reaches the next one, and is a copy itself, so that nothing written to it reaches the caller.
+
+    Args:
+        weights: (B,) from 0, for padding, to 1.
+        used: if given, names of the parameters that have a gradient are added to it.
+    """
+    total = zero_gradients(model)
+    coarsest = max((value.dtype for value in total.values()), key=lambda dtype: torch.finfo(dtype).eps)
+    elements = sum(value.numel() for value in total.values())
+    norms, losses = [], []
+    for index in range(tensors(inputs)[0].shape[0]):
+        leaves = make_leaves(model, 1, (), own_copies=True)
+        own = {**leaves.fixed, **leaves.shared}
+        with nothing_kept(model, loss, own.items(), strict=True), FrozenNorms():
+            example, target = (each(lambda tensor, row=index: tensor[row].clone(), tree) for tree in (inputs, targets))
+            value = loss_of_one(model, loss, own, example, target, views)
+            own_weight = None if weights is None else weights[index : index + 1]
+            counted = value if own_weight is None else torch.where(own_weight[0] > 0, value, 0)
+            found = _gradients(counted, leaves)
+        squares = value.detach().new_zeros(1).double()
+        for gradient in found.values():
+            squares += clipping.squared_norms(gradient.unsqueeze(0))
+        factor = clipping.clip_factors(
+            squares,
+            value.detach().reshape(1),
+            max_norm=max_norm,
+            dtype=coarsest,
+            elements=elements,
+            weights=own_weight,
+        )
+        for name, gradient in found.items():
+            total[name] += clipping.weighted_sum(gradient.unsqueeze(0).to(total[name].dtype), factor)
+        norms.append(squares.sqrt())
+        losses.append(value.detach())
+        if used is not None:
+            used.update(found)
+    return ClippedSum(gradients=total, norms=torch.cat(norms), losses=torch.stack(losses))
+
+
+def _gradients(value: Tensor, leaves: Leaves) -> dict[str, Tensor]:
+    if not value.requires_grad:
+        return {}
+    found = torch.autograd.grad(value, [*leaves.shared.values(), *leaves.originals.values()], allow_unused=True)
+    leaves.refuse_bypassed(found[len(leaves.shared) :])
+    dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+    return {name: g for name, g in zip(leaves.shared, dense, strict=False) if g is not None}

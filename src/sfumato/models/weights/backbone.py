@@ -1,0 +1,289 @@
+"""Backbones: networks without their classifier, fixed, with what they expect of an image."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.models.custom import trusted
+from sfumato.models.name import parse
+from sfumato.models.networks import zoo
+from sfumato.models.registry import create
+from sfumato.models.trainable import select
+from sfumato.models.weights.pretrained import classifier_names, file_of, fill, spread, stored_about
+from sfumato.models.weights.trunk import trunk_of
+
+TORCHVISION = "torchvision:"
+INTERPOLATIONS = ("bilinear", "bicubic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expects:
+    """What a backbone was trained on: public constants, which its library or its run knows.
+
+    Args:
+        resolution: pixels on each side of its input.
+        enlarged: to how many pixels an image is brought before the middle of it is cut out.
+        interpolation: "bilinear" or "bicubic".
+        mean, std: of pixels on the scale 0 to 1, channel by channel.
+    """
+
+    resolution: int
+    enlarged: int
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """How to build a backbone again, without its weights.
+
+    Args:
+        name: `timm:NAME` and `torchvision:NAME`, or one of our own models (of a run).
+        size: pixels on each side of its input.
+        channels: of its input.
+        classes: of the classifier that is taken off, for our own models.
+    """
+
+    name: str
+    size: int
+    channels: int = 3
+    classes: int = 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the keywords of this class."""
+        return asdict(self)
+
+
+class Backbone(nn.Module):
+    """Images (N, C, H, W) to features (N, D); fixed, in evaluation mode.
+
+    Args:
+        network: a module without classifier, or a `Trunk`.
+        architecture: how it was built.
+    """
+
+    def __init__(self, network: nn.Module, architecture: Architecture):
+        super().__init__()
+        self.network, self.architecture = network, architecture
+        self.requires_grad_(False).eval()
+        shape = (architecture.channels, architecture.size, architecture.size)
+        try:
+            with torch.no_grad():
+                found = network(torch.zeros(2, *shape))
+        except Exception as error:
+            raise SfumatoError(
+                f"backbone {architecture.name!r} fails on images of {' x '.join(map(str, shape))}: "
+                f"{' '.join(str(error).split())}",
+                "give another `resolution`, or another backbone",
+            ) from error
+        if not isinstance(found, Tensor) or found.dim() != 2:
+            shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise SfumatoError(
+                f"backbone {architecture.name!r} must give one vector for each image, got {shown}",
+                "choose a network that pools its features",
+            )
+        self.width = found.shape[1]
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Stays in evaluation mode: nothing in it is trained, and nothing may couple images."""
+        return super().train(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.network(images)
+
+
+def build_backbone(architecture: Architecture) -> Backbone:
+    """A backbone with untrained weights, to be filled."""
+    with torch.random.fork_rng(devices=[]):
+        network, classifier = _network(architecture, downloaded=False)
+    return Backbone(_without(network, classifier, architecture), architecture)
+
+
+def load_backbone(
+    name: str,
+    *,
+    weights: str | Path | None = None,
+    resolution: int | None = None,
+    resize: int | None = None,
+    model: str | None = None,
+) -> tuple[Backbone, Expects]:
+    """A backbone with public weights.
+
+    Args:
+        name: `timm:NAME`, `torchvision:NAME`, or a run (of `sfumato pretrain`, say): its directory or model file.
+        weights: a safetensors file of the network's weights, with or without its classifier; None for those that the
+            library downloads, or the run's own.
+        resolution: pixels on each side of its input; None for what it was trained with.
+        resize: to how many pixels a side an image is brought before its middle is cut out; None for as many more than
+            the resolution as the network expects.
+        model: the function that builds the network of a run, where that is one of the user's own: see `custom.trusted`.
+
+    Raises:
+        SfumatoError: an unknown name, weights that cannot be had or don't fit, or a resolution that it cannot take.
+    """
+    if not name.startswith((zoo.PREFIX, TORCHVISION)):
+        if weights is not None and file_of(name).is_file():
+            raise SfumatoError(f"backbone {name!r} brings its own weights", "leave `weights` out, or name a network")
+        backbone, expects = _of_run(name, resolution, model)
+        return backbone, _resized(expects, resize)
+    expects = _expected_by_timm(name) if name.startswith(zoo.PREFIX) else _expected_by_torchvision(name)
+    if weights is not None and not file_of(weights).is_file():
+        raise SfumatoError(f"weights {str(weights)!r} are no file", "give the path of a safetensors file")
+    if resolution is not None:
+        enlarged = round(positive_integer("resolution", resolution) * expects.enlarged / expects.resolution)
+        expects = replace(expects, resolution=resolution, enlarged=enlarged)
+    expects = _resized(expects, resize)
+    architecture = Architecture(name=name, size=expects.resolution)
+    with torch.random.fork_rng(devices=[]):
+        network, classifier = _network(architecture, downloaded=weights is None)
+    if weights is not None:
+        fill(network, weights, without=classifier, remedy="give the weights of this network, or name theirs")
+    return Backbone(_without(network, classifier, architecture), architecture), expects
+
+
+def _resized(expects: Expects, resize: int | None) -> Expects:
+    """With images of this side before the middle is cut out; refused where the middle would be the larger one."""
+    if resize is None:
+        return expects
+    if positive_integer("resize", resize) < expects.resolution:
+        raise SfumatoError(
+            f"resize is {resize}, and the crop of {expects.resolution} pixels is larger than that",
+            f"give at least {expects.resolution}, or a smaller resolution",
+        )
+    return replace(expects, enlarged=resize)
+
+
+def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backbone, Expects]:
+    path = file_of(name)
+    if not path.is_file():
+        from torchvision import models
+
+        known = name in models.list_models(module=models)
+        remedy = f"write {TORCHVISION if known else zoo.PREFIX}{name} for the network" if "/" not in name else ""
+        raise SfumatoError(
+            f"backbone {name!r} is neither timm:NAME nor torchvision:NAME, nor a finished run",
+            f"{remedy}, or correct the path of the run" if remedy else "correct the path of the run",
+        )
+    about = stored_about(path)
+    if about is None or about["model"] == "module" or about.get("features"):
+        what = "is a head on features" if about and about.get("features") else "does not say how to build its network"
+        raise SfumatoError(f"{path} {what}", "name the network itself, and give `weights`")
+    size = about["size"] if resolution is None else positive_integer("resolution", resolution)
+    remedy = "if you trust that code, name it: `model={0}`"
+    spelling = trusted(about["model"], model, where=path, remedy=remedy)
+    architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
+    with torch.random.fork_rng(devices=[]):
+        network, classifier = _network(architecture, downloaded=False)
+    # A classifier of timm's goes, and has as many classes as its own weights; others stay, and the digest covers them.
+    fill(network, path, without=classifier if spelling.startswith(zoo.PREFIX) else ())
+    mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
+    expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
+    return Backbone(_without(network, classifier, architecture), architecture), expects
+
+
+def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module, tuple[str, ...]]:
+    """The whole network, and the names of its classifier's modules."""
+    name, side = architecture.name, (architecture.size, architecture.size)
+    if name.startswith(TORCHVISION):
+        network = _torchvision(name, downloaded=downloaded)
+        return network, (_last_linear(network) or "classifier",)
+    if name.startswith(zoo.PREFIX):
+        network = zoo.create_whole(*parse(name), size=side, downloaded=downloaded)
+    else:
+        network = create(name, classes=architecture.classes, channels=architecture.channels, size=side)
+    return network, classifier_names(network)
+
+
+def _without(network: nn.Module, classifier: tuple[str, ...], architecture: Architecture) -> nn.Module:
+    """The network up to its classifier."""
+    if architecture.name.startswith(zoo.PREFIX):
+        network.reset_classifier(0)  # type: ignore[operator]
+        return network
+    if architecture.name.startswith(TORCHVISION):
+        place, _, last = classifier[0].rpartition(".")
+        # Where convolutions classify (SqueezeNet), what they are given is pooled instead.
+        pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        linear = isinstance(network.get_submodule(classifier[0]), nn.Linear)
+        setattr(network.get_submodule(place), last, nn.Identity() if linear else pooled)
+        return network
+    select(network, ("classifier",))
+    trunk = trunk_of(network, (architecture.channels, architecture.size, architecture.size))
+    if trunk is None:
+        raise SfumatoError(
+            f"backbone {architecture.name!r} does not end with a linear classifier", "choose another network"
+        )
+    return trunk
+
+
+def _known_to_torchvision(name: str) -> str:
+    """The network's name in torchvision, or a refusal."""
+    from torchvision import models
+
+    short, known = name.removeprefix(TORCHVISION), models.list_models(module=models)
+    if short not in known:
+        near = difflib.get_close_matches(short, known, n=3)
+        raise SfumatoError(
+            f"backbone 'torchvision:{short}': torchvision has no classifier of that name",
+            f"did you mean {', '.join(near)}" if near else "torchvision.models.list_models() lists them",
+        )
+    return short
+
+
+def _torchvision(name: str, *, downloaded: bool) -> nn.Module:
+    from torchvision import models
+
+    short = _known_to_torchvision(name)
+    # Two networks have further classifiers, which only training looks at, and which change the names of the weights.
+    extra = {"init_weights": False} if short in ("googlenet", "inception_v3") and not downloaded else {}
+    try:
+        return models.get_model(short, weights="DEFAULT" if downloaded else None, **extra)
+    except Exception as error:
+        raise SfumatoError(
+            f"backbone 'torchvision:{short}' cannot be had: {' '.join(str(error).split())}",
+            "check the network, or give `weights` with a safetensors file",
+        ) from error
+
+
+def _last_linear(network: nn.Module) -> str | None:
+    names = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    return names[-1] if names else None
+
+
+def _expected_by_timm(name: str) -> Expects:
+    from timm.data.config import resolve_model_data_config
+
+    base, options = parse(name)
+    with torch.device("meta"):
+        known = resolve_model_data_config(zoo.create_whole(base, options, size=None, downloaded=False))
+    side = known["input_size"][-1]
+    return Expects(
+        resolution=side,
+        enlarged=math.floor(side / known["crop_pct"]),
+        interpolation=known["interpolation"] if known["interpolation"] in INTERPOLATIONS else "bicubic",
+        mean=tuple(known["mean"]),
+        std=tuple(known["std"]),
+    )
+
+
+def _expected_by_torchvision(name: str) -> Expects:
+    from torchvision import models
+
+    known: Any = models.get_model_weights(_known_to_torchvision(name))
+    shown = known.DEFAULT.transforms()
+    return Expects(
+        resolution=shown.crop_size[0],
+        enlarged=shown.resize_size[0],
+        interpolation=shown.interpolation.value,
+        mean=tuple(shown.mean),
+        std=tuple(shown.std),
+    )

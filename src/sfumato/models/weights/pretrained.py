@@ -1,0 +1,250 @@
+"""Public weights: loading them into a model, the head that they leave open, and the pixel constants they expect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError, one_of
+from sfumato._files import ordinary
+from sfumato.models.normalisation.public_batch import EXAMPLES, as_batch_norm
+from sfumato.models.weights.about import about_of
+
+_SHOWN = 4
+
+
+HEADS = ("new", "pretrained")
+WEIGHTS = ("ema", "last")
+OF_LOGITS = "norm_of_logits"
+"""What a model's option `norm_last` adds after the classifier; it has as many units as there are classes."""
+MODEL, LAST = "model.safetensors", "model-last.safetensors"
+"""A run's model file, and that of its last weights beside the averaged ones of training without privacy."""
+
+
+def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
+    """Copy the tensors of a safetensors file into the model, by name.
+
+    Any difference in names or shapes outside the classifier is refused before anything is copied.
+
+    Args:
+        model: any module; its classifier is what timm's `default_cfg["classifier"]` names, or its attribute `head`.
+        path: a safetensors file whose keys are those of `model.state_dict()`, or a run directory that holds one.
+        head: "new" for a classifier that starts at zero, whatever the file has; "pretrained" for the file's own. A
+            classifier whose outputs are normalised (`norm_last`) starts with the weights that the model has, since
+            there is nothing to divide by at zero, and its normalisation at gain 1 and shift 0.
+
+    Raises:
+        SfumatoError: no such file, not a safetensors file, or weights that don't fit.
+    """
+    one_of("head", head, HEADS)
+    classifier = classifier_names(model) if head == "new" else ()
+    after = getattr(model, OF_LOGITS, None)
+    after = getattr(model, OF_LOGITS, None)
+    normalised = isinstance(after, nn.Module) and next(after.parameters(), None) is not None
+    fill(model, path, without=(*classifier, OF_LOGITS) if classifier and normalised else classifier)
+    if classifier and not normalised:
+        zero_classifier(model)
+
+
+def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), remedy: str | None = None) -> None:
+    """Copy the tensors of a safetensors file into the model, by name; those of the modules `without` stay as they are.
+
+    Position embeddings of a Vision Transformer for images of another size are interpolated (`_of_this_grid`).
+
+    Args:
+        remedy: what to do where they don't fit, in place of a general one.
+
+    Raises:
+        SfumatoError: as `load`.
+    """
+    stored, own = _read(file_of(path)), model.state_dict()
+    if EXAMPLES not in own:
+        stored = as_batch_norm(stored)
+    stored = _of_this_grid(model, stored)
+    prefixes = tuple(f"{name}." for name in without)
+
+    def fresh(key: str) -> bool:
+        return bool(prefixes) and key.startswith(prefixes)
+
+    def differs(key: str) -> bool:
+        return key not in stored or key not in own or stored[key].shape != own[key].shape
+
+    different = [key for key in sorted(own.keys() | stored.keys()) if not fresh(key) and differs(key)]
+    if different:
+        raise SfumatoError(
+            f"pretrained file {path} does not fit the model: {_explain(different, stored, own)}", remedy or _REMEDY
+        )
+    with torch.no_grad():
+        for key, tensor in own.items():
+            if not fresh(key):
+                tensor.copy_(stored[key])
+
+
+def file_of(path: str | Path) -> Path:
+    """The weights' file: the path itself, or the model of the run directory that it names."""
+    return Path(path) / MODEL if Path(path).is_dir() else Path(path)
+
+
+def weights_file(path: str, weights: str) -> str:
+    """The file of a run's averaged weights, or of its last ones, by what each of its files says of itself.
+
+    Args:
+        path: a run of `sfumato pretrain`.
+        weights: "ema" or "last".
+
+    Raises:
+        SfumatoError: no run directory, or a run without such weights.
+    """
+    one_of("pretrained_weights", weights, WEIGHTS)
+    if not Path(path).is_dir():
+        raise SfumatoError(
+            f"pretrained_weights is {weights}, and pretrained {path} is no run directory",
+            "name the run, or leave pretrained_weights out",
+        )
+    for file in (Path(path) / MODEL, Path(path) / LAST):
+        if (stored_about(file) or {}).get("weights") == weights:
+            return str(file)
+    raise SfumatoError(
+        f"pretrained_weights is {weights}, and {path} holds no file of such weights",
+        "leave it out for the weights that the run has released, or pretrain again"
+        + (" with `ema`" if weights == "ema" else ""),
+    )
+
+
+def stored_about(path: Path) -> dict[str, Any] | None:
+    """What a model file of ours says of itself; None for other files of weights."""
+    try:
+        with safe_open(ordinary(path), framework="pt") as file:
+            return about_of(file.metadata(), path)
+    except (OSError, SafetensorError):
+        return None
+
+
+_REMEDY = (
+    "give weights of the same model with the same number of colour channels (and of classes, with head pretrained)"
+)
+
+
+def classifier_names(model: nn.Module) -> tuple[str, ...]:
+    """The names of the modules that give the logits: from timm's configuration, else `head`, else none."""
+    named = getattr(model, "default_cfg", None) or {}
+    names = named.get("classifier", "head") if isinstance(named, Mapping) else "head"
+    names = (names,) if isinstance(names, str) else tuple(names or ())
+    modules = dict(model.named_modules())
+    return tuple(name for name in names if name in modules)
+
+
+def zero_classifier(model: nn.Module) -> None:
+    """Set every parameter of the model's classifier to zero, so that training starts from even predictions."""
+    with torch.no_grad():
+        for name in classifier_names(model):
+            for parameter in model.get_submodule(name).parameters():
+                parameter.zero_()
+
+
+def begin_classifier(model: nn.Module, *, deviation: float | None, bias: float | None) -> None:
+    """Draw the weights of the model's classifier from a Gaussian, and set its biases to one number.
+
+    Mehta et al. 2022, section 5: at zero or near it, since noisy steps never make up for a large beginning; and a bias
+    of -10 for the sigmoid loss (appendix D.3).
+
+    Args:
+        model: any module with linear or convolutional classifiers.
+        deviation: of the Gaussian; 0 for zeros; None leaves the weights as they are.
+        bias: None leaves the biases as they are.
+
+    Raises:
+        SfumatoError: the model has no classifier that is known.
+    """
+    names = classifier_names(model)
+    if not names:
+        raise SfumatoError(
+            "head_deviation and head_bias are for a classifier, and the model has none that is known",
+            "call its last layer head, or leave them out",
+        )
+    with torch.no_grad():
+        for name in names:
+            for key, parameter in model.get_submodule(name).named_parameters():
+                value = bias if key.endswith("bias") else deviation
+                if value is not None:
+                    parameter.fill_(value) if key.endswith("bias") else parameter.normal_().mul_(value)
+
+
+def public_constants(model: nn.Module, *, channels: int = 3) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and standard deviation per channel, on the scale 0 to 1, of the pixels that the backbone was trained with.
+
+    Args:
+        model: any module; timm's models know their constants.
+        channels: colour channels C; other than 3, each channel gets the mean of the three.
+
+    Returns:
+        (mean, standard deviation), C numbers each, or None for a model that expects nothing in particular.
+    """
+    settings: Any = getattr(model, "pretrained_cfg", None)
+    if not isinstance(settings, Mapping) or "mean" not in settings or "std" not in settings:
+        return None
+    return spread(settings["mean"], channels), spread(settings["std"], channels)
+
+
+def spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
+    listed = tuple(float(value) for value in values)
+    return listed if len(listed) == channels else (sum(listed) / len(listed),) * channels
+
+
+def check_weights(path: str | Path) -> None:
+    """Refuse weights that are not there."""
+    if not (file := file_of(path)).is_file():
+        raise SfumatoError(
+            f"pretrained file {file} does not exist",
+            "give the path of a finished run or of a safetensors file, or the word timm",
+        )
+
+
+def _of_this_grid(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With the position embeddings of timm's Vision Transformers at this model's number of patches.
+
+    Those of a square grid of another size are interpolated in two dimensions, as for fine-tuning at a higher resolution
+    (Dosovitskiy et al. 2021, section 3.2); all else stays as it is.
+    """
+    own, theirs = getattr(model, "pos_embed", None), stored.get("pos_embed")
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if not isinstance(own, nn.Parameter) or grid is None or theirs is None or theirs.dim() != 3:
+        return stored
+    prefix = own.shape[1] - grid[0] * grid[1]
+    side = math.isqrt(max(0, theirs.shape[1] - prefix))
+    if theirs.shape == own.shape or theirs.shape[2] != own.shape[2] or side < 1 or side**2 + prefix != theirs.shape[1]:
+        return stored
+    from timm.layers.pos_embed import resample_abs_pos_embed
+
+    return stored | {"pos_embed": resample_abs_pos_embed(theirs, list(grid), [side, side], num_prefix_tokens=prefix)}
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    check_weights(path)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise SfumatoError(
+            f"pretrained file {path} cannot be read as safetensors: {error}",
+            "convert the weights with safetensors.torch.save_file; pickled files are not loaded",
+        ) from error
+
+
+def _explain(keys: list[str], stored: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    def line(key: str) -> str:
+        if key not in stored:
+            return f"{key} is missing from the file"
+        if key not in own:
+            return f"{key} is not in the model"
+        return f"{key} is {tuple(stored[key].shape)} in the file and {tuple(own[key].shape)} in the model"
+
+    rest = f", and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(line(key) for key in keys[:_SHOWN]) + rest

@@ -1,0 +1,103 @@
+"""Models whose classifier alone is trained: the part before it is a fixed function, and need be computed only once."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.models.weights.pretrained import classifier_names
+
+
+class Trunk(nn.Module):
+    """What a model computes of an image before its classifier: images (N, C, H, W) to features (N, D).
+
+    Args:
+        model: the whole model, which stays where it is.
+        head: the classifier's name in it.
+    """
+
+    def __init__(self, model: nn.Module, head: str):
+        super().__init__()
+        self.model, self.head = model, head
+
+    @property
+    def width(self) -> int:
+        """D, the classifier's inputs."""
+        head = self.model.get_submodule(self.head)
+        assert isinstance(head, nn.Linear)
+        return head.in_features
+
+    @functools.cached_property
+    def mirror_order(self) -> Tensor | None:
+        """Which feature of an image each feature of its mirror image is, int64 (D,); None where the model can't say."""
+        told = getattr(self.model, "mirror_order", None)
+        return None if told is None else told()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """What the classifier is given; `LookupError` unless it is called once, with one tensor."""
+        taken: list[Tensor] = []
+
+        def take(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            taken.extend(inputs)
+
+        hook = self.model.get_submodule(self.head).register_forward_pre_hook(take)
+        try:
+            self.model(images)
+        finally:
+            hook.remove()
+        if len(taken) != 1:
+            raise LookupError(f"{self.head} got {len(taken)} tensors")
+        return taken[0]
+
+
+def trunk_of(model: nn.Module, shape: tuple[int, int, int]) -> Trunk | None:
+    """The model's trunk where only its classifier is trained and the model is classifier(trunk(images)), else None.
+
+    Found by trying, with made-up classifiers and images, small and large, in the model's own modes and in evaluation
+    mode: what comes before the classifier must not feel it, nothing may come after it or be drawn at random.
+
+    Args:
+        model: any module for images of `shape` (C, H, W).
+    """
+    names = classifier_names(model)
+    if len(names) != 1 or not isinstance(model.get_submodule(names[0]), nn.Linear):
+        return None
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained or not all(name.startswith(f"{names[0]}.") for name in trained):
+        return None
+    trials = (_tried(model, names[0], shape, mode=mode, scale=scale) for mode in (True, False) for scale in _SCALES)
+    return Trunk(model, names[0]) if all(trials) else None
+
+
+_SCALES = (1.0, 1e3)
+
+
+def _tried(model: nn.Module, name: str, shape: tuple[int, int, int], *, mode: bool, scale: float) -> bool:
+    """Whether a copy is classifier(trunk(images)), with two classifiers and images of this scale.
+
+    Args:
+        mode: whether modules keep the modes that they have; else all are in evaluation mode.
+    """
+    copied = copy.deepcopy(model)
+    tried = Trunk(copied if mode else copied.eval(), name)
+    head = tried.model.get_submodule(name)
+    device = next(head.parameters()).device
+    images = torch.linspace(-1, 1, 2 * shape[0] * shape[1] * shape[2], device=device).mul(scale).reshape(2, *shape)
+    seen: list[Tensor] = []
+    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for pace in (1.0, 2.5):
+            for parameter in head.parameters():
+                waves = torch.linspace(pace, pace * parameter.numel(), parameter.numel(), device=device)
+                parameter.copy_(waves.sin().mul(scale).reshape(parameter.shape))
+            try:
+                features = tried(images)
+                logits = tried.model(images)
+            except LookupError:
+                return False
+            if features.shape != (2, tried.width) or not torch.equal(head(features), logits):
+                return False
+            seen.append(features)
+    return torch.equal(*seen)

@@ -1,0 +1,5 @@
+"""Observers: who looks on while a run takes its steps. They see released values only."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,106 @@
+"""Who looks on while a run takes its steps: they see released values only, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.observers.progress import Progress
+from sfumato.runs.directory import RunDirectory
+
+
+class Observer:
+    """Somebody who looks on. This one does nothing: others say what they want to be told."""
+
+    def begin(self, step: int, steps: int) -> None:
+        """So many steps were taken before; whatever was noted of later ones is void."""
+
+    def stepped(self, step: int) -> None:
+        """So many steps have been taken."""
+
+    def scored(self, row: Mapping[str, Any]) -> None:
+        """A row of metrics.jsonl: after which step, and how the weights to release do on the test split."""
+
+    def ended(self) -> None:
+        """The last step was taken."""
+
+
+@dataclass(frozen=True)
+class Rows(Observer):
+    """Writes metrics.jsonl."""
+
+    run: RunDirectory
+
+    def begin(self, step: int, steps: int) -> None:
+        """Drop what was measured after the checkpoint that the run goes on from."""
+        self.run.write_rows([row for row in self.run.rows() if row["step"] <= step])
+
+    def scored(self, row: Mapping[str, Any]) -> None:
+        """Append the row."""
+        self.run.append_row(dict(row))
+
+
+@dataclass(frozen=True)
+class Shown(Observer):
+    """Moves a progress bar.
+
+    Args:
+        progress: the bar.
+        what: is going on.
+    """
+
+    progress: Progress
+    what: str
+
+    def begin(self, step: int, steps: int) -> None:
+        """Show the bar."""
+        self.progress.begin(self.what, steps, step)
+
+    def stepped(self, step: int) -> None:
+        """Move it."""
+        self.progress.advance(step)
+
+    def scored(self, row: Mapping[str, Any]) -> None:
+        """Say how it stands."""
+        spent = f"epsilon {row['epsilon']:.2f}, " if "epsilon" in row else ""
+        figure = "accuracy" if "accuracy" in row else "recall"
+        self.progress.advance(row["step"], f"{spent}test {figure} {row[figure]:.1%}")
+
+
+class TensorBoard(Observer):
+    """Writes what metrics.jsonl holds for TensorBoard: of private data, exact figures that are the owner's alone.
+
+    Args:
+        directory: where TensorBoard looks.
+    """
+
+    def __init__(self, directory: Path):
+        self._directory, self._make, self._writer = directory, self.installed(), None
+
+    @staticmethod
+    def installed() -> Callable[..., Any]:
+        """What writes its files, or a refusal where the package is not there."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise SfumatoError("TensorBoard is not installed", "pip install 'sfumato[tensorboard]'") from None
+        return SummaryWriter
+
+    def begin(self, step: int, steps: int) -> None:
+        """Open the log; what an earlier process wrote of later steps is hidden."""
+        self._writer = self._make(str(self._directory), purge_step=step + 1)
+
+    def scored(self, row: Mapping[str, Any]) -> None:
+        """Write the row's numbers."""
+        assert self._writer is not None
+        for name, value in row.items():
+            if name != "step" and value is not None:
+                self._writer.add_scalar(name, value, row["step"])
+
+    def ended(self) -> None:
+        """Close the log."""
+        assert self._writer is not None
+        self._writer.close()

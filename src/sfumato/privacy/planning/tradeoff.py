@@ -1,0 +1,233 @@
+"""The trade-off of one budget: which noise multiplier allows how many steps, and what signal stays above the noise.
+
+For a budget (epsilon, delta), N examples and a batch size B, noise multiplier sigma and steps T decide each other: more
+noise allows more steps. The pairs that spend the whole budget are the frontier (De et al. 2022, section 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer
+from sfumato.privacy.calibration import MAX_STEPS
+from sfumato.privacy.plan import PrivacyPlan, gaussian_mu
+from sfumato.privacy.planning.rules_of_thumb import BATCH_SIZE, EPSILON, NOISE_MULTIPLIER, batch_by_rule, steps_by_rule
+
+FLAT = 0.95
+"""The share of the full-batch limit from which a frontier counts as flat."""
+ENOUGH = 60
+"""Steps that an optimizer should have, however little noise fewer of them would need: as many as the defaults take."""
+_FEWEST, _MOST, _MOST_EPOCHS, _MOST_OF_ALL = 30, 30_000, 1_000, 200_000
+_FEW_POINTS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A plan that spends the budget, what it costs and what it leaves of the signal.
+
+    A sum of clipped gradients has norm at most C for each participant, so B C for the expected batch; the noise has
+    standard deviation sigma C in every single direction, and norm close to sigma C sqrt(d) over d parameters. The
+    signal is that bound, reached only if all gradients are at least C long and agree: it compares plans, not trainings.
+
+    Args:
+        plan: the plan.
+        rule: "steps" or "noise" for a rule of thumb of De et al. 2022, "epochs" for the most steps within a budget of
+            computation, None for a point of the grid.
+
+    >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=2500, noise_multiplier=4.0, delta=1e-5)
+    >>> point = Point(plan=plan)
+    >>> point.signal_to_noise_step, point.signal_to_noise_run
+    (1024.0, 51200.0)
+    """
+
+    plan: PrivacyPlan
+    rule: str | None = None
+
+    @property
+    def signal_to_noise_step(self) -> float:
+        """B / sigma: the most that one step's signal can be, over the noise in its direction."""
+        return self.plan.expected_batch_size / self.plan.noise_multiplier
+
+    @property
+    def signal_to_noise_run(self) -> float:
+        """B sqrt(T) / sigma: T steps of one direction add up to T B C, their noise to sqrt(T) sigma C."""
+        return self.signal_to_noise_step * math.sqrt(self.plan.steps)
+
+    @property
+    def effective_noise(self) -> float:
+        """sigma / (B sqrt(T)): the noise on the run's mean gradient in one direction, in units of C."""
+        return 1 / self.signal_to_noise_run
+
+    def gradients(self, views: int = 1) -> int:
+        """B T K: the expected number of gradients to compute, K views of each participant."""
+        return self.plan.expected_batch_size * self.plan.steps * positive_integer("views", views)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier:
+    """The points of one batch size, by rising noise multiplier.
+
+    Args:
+        epsilon: the budget.
+        limit: N mu, the signal-to-noise of a full-batch run of any length with this budget, where the Gaussian
+            mechanism of sensitivity mu and standard deviation 1 is exactly (epsilon, delta)-private. Sampled batches
+            come close to it as sigma grows: by the central limit of `Theorem.steps_like`, B sqrt(T) / sigma tends to
+            N mu.
+        points: rising in noise multiplier and steps.
+
+    **Guarantee.** Of what `frontier` returns: `point.plan.epsilon() <= epsilon` for each point, at the delta that was
+    asked for, certified on the fine grid.
+    """
+
+    epsilon: float
+    limit: float
+    points: tuple[Point, ...]
+
+    def share(self, point: Point) -> float:
+        """The point's signal-to-noise over the run, as a share of the full-batch limit."""
+        return point.signal_to_noise_run / self.limit
+
+    @property
+    def flat_from(self) -> Point | None:
+        """The first point with 95% of the limit, so that noise and steps beyond it gain little; None where none has.
+
+        With full batches every point has the limit, so there is nothing to say.
+        """
+        if self.points[0].plan.sampling_probability == 1:
+            return None
+        return next((point for point in self.points if self.share(point) >= FLAT), None)
+
+    @property
+    def best(self) -> Point:
+        """The point to take: the most steps within the computation that was allowed, or else the rule's; with full
+        batches, whose signal more steps do not raise, the fewest of at least sixty.
+        """
+        marked = {point.rule: point for point in self.points}
+        taken = marked.get("epochs") or marked["steps"]
+        if taken.plan.sampling_probability < 1:
+            return taken
+        enough = (point for point in self.points if point.plan.steps >= ENOUGH and self.share(point) >= FLAT)
+        return min(taken, next(enough, taken), key=lambda point: point.plan.steps)
+
+
+def frontier(
+    *,
+    examples: int,
+    batch_size: int,
+    epsilon: float,
+    delta: float,
+    noise_multipliers: Sequence[float] | None = None,
+    epochs: float | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Frontier:
+    """The frontier of one batch size, with the points that a rule marks.
+
+    Args:
+        examples: N.
+        batch_size: B, the expected number of examples in a step; N means full-batch steps.
+        epsilon: the budget, at `delta`.
+        noise_multipliers: the grid; None for powers of the square root of two that allow between thirty steps and
+            30,000 (or 1,000 epochs, if that is more).
+        epochs: the computation that is allowed, B T / N. Where the rule's steps do not fit, the most that do are
+            marked.
+        tell: called with how many points are done, and of how many.
+
+    **Guarantee.** No point's epsilon exceeds the budget: of a noise multiplier's steps the last that was certified is
+    taken, and of a number of steps the least noise that was (`PrivacyPlan.calibrate`).
+
+    Errors: `SfumatoError` when a value is out of range, or when a noise multiplier of the grid does not allow one step.
+    """
+    positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
+    fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+    one = PrivacyPlan.calibrate(examples=examples, batch_size=batch_size, steps=1, noise_multiplier=1.0, delta=delta)
+    mu = gaussian_mu(epsilon, delta)
+    grid = _grid(one, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
+    wanted = [
+        *_marked(one, epsilon, epochs),
+        *(_Wanted(None, sigma=sigma) for sigma in sorted(grid, reverse=True)),
+    ]
+    points: dict[tuple[float, int], Point] = {}
+    for done, (rule, sigma, steps) in enumerate(wanted):
+        if on_progress is not None:
+            on_progress(done, len(wanted))
+        if sigma is None:
+            plan = PrivacyPlan.calibrate(
+                examples=examples, batch_size=batch_size, steps=steps, epsilon=epsilon, delta=delta
+            )
+        else:
+            plan = one.with_noise(sigma)
+            most = plan.most_steps(epsilon)
+            if noise_multipliers is None and rule is None and most < _FEWEST:
+                break  # the rest of the grid has less noise and allows fewer
+            if most < 1:
+                raise SfumatoError(
+                    f"epsilon {epsilon:g} is already exceeded by one step of noise multiplier {sigma:g} "
+                    f"({plan.epsilon():.3g})",
+                    "give more noise or a larger epsilon",
+                )
+            plan = replace(plan, steps=most)
+        points.setdefault((plan.noise_multiplier, plan.steps), Point(plan=plan, rule=rule))
+    return Frontier(epsilon=epsilon, limit=examples * mu, points=tuple(points[key] for key in sorted(points)))
+
+
+def chosen(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
+    """The point to take of several batch sizes: of the largest, or of the one that fits the epochs best."""
+    if epochs is None:
+        return max((each.best for each in frontiers), key=lambda point: point.plan.expected_batch_size)
+    ideal = batch_by_rule(frontiers[0].best.plan.population, frontiers[0].epsilon, epochs)
+    return min(
+        (each.best for each in frontiers), key=lambda point: abs(math.log(point.plan.expected_batch_size / ideal))
+    )
+
+
+class _Wanted(NamedTuple):
+    """A point to solve: the most steps for a noise multiplier, or the least noise for a number of steps."""
+
+    rule: str | None
+    sigma: float | None = None
+    steps: int | None = None
+
+
+def _marked(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[_Wanted]:
+    """The points that a rule names."""
+    batch, population = one.expected_batch_size, one.population
+    by_rule = min(steps_by_rule(epsilon, batch, population), MAX_STEPS)
+    marked = [_Wanted("steps", steps=by_rule)]
+    if epochs is not None:
+        fit = math.floor(positive("epochs", epochs, remedy="give a number such as 100") * population / batch)
+        if fit < 1:
+            raise SfumatoError(
+                f"epochs must allow at least one step, got {epochs:g} for batches of {batch} of {population}",
+                "give more epochs or a smaller batch",
+            )
+        if fit < by_rule:
+            marked.append(_Wanted("epochs", steps=fit))
+    if (batch, epsilon) == (BATCH_SIZE, EPSILON):
+        marked.append(_Wanted("noise", sigma=NOISE_MULTIPLIER))
+    return marked
+
+
+def _sensible(sigma: float) -> float:
+    """The noise multiplier, if it lies where the accountant has been tried."""
+    if not 0.1 <= number("noise_multiplier", sigma) <= 1e4:
+        raise SfumatoError(
+            f"noise_multiplier must lie between 0.1 and 10,000, got {sigma:g}", "give numbers such as 1 2 4 8"
+        )
+    return float(sigma)
+
+
+def _grid(one: PrivacyPlan, mu: float) -> tuple[float, ...]:
+    """Powers of the square root of two, to three digits, that allow a number of steps that somebody would take.
+
+    Of the fourth root where those are few, as they are for small batches: there steps grow fast with the noise.
+    """
+    most = min(max(_MOST, _MOST_EPOCHS / one.sampling_probability), _MOST_OF_ALL)
+
+    def powers(part: int) -> tuple[float, ...]:
+        grid = (float(f"{2 ** (power / part):.3g}") for power in range(-4 * part, 30 * part))
+        return tuple(sigma for sigma in grid if _FEWEST <= one.theorem.steps_like(one.with_noise(sigma), mu) <= most)
+
+    return powers(2) if len(powers(2)) >= _FEW_POINTS else powers(4)

@@ -1,0 +1,332 @@
+"""The statement: what a run promises, by which theorem, and what it does not cover. A sentence and its JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.selection import PrivateSelection
+from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS, Circumstances, Search
+from sfumato.privacy.statements.other_units import group_epsilon
+from sfumato.privacy.statements.wording import Wording, wording
+from sfumato.privacy.theorems.selection import Selection
+from sfumato.privacy.theorems.theorem import Theorem
+from sfumato.privacy.unit import Neighbours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What a run promised. Everything in it follows from its three fields, so anyone can derive it again.
+
+    Args:
+        plan: what the run's training released.
+        circumstances: what else the statement must say.
+        selection: the search that the run won, where it is one that a theorem covers; its plan is this plan.
+
+    **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, or the whole selection's where
+    there is one, rounded up. The statement names the plan and its steps, and never a time, a path, a ledger's head or
+    anything else that depends on the private data.
+    """
+
+    plan: PrivacyPlan
+    circumstances: Circumstances
+    selection: PrivateSelection | None = None
+
+    def __post_init__(self) -> None:
+        if self.selection is not None and self.selection.plan != self.plan:
+            raise SfumatoError(
+                f"selection was made among runs of plan {self.selection.plan.fingerprint[:16]}, "
+                f"but this run has plan {self.plan.fingerprint[:16]}",
+                "give the selection whose candidates were trained by this very plan",
+            )
+        if self.circumstances.figures is not None and (self.selection is not None or self.plan.users is not None):
+            raise SfumatoError(
+                "figures are published of a model that was chosen by a search, or that promises for persons",
+                "leave them out: no theorem here covers them",
+            )
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon at the plan's delta: of the selection, where there was one, else of the plan."""
+        return self.plan.epsilon() if self.selection is None else self.selection.epsilon()
+
+    @property
+    def theorem(self) -> Theorem | Selection:
+        """What the promise rests on."""
+        return self.plan.theorem if self.selection is None else self.selection.theorem
+
+    @property
+    def sentence(self) -> str:
+        """The promise in one sentence that can be checked."""
+        plan, words = self.plan, self.words
+        participation = plan.participation.words(plan.population, plan.unit.drawn_one)
+        noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()
+        told = (
+            f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {participation}, "
+            f"{plan.clipping.words}{words.moved}, {noise}"
+        )
+        included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
+        if self.selection is not None:
+            told, included = _best_of(self.selection, told), ", its selection included"
+            fingerprint += f", selection {self.selection.fingerprint[:16]}"
+        exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
+        if plan.delta > 1 / plan.units:
+            exception = f" {words.published}{exception}"
+        return (
+            f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
+            f"{self.covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
+            f"with N = {words.count}; {fingerprint}.{exception}{self._of_figures}"
+        )
+
+    @property
+    def _of_figures(self) -> str:
+        """The promise for the records that published figures were measured on, as a sentence with the space before."""
+        figures = self.circumstances.figures
+        if figures is None:
+            return ""
+        return (
+            f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single test "
+            f"example under add-or-remove adjacency: {figures.words}. An example is in the training part or in the "
+            f"test part, never in both, so it pays the larger epsilon of the two, "
+            f"{rounded_up(max(self.epsilon, figures.epsilon))}, and not their sum."
+        )
+
+    @property
+    def short(self) -> str:
+        """What is promised to whom, without the steps that it follows from."""
+        seeded = ", to whoever does not know its seed" if self.circumstances.seeded else ""
+        whom = f"each {self.covered.rstrip(',')}{seeded}"
+        return f"({rounded_up(self.epsilon)}, {self.plan.delta!r})-differentially private for {whom}"
+
+    def __repr__(self) -> str:
+        return f"Statement({self.short}, {self.plan.adjacency}; plan {self.plan.fingerprint[:16]})"
+
+    @property
+    def words(self) -> Wording:
+        """The words that depend on the plan's unit."""
+        return wording(self.plan)
+
+    @property
+    def _neighbours(self) -> Neighbours:
+        plan = self.plan
+        return plan.unit.neighbours(plan.adjacency)
+
+    @property
+    def covered(self) -> str:
+        """What it is promised for, after "each single"."""
+        noisy = self.selection is not None and self.selection.score_noise is not None
+        return "example of the training and validation parts" if noisy else self.words.single
+
+    @property
+    def plain(self) -> list[str]:
+        """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
+        epsilon, plan, words, neighbours = self.epsilon, self.plan, self.words, self._neighbours
+        lines = [
+            f"For every single {self.covered.rstrip(',')}: whoever sees the finished model, and whatever else they "
+            f"know, {words.others} included, learns almost the same as if {words.subject} had {neighbours.without}.",
+            f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
+            f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
+            f"A test for whether {words.used} that raises a false alarm in 1% of the cases finds it in at most "
+            f"{math.ceil(100 * _detection(epsilon, plan.delta))}% of the cases.",
+            *self.remarks,
+        ]
+        if self.circumstances.seeded:
+            lines.insert(0, "This run's randomness came from a seed: to whoever knows the seed it promises nothing.")
+        return lines
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must be known besides its figures: of the unit, of the adjacency, of how it came about."""
+        plan, lines = self.plan, list(self.words.plain)
+        if (whole := group_epsilon(plan)) is not None:
+            lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
+        who = plan.participation.remark(plan.unit.drawn_one)
+        lines += filter(None, (self._neighbours.remark, who, plan.mechanism.remark))
+        if self.selection is not None:
+            lines.append(
+                "This model was chosen as the best of several, a random number of them. The promise covers that choice "
+                "and the training of all of them, as long as nobody learns anything of the others."
+            )
+        if (kept := self.circumstances.kept) != ():
+            lines.append(
+                f"The promise speaks of the weights after all steps together, so whatever is made of the weights after "
+                f"{len(kept)} of them, which were kept beside the model, costs nothing more."
+            )
+        if (figures := self.circumstances.figures) is not None:
+            lines.append(
+                "Accuracy and the figures beside it that are published with the model come from noisy counts of test "
+                "images, which the model was not trained on: each of those raises or lowers the probability of any set "
+                f"of counts by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person "
+                "with several of them is protected more weakly, in proportion to their number."
+            )
+        if self.circumstances.published:
+            lines.append("The training data are a published collection: there was no secret here to keep.")
+        elif self.circumstances.data_public:
+            lines.append("The owner declared the training data public: then there was no secret here to keep.")
+        return lines
+
+    @property
+    def not_covered(self) -> list[str]:
+        """What the promise does not speak of. Each line names something that could reveal private data all the same."""
+        facts = self.circumstances
+        lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
+        lines.append(
+            "Checks of the data before training (broken images, unknown labels, classes with one image): that this "
+            "model exists shows that the data passed them."
+        )
+        if facts.tokens is not None:
+            lines.append(
+                f"How texts become numbers ({facts.tokens}): that nothing of it was made from the private texts is its "
+                "owner's word."
+            )
+        if facts.class_prevalence:
+            shares = ", ".join(f"{name} {share:g}" for name, share in facts.class_prevalence)
+            lines.append(
+                f"The shares of the classes by whose inverse examples are weighted ({shares}): that they were not "
+                "counted in the private labels is their owner's word."
+            )
+        if not facts.test_public:
+            exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"
+            only = "only the noisy counts are covered." if facts.figures else "they are not noisy."
+            lines.append(f"{'Exact a' if facts.figures else 'A'}{exact[1:]}: {only}")
+        if facts.figures is not None:
+            lines += [
+                "Figures of the same test images that other runs publish: their epsilons add up.",
+                "A record that was put into both parts, such as an image of which there are two files, in data that "
+                "were divided beforehand: its epsilons add up.",
+            ]
+        if facts.calibrated_on_public:
+            lines.append("The data that the temperature of the model was fitted on: their owner declared them public.")
+        lines += [
+            *_earlier_runs(self.selection),
+            "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
+            *self.words.not_covered,
+            f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
+            f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
+            "Philox; torch's own generator where a model throws other dice than dropout's).",
+            "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
+        ]
+        if facts.steps_taken is not None:
+            lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
+        if facts.public_examples:
+            lines.insert(
+                0,
+                f"The {facts.public_examples} examples whose statistics the model normalises by, and the choice of the "
+                "set that they come from: their owner declared them public.",
+            )
+        if facts.public_filtered:
+            lines.insert(0, f"The data behind these public examples ({ORIGINS['filtered data']}.")
+        behind = [words for name, words in ORIGINS.items() if name in facts.origins]
+        lines[:0] = [f"The data behind the pre-trained weights ({words}." for words in behind]
+        if facts.filtered:
+            lines.insert(
+                0,
+                "The choice of the training data: they were filtered by looking at private data, without noise, so "
+                "what was left out tells of those.",
+            )
+        if facts.search is not None:
+            lines.insert(0, _uncovered(facts.search))
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon rounded up to six decimals."""
+        plan, facts, selection = self.plan, self.circumstances, self.selection
+        by_rdp: float | None = self.epsilon
+        if selection is None:
+            by_rdp = plan.epsilon_rdp
+        data = {
+            "sentence": self.sentence,
+            "plain": self.plain,
+            "not_covered": self.not_covered,
+            "unit": plan.unit.name,
+            "adjacency": plan.adjacency,
+            "epsilon": _ceil(self.epsilon, 6),
+            "epsilon_rdp": None if by_rdp is None else _ceil(by_rdp, 6),
+            "delta": plan.delta,
+            "accountant": self.theorem.tight,
+            "theorem": self.theorem.name,
+            "citation": self.theorem.citation,
+            "steps_planned": plan.steps,
+            "steps_taken": plan.steps if facts.steps_taken is None else facts.steps_taken,
+            "plan": plan.to_dict(),
+            "plan_fingerprint": plan.fingerprint,
+            "circumstances": facts.to_dict(),
+        }
+        if facts.figures is not None:
+            data["figures"] = {
+                "epsilon": facts.figures.epsilon,
+                "delta": 0.0,
+                "adjacency": "add-or-remove",
+                "epsilon_of_any_example": _ceil(max(self.epsilon, facts.figures.epsilon), 6),
+            }
+        if selection is not None:
+            data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
+        return data
+
+
+def _best_of(selection: PrivateSelection, told: str) -> str:
+    draws, noise = selection.draws, selection.score_noise
+    scored = "on public data"
+    if noise is not None:
+        scored = f"by its right answers on a private validation part plus noise of standard deviation {noise:g}"
+    return (
+        f"the best of K candidates, K secret and drawn by the {draws.law} law of mean {draws.mean:g}, each trained by "
+        f"{told}, and scored {scored}"
+    )
+
+
+def _earlier_runs(selection: PrivateSelection | None) -> list[str]:
+    if selection is None:
+        return ["Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."]
+    lines = [
+        "Choices made by looking at runs outside the search that this model won, and those runs themselves: epsilons "
+        "add up.",
+        "The other candidates of the search, their settings and scores, how many they were, how long they took and "
+        "which of them won: the promise holds as long as none of it is shown.",
+    ]
+    if selection.score_noise is None:
+        return [*lines, "The data that the candidates were scored on, which are taken as public."]
+    return [*lines, "Exact figures measured on the validation part: only the winner's noisy score is covered."]
+
+
+def _uncovered(search: Search) -> str:
+    return (
+        f"The search for these settings: {search.runs} run{'s' if search.runs > 1 else ''} on the same data, of which "
+        f"the promise speaks of one. Together, had they been planned in advance, they come to epsilon "
+        f"{rounded_up(search.epsilon)} at delta {search.delta!r}. No epsilon covers the choice among them, which was "
+        "made by exact scores on these data."
+    )
+
+
+def rounded_up(value: float, digits: int = 3) -> str:
+    """A figure for a sentence: never below the value.
+
+    >>> rounded_up(2.99961), rounded_up(0.90271), rounded_up(float("inf"))
+    ('3.000', '0.903', 'inf')
+    """
+    return f"{_ceil(value, digits):.{digits}f}" if math.isfinite(value) else "inf"
+
+
+def _ceil(value: float, digits: int) -> float:
+    if not math.isfinite(value):
+        return value
+    scaled = Decimal(value).scaleb(digits).to_integral_value(ROUND_CEILING)
+    return float(scaled.scaleb(-digits))
+
+
+def _factor(epsilon: float) -> str:
+    factor = math.exp(min(epsilon, 700.0))
+    if factor < 1000:
+        return f"{math.ceil(factor * 10) / 10:.1f}"
+    exponent = math.floor(math.log10(factor))
+    return f"{math.ceil(factor / 10 ** (exponent - 1)) / 10:.1f}e{exponent}"
+
+
+def _detection(epsilon: float, delta: float, false_alarms: float = 0.01) -> float:
+    """The largest true-positive rate of any membership test: min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR))."""
+    grown = math.exp(min(epsilon, 700.0)) * false_alarms + delta
+    return min(1.0, grown, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))

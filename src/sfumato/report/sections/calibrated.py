@@ -1,0 +1,138 @@
+"""What a page says of how far probabilities are to be trusted, and of figures that may be published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from sfumato.report.plots.curves import INK, MUTED, RULE, WIDTH, calm, inline
+from sfumato.report.plots.drawing import rendered
+from sfumato.report.plots.receiver import receiver
+from sfumato.report.sections.classes import ClassScore
+from sfumato.report.sections.facts import Calibration, Interval, Published
+from sfumato.report.sections.numbers import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BAD = 0.05
+"""Expected calibration error from which on a page warns."""
+_POINTS = ("#070707", "var(--first)")
+_MOST_CLASSES = 40
+_FEWEST = 10
+"""A point of a plot stands for at least so many images."""
+
+Point = tuple[float, float, float, float]
+"""Confidence, accuracy, and the ends of its interval."""
+
+
+def calibrated(found: Calibration | None) -> dict[str, Any] | None:
+    """What the owner's page says of exact figures."""
+    if found is None or not found.bands:
+        return None
+    points = [
+        (sure, right, *ClassScore(name="", correct=round(right * count), examples=count).interval)
+        for _, _, count, sure, right in found.bands
+        if count >= _FEWEST
+    ]
+    images = sum(count for _, _, count, _, _ in found.bands)
+    mean = sum(count * sure for _, _, count, sure, _ in found.bands) / images
+    accuracy = sum(count * right for _, _, count, _, right in found.bands) / images
+    return {
+        "error": percent(found.error),
+        "words": _warning(found.error, mean - accuracy),
+        "plot": Markup(reliability(points, name="reliability")) if points else "",
+        "left_out": images - sum(count for _, _, count, _, _ in found.bands if count >= _FEWEST),
+    }
+
+
+def published(found: Published | None) -> Markup:
+    """The part of every version of a page that has figures from noisy counts; empty where there are none."""
+    if found is None:
+        return Markup("")
+    points = [
+        ((low + high) / 2, right, least, most)
+        for low, high, _, (right, least, most) in found.bands
+        if right is not None and most - least < 0.5
+    ]
+    classes = list(found.per_class)[:_MOST_CLASSES]
+    values = {
+        "epsilon": f"{found.epsilon:g}",
+        "records": f"{max(0.0, found.records[0] or 0.0):,.0f}",
+        "accuracy": interval(found.accuracy),
+        "error": interval(found.error),
+        "temperature": "" if found.temperature == 1 else f"{found.temperature:.2f}",
+        "rows": [
+            (name, interval(found.per_class[name]), interval(found.auc[name]) if name in found.auc else "")
+            for name in classes
+        ],
+        "auc": bool(found.auc),
+        "left_out": len(found.per_class) - len(classes),
+        "plot": Markup(reliability(points, name="published-reliability")) if points else "",
+        "receiver": Markup(receiver(*_told(found))),
+    }
+    return Markup(rendered("published.html.jinja", **values))
+
+
+def _told(found: Published) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, float]]:
+    """The ROC curves of which the noise leaves something, and the areas under them."""
+    areas = {name: area for name, (area, _, _) in found.auc.items() if area is not None and name in found.roc}
+    return {name: found.roc[name] for name in areas}, areas
+
+
+def interval(found: Interval) -> str:
+    """A share with its interval.
+
+    >>> interval((0.9712, 0.962, 0.981)), interval((None, 0.0, 1.0))
+    ('97.1% (96.2% to 98.1%)', 'unknown: the noise leaves nothing of it')
+    """
+    value, low, high = found
+    if value is None:
+        return "unknown: the noise leaves nothing of it"
+    return f"{percent(value)} ({percent(low)} to {percent(high)})"
+
+
+def _warning(error: float, excess: float) -> str:
+    """One sentence where probabilities are bad; empty where they may be taken as they are."""
+    if error < BAD:
+        return ""
+    way = "says more than it should" if excess > 0 else "says less than it could"
+    return (
+        f"Do not take these scores for probabilities: on average they miss how often the model is right by "
+        f"{percent(error)}, and it {way}. With --calibrate-on or --report-epsilon a temperature mends most of that."
+    )
+
+
+def reliability(points: Sequence[Point], *, name: str) -> str:
+    """How often predictions are right against how sure they are, with the line of those that are as often right as they
+    say."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_axes((0.15, 0.15, 0.81, 0.81))
+        axes.plot((0, 1), (0, 1), color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
+        for sure, _, low, high in points:
+            if high > low:
+                axes.plot((sure, sure), (low, high), color=_POINTS[0], linewidth=1.2)
+        axes.plot([one[0] for one in points], [one[1] for one in points], "o-", color=_POINTS[0], markersize=4.5)
+        axes.set_xlim(0, 1.02)
+        axes.set_ylim(0, 1.02)
+        ticks = (0, 0.25, 0.5, 0.75, 1)
+        axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
+        axes.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
+        axes.grid(color=RULE, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.set_xlabel("the model is so sure", color=MUTED, labelpad=4)
+        axes.set_ylabel("and so often right", color=MUTED, labelpad=6)
+        axes.text(0.03, 0.95, "above the line: better than it says", color=INK, fontsize=9.5)
+        calm(axes)
+
+    told = ", ".join(f"{percent(right)} at {percent(sure)}" for sure, right, *_ in points)
+    return inline(
+        draw,
+        name=name,
+        height=WIDTH,
+        alternative=f"Points: accuracy by confidence, {told}; a line marks where both are alike.",
+        colours={_POINTS[0]: _POINTS[1]},
+    )

@@ -1,0 +1,79 @@
+"""What a page says of an embedding: recall, its curve over false accept rates, and the nearest of some images."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from sfumato._checks import SfumatoError
+from sfumato.report.neighbours import Looked, Neighbour, neighbours
+from sfumato.report.plots.recall import roc
+from sfumato.report.sections.numbers import percent, significant
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingEvaluation:
+    """How an embedding did on the test split.
+
+    Attributes:
+        recall: the share of pairs of one class that are found at this false accept rate.
+        far: the false accept rate.
+        threshold: of similarity, from which on a pair is accepted.
+        images: how many there were.
+        pairs_of_one_class, pairs_of_two_classes: how many were compared.
+        recall_by_minibatch: the same among minibatches of 32 alone; None where no two of one class meet there.
+        curve: false accept rate and recall, by rising rate.
+        retrieval: of k, the share of images of whose k nearest one is of the same class.
+        neighbours: some images with those that are nearest.
+    """
+
+    recall: float
+    far: float
+    threshold: float
+    images: int
+    pairs_of_one_class: int
+    pairs_of_two_classes: int
+    recall_by_minibatch: float | None
+    curve: Sequence[tuple[float, float]]
+    retrieval: Mapping[str, float]
+    neighbours: Sequence[Looked]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EmbeddingEvaluation:
+        """The evaluation that a run has written down."""
+        try:
+            looked = [
+                Looked(**_shown(row["query"]), found=[Neighbour(**_shown(one)) for one in row["nearest"]])
+                for row in data["neighbours"]
+            ]
+            return cls(**{**data, "curve": [(far, recall) for far, recall in data["curve"]], "neighbours": looked})
+        except (KeyError, TypeError, ValueError) as error:
+            raise SfumatoError(
+                f"the run's evaluation cannot be read ({type(error).__name__}: {error})", "restore it from a copy"
+            ) from None
+
+    def presented(self) -> dict[str, Any]:
+        """What the page's template prints."""
+        points = [{"at_far": far, "recall": recall} for far, recall in self.curve]
+        rates = [far for far, _ in self.curve]
+        return {
+            "recall": percent(self.recall),
+            "far": significant(self.far),
+            "threshold": f"{self.threshold:.4f}",
+            "images": f"{self.images:,}",
+            "same": f"{self.pairs_of_one_class:,}",
+            "different": f"{self.pairs_of_two_classes:,}",
+            "minibatch": "" if self.recall_by_minibatch is None else percent(self.recall_by_minibatch),
+            "retrieval": [(k, percent(share)) for k, share in self.retrieval.items()],
+            "roc": Markup(roc(points, self.far if self.far in rates else None)),
+            "neighbours": neighbours(self.neighbours),
+        }
+
+
+def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
+    further = {"similarity": float(data["similarity"])} if "similarity" in data else {}
+    return {"png": base64.b64decode(data["png"]), "name": str(data["class"])} | further

@@ -1,0 +1,100 @@
+"""What a promise does not cover, sorted for a reader: what can be mended, what cannot, what is technical."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sfumato.privacy.statements.circumstances import FACT_NAMES
+
+MENDABLE, INHERENT, TECHNICAL, FURTHER = "mendable", "inherent", "technical", "further"
+HEADINGS = {
+    MENDABLE: "What you can mend",
+    FURTHER: "Further",
+    INHERENT: "What lies in the matter",
+    TECHNICAL: "What is technical",
+}
+
+_READ = "Read from the data and treated as public: "
+_DECLARED_BY = {
+    "examples": "--examples",
+    "drift": "--drift-size",
+    "users": "--users",
+    "classes": "--classes",
+    "size": "--size",
+    "channels": "--channels",
+}
+_PLANNED = "fix the number of runs beforehand; sfumato sweep --search private covers a search as a whole"
+_UNFILTERED = "filter the private set instead of the public one: sfumato dedup does so record by record"
+_PUBLIC_WEIGHTS = "begin with weights of sfumato pretrain, or of timm, made of public data alone"
+_LINES: tuple[tuple[str, str, str], ...] = (
+    ("The search for these settings", MENDABLE, _PLANNED),
+    ("Choices made by looking at", MENDABLE, _PLANNED),
+    ("The other candidates of the search", MENDABLE, "show nobody the search's other runs, or delete them"),
+    ("Exact figures measured on the validation part", MENDABLE, "keep them to yourself"),
+    ("Accuracy, losses and pictures measured on", MENDABLE, "give away the page of sfumato report RUN --public alone"),
+    ("Exact accuracy, losses and pictures", MENDABLE, "give away the page of sfumato report RUN --public alone"),
+    ("Figures of the same test images that other runs", MENDABLE, "publish the figures of one run alone"),
+    ("A record that was put into both parts", INHERENT, ""),
+    ("The data that the temperature of the model", INHERENT, ""),
+    ("The choice to end the run", MENDABLE, "let a run take all of its steps: they are paid for"),
+    ("The choice of the training data", MENDABLE, _UNFILTERED),
+    ("The data behind these public examples", MENDABLE, _UNFILTERED),
+    (r"The data behind the pre-trained weights \(from training on data that were filtered", MENDABLE, _UNFILTERED),
+    (r"The data behind the pre-trained weights \(from (timm|torchvision|training without privacy)", INHERENT, ""),
+    ("The data behind the pre-trained weights", MENDABLE, _PUBLIC_WEIGHTS),
+    ("A private run stands behind the weights", MENDABLE, _PUBLIC_WEIGHTS),
+    ("The data, or those behind the weights .* were filtered", MENDABLE, _UNFILTERED),
+    (
+        "Two records of one person",
+        MENDABLE,
+        "--unit user promises for persons, where --user-from tells them apart",
+    ),
+    ("One person under two names", MENDABLE, "give each person one name in the data"),
+    ("The data that the candidates were scored on", INHERENT, ""),
+    (r"The \d+ examples whose statistics", INHERENT, ""),
+    ("Whose record it is", INHERENT, ""),
+    ("A single record at the noise of one record", INHERENT, ""),
+    ("How texts become numbers", INHERENT, ""),
+    ("The shares of the classes", INHERENT, ""),
+    ("Checks of the data before training", INHERENT, ""),
+    ("The honesty of this record", INHERENT, ""),
+    ("Everything. Private data must not", INHERENT, ""),
+    ("Running time, memory use", TECHNICAL, ""),
+    ("Floating-point artefacts", TECHNICAL, ""),
+    ("Whoever could break the generator", TECHNICAL, ""),
+)
+
+
+class Entry(NamedTuple):
+    """One thing that is not covered.
+
+    Attributes:
+        line: the statement's own words; of facts that were read from the data one line for all of them.
+        remedy: what would cover it; empty where nothing does.
+    """
+
+    line: str
+    remedy: str = ""
+
+
+def grouped(lines: Sequence[str]) -> list[tuple[str, list[Entry]]]:
+    """The lines of a statement under their headings, in their order; none is lost.
+
+    A line that is not known here stands under a heading of its own, so that no statement is ever cut short.
+
+    >>> [(heading, len(entries)) for heading, entries in grouped(["Running time, memory use.", "Something else."])]
+    [('Further', 1), ('What is technical', 1)]
+    """
+    found: dict[str, list[Entry]] = {heading: [] for heading in HEADINGS}
+    read = [line.removeprefix(_READ).removesuffix(".") for line in lines if line.startswith(_READ)]
+    if read:
+        options = [_DECLARED_BY[name] for name, words in FACT_NAMES.items() if words in read and name in _DECLARED_BY]
+        remedy = f"declare {'it' if len(read) == 1 else 'them'}: {', '.join(options)}" if options else ""
+        found[MENDABLE if options else INHERENT].append(Entry(f"{_READ}{'; '.join(read)}.", remedy))
+    for line in lines:
+        if not line.startswith(_READ):
+            kind, remedy = next(((kind, said) for start, kind, said in _LINES if re.match(start, line)), (FURTHER, ""))
+            found[kind].append(Entry(line, remedy))
+    return [(HEADINGS[kind], entries) for kind, entries in found.items() if entries]

@@ -1,0 +1,55 @@
+"""The figures that a run has published: counts of its test part with noise, bound by the ledger's last lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError, positive
+from sfumato._files import write
+from sfumato.privacy import Entry, NoisyTable
+from sfumato.runs.directory import FIGURES, RunDirectory
+from sfumato.runs.figures.noisy_figures import NoisyFigures
+
+ENTRY = "figures"
+"""The kind of the ledger's line that records the release, and the name in its last line for the file's hash."""
+
+
+def body(table: NoisyTable, step: int) -> dict[str, Any]:
+    """What the ledger says of the release: of which table, and after which step."""
+    return {"step": step, "table": table.to_dict()}
+
+
+def recorded(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
+    """What a ledger says of the release; None where it records none."""
+    return next((entry.body for entry in entries if entry.kind == ENTRY), None)
+
+
+def save(run: RunDirectory, figures: NoisyFigures) -> None:
+    """Write the counts, whole or not at all: they may be given away."""
+    data = {
+        "table": figures.table.to_dict(),
+        "temperature": figures.temperature,
+        "classes": list(figures.classes),
+        "counts": figures.counts.tolist(),
+    }
+    write(run / FIGURES, json.dumps(data).encode() + b"\n")
+
+
+def read(run: RunDirectory) -> NoisyFigures | None:
+    """The figures of a run, from its noisy counts; None where it published none."""
+    if not (run / FIGURES).is_file():
+        return None
+    data = run.read_json(FIGURES)
+    try:
+        table = NoisyTable.from_dict(data["table"])
+        counts = np.array(data["counts"], dtype=np.int64)
+        if counts.shape != table.shape or len(data["classes"]) != table.classes:
+            raise ValueError(f"counts of shape {counts.shape}")
+        temperature = positive("temperature", data["temperature"])
+        return NoisyFigures(table=table, counts=counts, classes=tuple(data["classes"]), temperature=temperature)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise SfumatoError(f"{run / FIGURES} holds no noisy counts ({error})", "restore it from a copy") from None

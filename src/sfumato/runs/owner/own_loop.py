@@ -1,0 +1,72 @@
+"""A training loop of one's own in the owner's list of uses."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Source
+from sfumato.privacy import PrivacyPlan
+from sfumato.runs.owner import uses
+from sfumato.runs.owner.uses import Together
+
+
+@dataclass(frozen=True)
+class RecordedUse:
+    """A use of private data that is on the owner's list.
+
+    Args:
+        run: its identity on the list; empty where nothing was recorded, since the data are public.
+        earlier: how many other uses of these data are on the list.
+        together: what all of them cost together with this one, for each unit by itself, that of this one first.
+        note: the same in one line, or what else the owner should know; empty where there is nothing to say.
+    """
+
+    run: str
+    earlier: int = 0
+    together: tuple[Together, ...] = field(default=(), repr=False)
+    note: str = ""
+
+
+def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> RecordedUse:
+    """Put a training loop of one's own on the owner's list of uses, before its first step.
+
+    `sfumato.train` does so by itself. A loop that is built from the pieces must do it, or the totals of this and all
+    other runs on the same data leave it out.
+
+    Args:
+        source: what is about to be trained on. Nothing is recorded of public data.
+        plan: what the loop is about to release.
+        run: the identity that an earlier call gave, for a loop that resumes: it is counted once. None for a new one.
+
+    **Guarantee.** After the call the use is on disk. It counts with all runs on the same records and with those on
+    whatever was read from the same place, for one unit (example or user) at a time (`uses.together`).
+
+    Errors: `SfumatoError` where the list cannot be read or extended, and for a `run` that is on it with another plan,
+    or a source that was not opened.
+    """
+    if not isinstance(source, Source):
+        raise SfumatoError(
+            f"source must be an opened source, got {source!r}", "open it with `sfumato.open_source`, and give that"
+        )
+    if source.public:
+        return RecordedUse(run="", note=uses.called_public(source) or "")
+    if run is not None and uses.plan_of(run) not in (None, plan):
+        raise SfumatoError(
+            f"run {run} is on the list of uses with another plan", "leave `run` out: another plan is another run"
+        )
+    known = {"places": source.places, "users": source.assignment}
+    identity = run or secrets.token_hex(32)
+    uses.record(source.materials, identity, plan, **known)
+    earlier = uses.plans(source.materials, **known)
+    earlier.remove(plan)  # this one is among them
+    notes = [uses.summary(earlier, plan).removeprefix("note: ")] if earlier else []
+    if odd := uses.named_otherwise(source.materials, **known):
+        notes.append(uses.told_apart(odd))
+    return RecordedUse(
+        run=identity,
+        earlier=len(earlier),
+        together=tuple(uses.side_by_side([plan, *earlier])),
+        note=f"note: {'; '.join(notes)}" if notes else "",
+    )

@@ -1,0 +1,392 @@
+"""How often the owner has used a private data set, and what all of those runs cost together.
+
+One line for each run, beside the owner's key and outside the run directories: it links runs on one data set for the
+owner and for nobody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import held_alone, ordinary
+from sfumato.data import Source
+from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
+from sfumato.privacy.statements.statement import rounded_up
+from sfumato.privacy.unit import Adjacency, Example
+from sfumato.randomness import keys
+
+FILE = "uses.jsonl"
+FIGURES = "figures"
+"""The field with what a run's published figures cost each test image."""
+CHOICE = "choice"
+"""The field of a line that is a choice by test images: what it cost each of them."""
+AFTER = "after"
+"""The field with the code of the line before: one that is lost or was cut is missed."""
+USERS = "users"
+CONVOLVED = 8
+"""So many different plans are composed by convolution."""
+
+Use = PrivacyPlan | PrivateSelection
+
+
+def record(
+    materials: Sequence[str],
+    run: str,
+    use: Use,
+    directory: Path | None = None,
+    *,
+    places: Sequence[str] = (),
+    users: str = "",
+    figures: float | None = None,
+) -> None:
+    """Note that a run, or a private selection, on these data is about to take its first step.
+
+    Args:
+        materials: `Source.materials`: of what is stored, and of the pixels where these are known.
+        places: `Source.places`, where they were read from.
+        users: `Source.assignment`: whose record each one is, of a promise for users.
+        figures: epsilon of the figures that the run is to publish of its test part; None where it publishes none.
+    """
+    whose = {} if unit_of(use) == Example.name else {USERS: users}
+    published = {} if figures is None else {FIGURES: figures}
+    kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
+    _append({"run": run, **whose, **published, kind: use.to_dict()}, materials, places, directory)
+
+
+def record_choice(
+    materials: Sequence[str], choice: PrivateChoice, directory: Path | None = None, *, places: Sequence[str] = ()
+) -> None:
+    """Note that a choice by right answers on the test part of these data is about to be made: see `record`."""
+    _append({"run": secrets.token_hex(32), CHOICE: asdict(choice)}, materials, places, directory)
+
+
+def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence[str], directory: Path | None) -> None:
+    """A line of the list, with what its data are known again by and the code of the line before, safely on disk."""
+    if not materials:  # whose line nobody could read again
+        raise SfumatoError(
+            "the source has no material, by which the list of runs knows its records again", "open it by `open_source`"
+        )
+    path = (directory or keys.home()) / FILE
+    data = dict(zip(("data", "pixels"), materials, strict=False))
+    where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with open(descriptor, "r+b") as file:
+            held_alone(file.fileno())
+            lines = reversed(file.read().split(b"\n"))
+            before = next((line for line in lines if line and not _torn(line)), b"")
+            line = json.dumps({**data, **where, **entry, AFTER: _code(before)})
+            # The line break comes first as well: a line that was cut short must not swallow this one.
+            file.write(f"\n{line}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise SfumatoError(
+            f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"
+        ) from None
+
+
+def places_of(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """`Source.places` of a run by its settings.json; of one by an earlier version its source as it was asked for."""
+    asked = record["request"].get("source", {}).get("spec")
+    return tuple(record.get("places", () if asked is None else (asked,)))
+
+
+def plans(
+    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
+) -> list[Use]:
+    """The plans of all runs so far on these data, or on what was then at one of these places, one for each run; and of
+    each private selection.
+
+    Promises for users are among them where the same records were the same users' (`Source.assignment`): what one calls
+    a user may be several to another, and their losses don't compose. The others are `named_otherwise`.
+
+    The same images at another size, in another format, or their features, have a material in common; images that
+    were changed are known by their place alone.
+
+    Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
+    the runs cost together is not known.
+    """
+    found = _known(materials, directory, places)
+    return [known.use for known in found if known.use is not None and _for(known, users)]
+
+
+def named_otherwise(
+    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
+) -> int:
+    """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
+    return sum(not _for(known, users) for known in _known(materials, directory, places))
+
+
+def told_apart(count: int, which: str = "earlier") -> str:
+    """What the owner should know of so many runs that are `named_otherwise`."""
+    return (
+        f"{count} {which} run{'s' if count > 1 else ''} of yours on these data promised for users who were "
+        "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
+    )
+
+
+def figures(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> list[float]:
+    """What each release about test images of these data cost each of them: a run's figures, or a choice."""
+    return [known.figures for known in _known(materials, directory, places) if known.figures is not None]
+
+
+class _Known(NamedTuple):
+    """A run, a private selection, or a choice by test images, of the list.
+
+    Attributes:
+        use: None for a choice, which says nothing of records that were trained on.
+        users: whose records its promise for users took them for, as often as it is on the list; None for one that
+            counts in every sum.
+        figures: epsilon of the figures that it publishes, or of the choice.
+    """
+
+    use: Use | None
+    users: frozenset[str | None] | None
+    figures: float | None
+
+
+def _for(known: _Known, users: str) -> bool:
+    """Whether it counts in the sum of those that took the same records for one user's."""
+    return known.users is None or users in known.users
+
+
+def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> list[_Known]:
+    """The runs of `plans`, all of them."""
+    found: dict[str, _Known] = {}
+    for entry, use in _read(directory):
+        known = {entry["data"], entry.get("pixels")} & set(materials)
+        if not known and not ({entry.get("place"), *entry.get("origins", ())} - {None}) & set(places):
+            continue
+        if isinstance(use, PrivateChoice):
+            found[entry["run"]] = _Known(None, None, use.epsilon)
+            continue
+        # Of data that were changed since, at one place, whose they are is taken to be said in one way.
+        users = frozenset([entry.get(USERS)]) if known and unit_of(use) != Example.name else None
+        before, published = found.get(entry["run"]), entry.get(FIGURES)
+        if before is not None:  # it went on: what it was before counts all the same
+            users = None if users is None or before.users is None else users | before.users
+            published = max((one for one in (published, before.figures) if one is not None), default=None)
+        found[entry["run"]] = _Known(use, users, published)
+    return list(found.values())
+
+
+def plan_of(run: str, directory: Path | None = None) -> Use | PrivateChoice | None:
+    """What the list has of the run with this identity; None where it has nothing."""
+    return next((use for entry, use in _read(directory) if entry["run"] == run), None)
+
+
+def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateChoice]]:
+    """All lines of the list, and what each of them is about; a run may have several, all of one plan."""
+    path = (directory or keys.home()) / FILE
+    all_runs: dict[str, Use | PrivateChoice] = {}
+    lines = []
+    before = b""
+    for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
+        if not line or _torn(line):
+            continue
+        try:
+            entry = parse_json(line)
+            if entry.get(AFTER, _code(before)) != _code(before):
+                raise ValueError("it does not follow the line before it")
+            before = line
+            use = _use_of(entry)
+            if all_runs.setdefault(entry["run"], use) != use:
+                raise ValueError("its run has another plan above")
+            hash(
+                (entry["data"], entry.get("pixels"), entry.get("place"), *entry.get("origins", ()))
+            )  # as `_known` does
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SfumatoError(
+                f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "
+                "is not known",
+                "restore the list from a copy, or go back to the version of sfumato that wrote the line",
+            ) from None
+        lines.append((entry, use))
+    return lines
+
+
+def _use_of(entry: dict[str, Any]) -> Use | PrivateChoice:
+    """The plan of a line, its selection, or its choice."""
+    if sum(kind in entry for kind in ("plan", "selection", CHOICE)) > 1:
+        raise ValueError("it has more than one of a plan, a selection and a choice")
+    if CHOICE in entry:
+        return PrivateChoice(**entry[CHOICE])
+    if "selection" in entry:
+        return PrivateSelection.from_dict(entry["selection"])
+    return PrivacyPlan.from_dict(entry["plan"])
+
+
+def _code(line: bytes) -> str:
+    """Of the line before; of the first there is nothing before."""
+    return hashlib.sha256(line).hexdigest()[:16]
+
+
+def _torn(line: bytes) -> bool:
+    """Whether a kill or a full disk cut the line short, so that its run had not begun: it breaks off at its end."""
+    try:
+        json.loads(line)
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string") or error.pos >= len(line) - len("null")
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+class Together(NamedTuple):
+    """What runs with one unit cost together.
+
+    Attributes:
+        unit: "example" or "user".
+        runs: how many they are.
+        epsilon, delta: for one such unit that is in the data of each of them.
+    """
+
+    unit: str
+    runs: int
+    epsilon: float
+    delta: float
+
+
+def side_by_side(many: Sequence[Use]) -> list[Together]:
+    """What all runs cost together, for each unit by itself, that of the first one first: units don't compose."""
+    units = dict.fromkeys(map(unit_of, many))
+    parts = {unit: [use for use in many if unit_of(use) == unit] for unit in units}
+    return [Together(unit, len(part), *together(part)) for unit, part in parts.items()]
+
+
+def unit_of(use: Use) -> str:
+    """What its promise covers: "example" or "user"."""
+    return _plan_of(use).unit.name
+
+
+def _plan_of(use: Use) -> PrivacyPlan:
+    return use.plan if isinstance(use, PrivateSelection) else use
+
+
+def together(many: Sequence[Use]) -> tuple[float, float]:
+    """(epsilon, delta) of all runs together, at the largest of their deltas. All must have one unit.
+
+    **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that
+    the plans were fixed before the first of them (`Loss`). Private selections are added by basic
+    composition, each at an equal share of delta. Plans of different adjacencies are composed for zero-out, which each
+    of them holds for. Data that were changed and moved are not known to be the same, so the count of runs is a lower
+    bound.
+    """
+    selections = [use for use in many if isinstance(use, PrivateSelection)]
+    runs = [use for use in many if isinstance(use, PrivacyPlan)]
+    delta = max(plan.delta for plan in (*runs, *(selection.plan for selection in selections)))
+    if not selections:
+        return _composed(runs, delta), delta
+    share = delta / (len(selections) + bool(runs))
+    epsilon = math.fsum(selection.epsilon(share) for selection in selections)
+    return epsilon + (_composed(runs, share) if runs else 0.0), delta
+
+
+def adjacency_of(many: Sequence[Use]) -> Adjacency:
+    """What the figure of `together` holds for: the adjacency of all of them, or zero-out where they differ."""
+    found: set[Adjacency] = {_plan_of(use).adjacency for use in many}
+    return found.pop() if len(found) == 1 else "zero-out"
+
+
+def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
+    """Epsilon of all plans together at this delta.
+
+    Of many different sampled plans, whose convolution would be long, the smaller of two bounds: Renyi DP, and the sum
+    of what each costs at a share of delta.
+    """
+    if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out, at the same figure
+        many = [replace(plan, adjacency="zero-out") for plan in many]
+    first, *others = (plan.loss for plan in many)
+    loss = first.with_(*others)
+    if len(loss.parts) <= CONVOLVED:
+        return loss.epsilon(delta)
+    share = delta / len(loss.parts)
+    apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
+    return min(apart, loss.epsilon(delta, accountant="rdp")) if "rdp" in loss.accountants else apart
+
+
+def called_public(source: Source) -> str | None:
+    """What to say where data are declared public that runs of the owner's have used as private; else None."""
+    if not source.public or source.published:
+        return None
+    known = {"places": source.places, "users": source.assignment}
+    earlier = len(plans(source.materials, **known)) + named_otherwise(source.materials, **known)
+    if not earlier:
+        return None
+    return (
+        f"note: these data are declared public, and {earlier} run{'s' if earlier > 1 else ''} of yours used them as "
+        "private: what is trained here promises them nothing"
+    )
+
+
+def summary(earlier: Sequence[Use], coming: Use) -> str:
+    """What the owner should know before another run on the same data is paid for."""
+    own, *others = side_by_side([coming, *earlier])
+    count, like = len(earlier), own.runs - 1
+    told = f"note: {count} earlier run{'s' if count > 1 else ''} of yours used these data"
+    if like:
+        under = adjacency_of([use for use in (*earlier, coming) if unit_of(use) == own.unit])
+        which = f", {like} of them with a promise for each single {own.unit}" if others else ""
+        told += (
+            f"{which}; together with this one, if all were planned in advance, they come to epsilon "
+            f"{rounded_up(own.epsilon)} at delta {own.delta!r}, for {under} adjacency, which each of them holds for"
+        )
+    return "; ".join([told, *map(beside, others), "a set that was changed and lies elsewhere counts apart"])
+
+
+def sentences(used: Sequence[Use], plan: PrivacyPlan) -> list[str]:
+    """What all runs on the same data come to, for each unit by itself; nothing of one that stands alone.
+
+    Args:
+        used: all of them, that of `plan` included.
+    """
+    own = [use for use in used if unit_of(use) == plan.unit.name]
+    others = side_by_side([use for use in used if unit_of(use) != plan.unit.name])
+    said = [f"On the same data {beside(other)}." for other in others]
+    if len(own) < 2:
+        return said
+    epsilon, delta = together(own)
+    return [of_all(len(own), epsilon, delta, adjacency_of(own), users=plan.users is not None), *said]
+
+
+def of_figures(epsilons: Sequence[float]) -> list[str]:
+    """What several releases about test images come to, in a sentence; nothing of one alone."""
+    if len(epsilons) < 2:
+        return []
+    return [
+        f"{len(epsilons)} releases of yours are about test images of these data (a run's published figures, or the "
+        f"choice of an aggregate), which are together ({rounded_up(math.fsum(epsilons))}, 0)-differentially private "
+        "under add-or-remove adjacency for an image that was in the test part each time; what is trained on it "
+        "elsewhere comes on top."
+    ]
+
+
+def of_all(runs: int, epsilon: float, delta: float, adjacency: str | None, *, users: bool) -> str:
+    """What so many runs with one unit come to, in a sentence."""
+    one = "a person who" if users else "an example that"
+    return (
+        f"At least {runs} runs of yours have used these data; planned in advance, they are together "
+        f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency} adjacency, which each of them "
+        f"holds for, for {one} is in all of them. A set that was changed and lies elsewhere counts apart."
+    )
+
+
+def beside(other: Together) -> str:
+    """What to say of runs whose unit is another one: figures of two units don't add up."""
+    several = other.runs > 1
+    return (
+        f"{other.runs} run{'s' if several else ''} with a promise for each single {other.unit} "
+        f"{'come' if several else 'comes'} to epsilon {rounded_up(other.epsilon)} at delta {other.delta!r} for that, "
+        "which does not add up with other units"
+    )

@@ -1,0 +1,111 @@
+"""What a weight-noise study compares, and how its networks are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive, positive_integer
+from sfumato.experiment.settings import Settings
+from sfumato.models.normalisation.norms import NORMS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """What a study compares, and how each of its networks is trained: by Adam, without privacy.
+
+    Args:
+        models: spellings that `models.create` knows.
+        normalisations: of each model: "none" for the model as it is spelt, or "batch", "layer", "group" or "instance"
+            for its augmented form, with that normalisation after every trainable layer (options `norm` and
+            `norm_last`).
+        deviations: sigma of the weights.
+        runs: for each form and deviation, each with a key of its own.
+        epochs, batch_size: of a run.
+        learning_rates: of several, each form is trained with the one that has the best mean accuracy over all
+            deviations in one run each, which counts for nothing else.
+        schedule: of the learning rate.
+        shift, flip: how examples are augmented, as in training.
+        seed: from which the keys of all runs follow.
+        margin: a run converges where its accuracy ever exceeds the share of the test part's largest class by so much; a
+            form does not at a deviation where most of its runs don't.
+        share: of the noiseless accuracy, which the slow-down is measured at.
+        validation_fraction: the share of the training part that is held out: learning rates are chosen on it, and
+            curves are of it. With 0 both are of the test part.
+
+    Raises:
+        SfumatoError: a value out of range.
+    """
+
+    models: Sequence[str]
+    normalisations: Sequence[str] = ("none",)
+    deviations: Sequence[float] = (0.0, 0.01, 0.1, 0.3, 1.0, 2.0, 10.0)
+    runs: int = 10
+    epochs: int = 5
+    batch_size: int = 128
+    learning_rates: Sequence[float] = (0.01, 0.1, 0.3)
+    schedule: str = "cosine"
+    shift: int = 0
+    flip: bool = False
+    seed: int = 0
+    margin: float = 0.1
+    share: float = 0.95
+    validation_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("models", "normalisations", "deviations", "learning_rates"):
+            given = getattr(self, name)
+            if isinstance(given, (str, float, int)):
+                raise SfumatoError(f"{name} must be a list, got {given!r}", "give it in brackets")
+            if not given or len(set(given)) < len(given):
+                raise SfumatoError(f"{name} must be different values, at least one, got {given!r}", "give each once")
+            object.__setattr__(self, name, tuple(given))
+        for kind in self.normalisations:
+            one_of("normalisation", kind, NORMS)
+        deviations = tuple(not_negative("deviation", one) for one in self.deviations)
+        object.__setattr__(self, "deviations", deviations)
+        object.__setattr__(self, "learning_rates", tuple(positive("learning_rate", one) for one in self.learning_rates))
+        for name in ("runs", "epochs", "batch_size"):
+            positive_integer(name, getattr(self, name))
+        fraction("margin", self.margin)
+        fraction("share", self.share)
+        if not_negative("validation_fraction", self.validation_fraction) >= 1:
+            raise SfumatoError(
+                f"validation_fraction must be below 1, got {self.validation_fraction!r}", "give a share such as 0.1"
+            )
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The spellings of all networks, each model's normalisations side by side."""
+        return tuple(augmented(model, kind) for model in self.models for kind in self.normalisations)
+
+    def settings(self, form: str, rate: float) -> Settings:
+        """How a run of this form is trained."""
+        return Settings(
+            model=form,
+            learning_rate=rate,
+            optimizer="adam",
+            schedule=self.schedule,
+            shift=self.shift,
+            flip=self.flip,
+            ema=0.0,
+        )
+
+    @property
+    def of_runs(self) -> dict[str, Any]:
+        """What decides a run besides form, deviation, learning rate and number; further ones of these may be added."""
+        held_out = {"validation_fraction": self.validation_fraction} if self.validation_fraction else {}
+        return {name: value for name, value in asdict(self).items() if name in _OF_RUNS} | held_out
+
+
+_OF_RUNS = ("epochs", "batch_size", "schedule", "shift", "flip", "seed")
+
+
+def augmented(model: str, kind: str) -> str:
+    """The spelling of a model's form.
+
+    >>> augmented("lenet5", "none"), augmented("lenet5", "layer")
+    ('lenet5', 'lenet5,norm=layer,norm_last=1')
+    """
+    return model if kind == "none" else f"{model},norm={kind},norm_last=1"

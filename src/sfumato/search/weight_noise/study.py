@@ -1,0 +1,202 @@
+"""The weight-noise study: networks that tolerate noisy weights (Davody et al. 2020, section 2, tables 2 to 4)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato._files import write
+from sfumato.data import Source, Transform, hold_out, open_source
+from sfumato.experiment.settings import Performance
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress
+from sfumato.randomness import DiceKey, owner_key
+from sfumato.report import page_of_noise
+from sfumato.runs import pins
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner import uses
+from sfumato.search.kept import begin
+from sfumato.search.weight_noise.design import Design
+from sfumato.search.weight_noise.results import PILOT, NoiseStudy, last_of, row_of, summarised
+from sfumato.training.descent import check_choices
+from sfumato.training.job import PublicJob
+from sfumato.training.preparation.building import build, transform_for
+from sfumato.training.preparation.prepare import own_threads, settled_on
+from sfumato.training.public.weight_noise import course
+
+FILE, ROWS, PAGE = "noise-study.json", "runs.jsonl", "report.html"
+PIECE = 4096
+
+
+@own_threads()
+def noise_study(
+    source: str | Source,
+    models: str | Sequence[str],
+    *,
+    directory: str | os.PathLike[str],
+    public: bool = False,
+    not_private: bool = False,
+    device: str | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    **choices: Any,
+) -> NoiseStudy:
+    """Train every form at every deviation, or go on with it: accuracies, convergence, and what noise costs in time.
+
+    Args:
+        source: a spelling such as "torchvision:MNIST", or an opened `Source`.
+        models: one spelling or several.
+        directory: where runs.jsonl (a line for each finished run), noise-study.json and the page are. What is there
+            already is not run again; more models, normalisations, deviations and runs are added to it.
+        public: the owner's declaration that the records of a source named by its spelling are public.
+        not_private: study private data nevertheless; result and page then say that nothing here is private.
+        device, threads: performance.
+        progress: where to report to.
+        choices: fields of `Design`.
+
+    Raises:
+        SfumatoError: private data without `not_private`, a value out of range, or another study in the directory.
+
+    **Guarantee.** None: runs are trained and measured without privacy.
+    """
+    progress, place = shown(progress), Path(directory)
+    design = Design(models=(models,) if isinstance(models, str) else models, **choices)
+    if isinstance(source, str):
+        source = open_source(source, owner_key=owner_key(), public=True if public else None)
+    if not source.public and not not_private:
+        raise SfumatoError(
+            f"a noise study trains without privacy, and this {source.kind} source is private",
+            "declare it public (`public=True`) if it is, or say that the study is not private (`not_private=True`)",
+        )
+    if design.validation_fraction:
+        source, _ = hold_out(source, owner_key(), design.validation_fraction)
+    if (warning := uses.called_public(source)) is not None:
+        progress.report(warning)
+    device, threads = settled_on(device, threads, None)
+    study = _Study(design, source, place, Performance(device=device, threads=threads, micro_batch=design.batch_size))
+    for form in design.forms:  # refuses what could not be trained before the first run
+        study.job(form, design.deviations[0], design.learning_rates[0], PILOT)
+    record = {"data": source.fingerprint, **design.of_runs}
+    begin(place, record, FILE)
+    study.read()
+    study.train(progress)
+    found = summarised(design, study.rows, source, study.rates)
+    directory_of = RunDirectory(place)
+    result = {**record, **found.to_dict(), "environment": pins.environment()}
+    directory_of.write_json(FILE, result, private=not source.public)
+    write(place / PAGE, page_of_noise(found.to_dict()).encode(), private=not source.public)
+    return found
+
+
+class _Study:
+    """The runs of a study, those that are finished among them."""
+
+    def __init__(self, design: Design, source: Source, place: Path, performance: Performance):
+        self._design, self._source, self._performance = design, source, performance
+        self._directory = RunDirectory(place)
+        self._constants = _constants(source)
+        self.rows: list[dict[str, Any]] = []
+        self.rates: dict[str, float] = {}
+
+    def read(self) -> None:
+        """The finished runs; a line that was cut by a kill is removed."""
+        self.rows = self._directory.rows(ROWS)
+        self._directory.write_rows(self.rows, ROWS)
+
+    def train(self, progress: Progress) -> None:
+        """Take the runs that are missing, and choose each form's learning rate."""
+        design, rates = self._design, self._design.learning_rates
+        pilots = [(form, sigma, rate) for form in design.forms for sigma in design.deviations for rate in rates]
+        if len(rates) > 1:
+            progress.begin("choosing learning rates", len(pilots))
+            for done, (form, sigma, rate) in enumerate(pilots, 1):
+                self._taken(form, sigma, rate, PILOT, progress)
+                progress.advance(done)
+        for form in design.forms:
+            self.rates[form] = max(rates, key=lambda rate, form=form: self._mean_of_pilots(form, rate))
+            if len(rates) > 1:
+                progress.report(f"{form}: learning rate {self.rates[form]:g}")
+        left = list(self._runs())
+        progress.begin("training with noisy weights", len(left))
+        for done, (form, sigma, number) in enumerate(left, 1):
+            self._taken(form, sigma, self.rates[form], number, progress)
+            progress.advance(done)
+
+    def job(self, form: str, deviation: float, rate: float, number: int) -> PublicJob:
+        """One run that is to be. Its key follows from the seed and from what the run is."""
+        design, source = self._design, self._source
+        settings = design.settings(form, rate)
+        key = DiceKey.from_seed(design.seed, f"noise study, {form}, deviation {deviation!r}, run {number}")
+        module = build(None, source, settings, key).to(self._performance.device)
+        source.shown(settings.view_rule)
+        per_epoch = len(source.train) // design.batch_size
+        if per_epoch < 1:
+            raise SfumatoError(
+                f"batch_size must not exceed the number of examples, got {design.batch_size} of {len(source.train)}",
+                "give a smaller one",
+            )
+        check_choices(module, settings, steps=design.epochs * per_epoch)
+        transform = transform_for(module, source, settings)
+        if isinstance(transform, Transform) and self._constants is not None:
+            mean, std = self._constants
+            transform = replace(transform, mean=mean, std=std)
+        return PublicJob(
+            module=module,
+            source=source,
+            settings=settings,
+            steps=design.epochs * per_epoch,
+            batch_size=design.batch_size,
+            performance=self._performance,
+            transform=transform,
+            key=key,
+            functions={},
+        )
+
+    def _runs(self) -> Iterator[tuple[str, float, int]]:
+        """All runs but the pilots, the first of each form and deviation before the second of any."""
+        for number in range(1, self._design.runs + 1):
+            for form in self._design.forms:
+                for deviation in self._design.deviations:
+                    yield form, deviation, number
+
+    def _taken(self, form: str, deviation: float, rate: float, number: int, progress: Progress) -> dict[str, Any]:
+        """The line of a run, which is trained where there is none."""
+        wanted = {"model": form, "learning_rate": rate, "deviation": deviation, "run": number}
+        known = next((row for row in self.rows if wanted.items() <= row.items()), None)
+        if known is not None:
+            return known
+        took = course(self.job(form, deviation, rate, number), deviation)
+        row = wanted | row_of(took)
+        self._directory.append_row(row, ROWS)
+        self.rows.append(row)
+        what = f"pilot at learning rate {rate:g}" if number == PILOT else f"run {number}"
+        progress.report(f"{form}, deviation {deviation:g}, {what}: {took.accuracy:.2%}")
+        return row
+
+    def _mean_of_pilots(self, form: str, rate: float) -> float:
+        found = [
+            last_of(row)
+            for row in self.rows
+            if (row["model"], row["learning_rate"], row["run"]) == (form, rate, PILOT)
+            and row["deviation"] in self._design.deviations
+        ]
+        return float(np.mean(found)) if found else 0.0
+
+
+def _constants(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and standard deviation of the training pixels for each channel, over 255; None where there are no images."""
+    if source.cache is not None or len(source.shape) != 3:
+        return None
+    total, squares, count = np.zeros(source.channels), np.zeros(source.channels), 0
+    for start in range(0, len(source.train), PIECE):
+        pixels = source.train.take(slice(start, start + PIECE)).astype(np.float64).reshape(-1, source.channels) / 255
+        total, squares, count = total + pixels.sum(0), squares + (pixels**2).sum(0), count + len(pixels)
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    return tuple(mean.tolist()), tuple(np.where(deviation > 0, deviation, 1.0).tolist())

@@ -1,0 +1,1 @@
+"""The end of a run, and what is made of finished runs."""

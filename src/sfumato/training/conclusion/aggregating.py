@@ -1,0 +1,230 @@
+"""A better model from the weights that a finished run has kept: at no further cost, for its training data.
+
+Shejwalkar et al. 2022 (arXiv 2210.01864), sections 3 and 4, at inference: means of the last weights (UPA, EMA), or of
+what the models with these weights say (OPA, OMV). How many of the last ones, a rule says from public facts, or a search
+by right answers on records that are public, or on private ones by a choice that is paid for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato.data import BY_PATIENT, Source
+from sfumato.evaluation import accuracy
+from sfumato.models import ensemble
+from sfumato.models.losses import exclusive, probabilities
+from sfumato.privacy import PrivacyPlan, PrivateChoice
+from sfumato.randomness import DiceKey, choose
+from sfumato.runs import aggregated
+from sfumato.runs import directory as names
+from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.loaded import Loaded, load
+from sfumato.runs.owner import uses
+from sfumato.training.conclusion.denoised import last_by_rule
+
+DECAYS = (0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999)
+"""Of Shejwalkar et al. 2022, section 4, which are searched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """A model file that was made of a run's kept weights.
+
+    Args:
+        path: of the file.
+        recipe: how it was made.
+        reason: why so, for the reader.
+        accuracies: of all candidates where they were scored on public data, in the order of `candidates`.
+        candidates: what was to be chosen from; one where nothing was searched.
+        epsilon: what the choice costs each record that it was scored on; None where these are public or there are none.
+        beside_the_run: whether it lies where `verify` finds it.
+    """
+
+    path: Path
+    recipe: Recipe
+    reason: str
+    candidates: tuple[Recipe, ...]
+    accuracies: tuple[float, ...] | None = field(default=None, repr=False)
+    epsilon: float | None = None
+    beside_the_run: bool = True
+
+    def __repr__(self) -> str:
+        made = f"{self.recipe.method} of the weights after {len(self.recipe.steps)} steps"
+        paid = "" if self.epsilon is None else f", chosen at epsilon {self.epsilon:g}"
+        return f"Aggregate({str(self.path)!r}: {made}, of {len(self.candidates)} candidates{paid})"
+
+
+def aggregate(
+    directory: str | os.PathLike[str],
+    method: Method = "upa",
+    *,
+    last: int | None = None,
+    decay: float | None = None,
+    score_on: str | Source | None = None,
+    public: bool = False,
+    epsilon: float | None = None,
+    output: str | os.PathLike[str] | None = None,
+    model: nn.Module | str | None = None,
+) -> Aggregate:
+    """Make a model file of the weights that a finished run has kept.
+
+    Args:
+        directory: of the run.
+        method: see `Recipe`.
+        last: k, how many of the last ones, of those that were kept; None for the rule's number (`last_by_rule`), or for
+            the best of all numbers on `score_on`.
+        decay: of "ema", in each step; None for one whose weights are as old on average as those of the mean over the
+            rule's number, or for the best of `DECAYS` on `score_on`.
+        score_on: a source on whose test part candidates are scored.
+        public: that source's records are public, whatever its kind; those of a published collection are anyway.
+        epsilon: where that part is private: what choosing by it may cost each of its records.
+        output: where the file is to be; by default beside the run's model, where `verify` finds it. No file of the run
+            is overwritten, but its aggregates.
+        model: as for `load`.
+
+    **Guarantee.** Of the run's training data it uses released weights alone, so nothing more is promised or spent. With
+    private records to score on the choice is (epsilon, 0)-differentially private for each of them (`PrivateChoice`);
+    of two records of one person, one in each part, each has its own part's epsilon, and a record in both has the sum.
+
+    Errors: `SfumatoError` for a run that kept no weights, and for a private source without epsilon.
+    """
+    run = RunDirectory(directory)
+    one_of("method", method, METHODS)
+    steps = tuple(aggregated.kept_of(run))
+    if decay is not None and method != "ema":
+        raise SfumatoError(f"decay is {decay} and the method {method}", "give it with the method ema alone")
+    if last is not None and positive_integer("last", last) > len(steps):
+        raise SfumatoError(f"last is {last}, and the run kept {len(steps)} weights", f"give at most {len(steps)}")
+    for name, given in (("epsilon", epsilon), ("public", public or None)):
+        if given is not None and score_on is None:
+            raise SfumatoError(f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}")
+    _refuse_for_labels(run, method, scored=score_on is not None)
+    path = aggregated.place_of(run, method) if output is None else Path(output)
+    aggregated.refuse_to_overwrite(run, path)
+    candidates = _candidates(method, steps, last, decay)
+    alone = last is None and decay is None
+    if len(candidates) == 1 and score_on is not None:
+        why = "a single weight was kept" if alone else "all is given"
+        raise SfumatoError(f"score_on is given, and there is nothing to choose: {why}", "leave one of them out")
+    told: dict[str, Any] = {}
+    accuracies = None
+    if len(candidates) == 1:
+        chosen, reason = candidates[0], "no others were kept" if alone else "as given"
+    elif score_on is None:
+        chosen, reason = _by_rule(run, method, steps, last)
+        candidates = (chosen,)
+    else:
+        loaded = load(directory, model=model)
+        source = score_on if isinstance(score_on, Source) else _opened(loaded, score_on)
+        source = replace(source, public=source.public or public)
+        _refuse_unpaid(run, source, epsilon)
+        right, count = _right_answers(run, loaded, source, candidates)
+        if epsilon is None:
+            accuracies = tuple(one / count for one in right)
+            place, reason = max(range(len(right)), key=lambda one: (right[one], one)), "the best on public data"
+        else:
+            choice = PrivateChoice(epsilon=epsilon, candidates=len(candidates))
+            uses.record_choice(source.materials, choice, places=source.places)
+            place = choose(choice, right, DiceKey.fresh())
+            reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
+        chosen = candidates[place]
+        told = {"candidates": len(candidates), "epsilon": epsilon, "public": source.public}
+    aggregated.save(run, chosen, path, choice=told)
+    return Aggregate(
+        path=path,
+        recipe=chosen,
+        reason=reason,
+        candidates=candidates,
+        accuracies=accuracies,
+        epsilon=epsilon,
+        beside_the_run=any(path.samefile(one) for one in aggregated.files(run)),
+    )
+
+
+def _refuse_for_labels(run: RunDirectory, method: Method, *, scored: bool) -> None:
+    """Refuse majorities and right answers where several labels may be true, of which neither is known."""
+    if not exclusive(run.read_json(names.SETTINGS)["settings"]["loss"]) and (scored or method == "omv"):
+        what = "score_on counts right classes" if scored else "the method omv takes a majority of classes"
+        raise SfumatoError(
+            f"{what}, and the model tells several labels that may all be true",
+            "leave score_on out, and take the method upa, ema or opa",
+        )
+
+
+def _opened(loaded: Loaded, spec: str) -> Source:
+    """What to score on; of a folder it is known whose each image is, as in training, and of DICOM files in a table."""
+    known = spec.startswith("folder:") or (spec.startswith("csv:") and loaded.user_from == BY_PATIENT)
+    whose = {"user_from": loaded.user_from} if known else {}
+    return loaded.opened(spec, **whose)
+
+
+def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> None:
+    """Refuse to choose by private records unpaid, and to pay for public ones, before any is looked at."""
+    if source.public:
+        if epsilon is not None:
+            raise SfumatoError(f"epsilon is {epsilon}, and {source.kind} is public", "leave it out: it costs nothing")
+        return
+    if PrivacyPlan.from_dict(run.read_json(names.PLAN)).users is not None:
+        raise SfumatoError(
+            "the run promises for persons, and a choice by right answers for single records",
+            "score on public data, or leave score_on out: then a rule decides",
+        )
+    if epsilon is None:
+        raise SfumatoError(
+            f"the test part of {source.kind} is private, and a choice by right answers on it tells of its records",
+            "give `epsilon`, what the choice may cost each of them, or score on public data (`public=True`)",
+        )
+    positive("epsilon", epsilon)
+
+
+def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay: float | None) -> tuple[Recipe, ...]:
+    """What there is to choose from: every number of the last ones, or every decay."""
+    if method == "ema":
+        kept = steps if last is None else steps[-last:]
+        return tuple(Recipe(method="ema", steps=kept, decay=one) for one in (DECAYS if decay is None else (decay,)))
+    numbers = range(1, len(steps) + 1) if last is None else (last,)
+    return tuple(Recipe(method=method, steps=steps[-number:]) for number in numbers)
+
+
+def _by_rule(run: RunDirectory, method: Method, steps: tuple[int, ...], last: int | None) -> tuple[Recipe, str]:
+    """The recipe by public facts alone."""
+    number = last_by_rule(run, steps)
+    explained = f"the last {number} of {len(steps)}, as far as noise explains how they differ"
+    if method != "ema":
+        return Recipe(method=method, steps=steps[-number:]), f"by rule: {explained}"
+    age = sum(steps[-1] - step for step in steps[-number:]) / number
+    recipe = Recipe(method="ema", steps=steps if last is None else steps[-last:], decay=max(0.5, age / (1 + age)))
+    return recipe, f"by rule: a decay as of the mean of {explained}"
+
+
+def _right_answers(
+    run: RunDirectory, loaded: Loaded, source: Source, candidates: Sequence[Recipe]
+) -> tuple[list[int], int]:
+    """How many records of the test part each candidate names rightly, and how many there are."""
+    weights = aggregated.weights_of(run, tuple({step: None for one in candidates for step in one.steps}))
+    rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
+    labels = torch.from_numpy(source.test.labels)
+
+    def outputs(state: Mapping[str, Tensor]) -> Tensor:
+        loaded.module.load_state_dict(state)
+        module, transform = loaded.on(source)
+        return accuracy.logits(module, source.test, transform, torch.device("cpu"))
+
+    try:
+        if candidates[0].method in ENSEMBLES:
+            each = {step: probabilities(outputs({**rest, **one}), loaded.loss) for step, one in weights.items()}
+            found = [ensemble.METHODS[one.method](each[step] for step in one.steps) for one in candidates]
+        else:
+            found = [outputs(one.of(weights, rest)) for one in candidates]
+    finally:
+        loaded.module.load_state_dict(rest)
+    return [int((one.argmax(1) == labels).sum()) for one in found], len(labels)

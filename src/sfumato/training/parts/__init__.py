@@ -1,0 +1,1 @@
+"""Features around a run, one file each."""

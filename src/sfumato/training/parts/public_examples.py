@@ -1,0 +1,104 @@
+"""The public examples that a model normalises by: which they are, and that no private record is among them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Part, Preparation, Source, known_again, open_source, own_codes
+from sfumato.experiment.settings import Settings
+from sfumato.randomness import owner_key
+
+DRAWN_BY = 0
+"""The public seed of the draw among a source's training examples: it knows how many there are, and nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicExamples:
+    """Some examples of a public source.
+
+    Args:
+        images: uint8 (M, H, W, C).
+        codes: uint8 (M, 32), by which the owner knows records again.
+        filtered: whether that source was chosen by looking at private data.
+        source: they come from it.
+    """
+
+    images: np.ndarray = field(repr=False)
+    codes: np.ndarray = field(repr=False)
+    filtered: bool
+    source: Source
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the images."""
+        return hashlib.sha256(np.ascontiguousarray(self.images).data).hexdigest()
+
+    def inputs(self, transform: Preparation) -> Tensor:
+        """As the model takes them, (M, C, H, W)."""
+        return transform(torch.from_numpy(self.images))
+
+    def kept_from(self, source: Source) -> tuple[Source, np.ndarray | None]:
+        """The source without training records that are among these examples, and which these were, bool (N,); None
+        for none.
+
+        **Guarantee.** Each record is looked at by itself, so one that is added or removed changes nothing for the
+        others, as long as those left out keep their places where places decide (`PrivateSteps`). The declared number of
+        examples, and so the promise, stays; which they are, and how many, is the owner's to see alone.
+        """
+        if source.public or source.cache is not None:
+            return source, None
+        among = self.among(source.train)
+        if not among.any():
+            return source, None
+        larger = None if source.larger is None else source.larger.chosen(~among)
+        return replace(source, train=source.train.chosen(~among), larger=larger), among
+
+    def among(self, part: Part) -> np.ndarray:
+        """Which records of a part are among these examples, bool (N,): for the owner's eyes."""
+        return known_again(own_codes(part, owner_key()), self.codes)
+
+
+def public_examples(settings: Settings, source: Source) -> PublicExamples | None:
+    """Those that the settings ask for, read as the private source's images are; None where they ask for none.
+
+    Errors: `SfumatoError` for a source that cannot be read, holds features, or too few examples.
+    """
+    if settings.public_data is None:
+        return None
+    if source.cache is not None:
+        raise SfumatoError(
+            f"normalisation {settings.normalisation} is for networks on images, and the source holds features",
+            "leave it out",
+        )
+    count = settings.public_examples
+    like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are of no use here
+    try:
+        opened = open_source(settings.public_data, owner_key=owner_key(), public=True, **like)
+    except SfumatoError as error:
+        if "holds texts" not in error.problem:
+            raise
+        raise SfumatoError(
+            f"public_data {settings.public_data} holds texts, and {count} images are wanted", "give a source of images"
+        ) from None
+    if opened.cache is not None or len(opened.train) < count:
+        held = "holds features" if opened.cache is not None else f"has {len(opened.train)} training examples"
+        raise SfumatoError(
+            f"public_data {settings.public_data} {held}, and {count} images are wanted",
+            "give another source, or fewer `public_examples`",
+        )
+    rows = np.sort(np.random.default_rng(DRAWN_BY).permutation(len(opened.train))[:count])
+    chosen = np.zeros(len(opened.train), bool)
+    chosen[rows] = True
+    part = opened.train.chosen(chosen)
+    return PublicExamples(
+        images=part.take(slice(None)),
+        codes=own_codes(part, owner_key()),
+        filtered=opened.filtered,
+        source=opened,
+    )

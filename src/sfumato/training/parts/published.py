@@ -1,0 +1,181 @@
+"""Figures of the test part that may be published: a temperature and a table of counts, released once, with noise."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato._files import writing
+from sfumato.data import Source
+from sfumato.models.losses import probabilities
+from sfumato.privacy import Ledger, NoisyTable, PrivacyPlan
+from sfumato.privacy.noisy_table import GRAIN, TEMPERATURES, scores_of
+from sfumato.randomness import DiceKey, choose, noisy_counts
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.figures import published
+from sfumato.runs.figures.noisy_figures import NoisyFigures
+
+
+def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:
+    """Refuse figures that no theorem covers, or that need none, whatever the data hold; see `planned`."""
+    given = f"report_epsilon is {epsilon!r}"
+    if candidate:
+        raise SfumatoError(f"{given}, and the run is a candidate of a private selection", "leave it out of a search")
+    if of_persons:
+        raise SfumatoError(
+            f"{given}, and the run promises for persons, of whom the test part may hold any number of records",
+            "leave it out, or promise for single examples (`unit=example`)",
+        )
+    if public:
+        raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published")
+    NoisyTable.by_rule(epsilon, classes=2, records=1)  # refuses an epsilon for which there is no table
+
+
+def planned(
+    epsilon: float | None, source: Source, plan: PrivacyPlan, *, candidate: bool, calibrated: bool
+) -> NoisyTable | None:
+    """The table that is to be released for this epsilon; None where none was asked for.
+
+    Args:
+        epsilon: what it may cost a record of the test part.
+        candidate: whether the run is one of a private selection.
+        calibrated: whether a temperature is fitted on public data, so that none is chosen here.
+
+    **Guarantee.** The table depends on epsilon, the classes, the number of training examples and the share of the test
+    part: all of them declared, or named by the statement as read from the data; never on how many test records there
+    are.
+
+    Errors: `SfumatoError` where no theorem here covers the release: for candidates of a selection, whose figures nobody
+    may see, for persons, who may have any number of test records, and for public data, of which all figures may be seen
+    anyway.
+    """
+    if epsilon is None:
+        return None
+    check(epsilon, candidate=candidate, of_persons=plan.users is not None, public=source.public)
+    source.require_classes(f"report_epsilon {epsilon:g}")
+    share = source.test_fraction
+    table = NoisyTable.by_rule(
+        epsilon, classes=len(source.classes), records=max(1, round(source.examples * share / (1 - share)))
+    )
+    if not calibrated:
+        return table
+    return NoisyTable(
+        epsilon=epsilon, classes=table.classes, predictions=table.predictions, edges=table.edges, temperature=False
+    )
+
+
+def released(
+    table: NoisyTable,
+    run: RunDirectory,
+    ledger: Ledger,
+    step: int,
+    outputs: Tensor,
+    labels: Tensor,
+    *,
+    classes: Sequence[str],
+    loss: str,
+    temperature: float | None,
+    key: DiceKey | None,
+) -> NoisyFigures | None:
+    """The table's release, made once in the life of a run; what is there already is read.
+
+    Args:
+        step: after how many steps the model is as it is released.
+        outputs: its logits (N, classes) for the test part, each record's by itself (`Scorer.outputs_alone`). Private.
+        labels: (N,).
+        temperature: by which logits are divided, where that is known; None for one that the table chooses.
+        key: the run's own; None where it is lost.
+
+    **Guarantee.** See `NoisyTable`. The ledger has the release, safe on disk, before its noise is drawn. A run releases
+    one table, of one model: another step is refused, and a file that is there stays. What a run that was killed before
+    it had written the file draws again is a function of the run key and of what is counted, so with the same counts it
+    has the same bytes, and with others, as rounding on another machine may make them, noise that is independent of
+    what was drawn before: no difference of two tables is without noise.
+
+    Returns:
+        None where the run key is lost and nothing was recorded yet: then nothing is released.
+
+    Errors: `SfumatoError` where the ledger records another table, or one that was never written and whose key is lost.
+    """
+    said, told = published.recorded(ledger.entries), published.body(table, step)
+    if said is not None and dict(said) != told:
+        raise SfumatoError(
+            f"the ledger of {run.path} records figures of the model after step {said.get('step')}, not of this one",
+            f"end the run with what it has (sfumato finish {run.path})",
+        )
+    if said is not None and (there := published.read(run)) is not None:
+        return there
+    if key is None:
+        if said is None:
+            return None
+        raise SfumatoError(
+            f"figures of {run.path} are recorded and not written, and the run key is lost", "restore it from a copy"
+        )
+    if said is None:
+        ledger.append(published.ENTRY, told)
+    with writing(ledger.path):
+        ledger.sync()
+    figures = _drawn(table, key, outputs, labels, classes=classes, loss=loss, temperature=temperature)
+    published.save(run, figures)
+    return figures
+
+
+def _drawn(
+    table: NoisyTable,
+    key: DiceKey,
+    outputs: Tensor,
+    labels: Tensor,
+    *,
+    classes: Sequence[str],
+    loss: str,
+    temperature: float | None,
+) -> NoisyFigures:
+    outputs = outputs.double().nan_to_num()
+    if table.temperature:
+        scores = scores_of([_gap(outputs / one, labels, loss) for one in TEMPERATURES])
+        temperature = TEMPERATURES[choose(table.choice, scores, _own_key(key, "temperature", scores))]
+    temperature = temperature or 1.0
+    counts = counted(table, outputs / temperature, labels, loss=loss).flatten().tolist()
+    noisy = noisy_counts(table, counts, _own_key(key, "counts", counts))
+    return NoisyFigures(
+        table=table,
+        counts=np.array(noisy, np.int64).reshape(table.shape),
+        classes=tuple(classes),
+        temperature=temperature,
+    )
+
+
+def _own_key(key: DiceKey, what: str, of: list[int]) -> DiceKey:
+    """A key for one draw, for what it is drawn for: of other counts it is another one."""
+    return DiceKey(key.words(f"figures {what}", 0, hashlib.sha256(repr(of).encode()).hexdigest()).tobytes())
+
+
+def _gap(outputs: Tensor, labels: Tensor, loss: str) -> int:
+    """The sum over records of confidence less 1 where the prediction is right, in parts of `GRAIN`: each record's
+    share of it is a whole number of at most that size."""
+    confidence, chosen = probabilities(outputs, loss).max(1)
+    read = (confidence * GRAIN).round().long().clamp(0, GRAIN)
+    return int((read - GRAIN * (chosen == labels).long()).sum())
+
+
+def counted(table: NoisyTable, outputs: Tensor, labels: Tensor, *, loss: str) -> np.ndarray:
+    """How many records each cell has, int64 of the table's shape. Private.
+
+    **Guarantee.** Sensitivity 1: a record's cell is a function of that record and the model alone, and it is in one.
+
+    Args:
+        outputs: logits (N, classes).
+        labels: (N,).
+    """
+    confidence, chosen = probabilities(outputs, loss).max(1)
+    second = chosen if table.predictions else (chosen == labels).long()
+    inner = torch.tensor(table.edges[1:-1], dtype=confidence.dtype)
+    third = torch.bucketize(confidence, inner, right=True)
+    counts = np.zeros(table.shape, np.int64)
+    np.add.at(counts, (labels.numpy(), second.numpy(), third.numpy()), 1)
+    return counts

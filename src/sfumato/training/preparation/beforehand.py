@@ -1,0 +1,190 @@
+"""What the choices alone decide to be impossible, whatever the data hold: refused before any data are read.
+
+Nothing is decided here. Each check is that of the room that refuses the same later, called earlier, on what is already
+known: the choices, the source's spelling, and what was declared of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from sfumato import data, models
+from sfumato._checks import positive, positive_integer
+from sfumato.data import SourceSpec
+from sfumato.experiment import class_weights, users
+from sfumato.experiment.defaults import aggregate_rules
+from sfumato.experiment.settings import Settings
+from sfumato.experiment.times import check_clock
+from sfumato.privacy import Example, PrivacyPlan, User
+from sfumato.privacy.mechanism import Mechanism
+from sfumato.privacy.participation import FullBatch, participation_for
+from sfumato.training.descent import check_descent
+from sfumato.training.parts import published
+from sfumato.training.preparation.prepare import refuse_printed
+
+if TYPE_CHECKING:
+    from sfumato.experiment.experiment import Budget, Experiment
+    from sfumato.privacy.clipping import Clipping
+    from sfumato.privacy.planning.requested import Request
+
+ANY_NUMBER = 10**9
+"""Of examples: more than any choice asks for."""
+IMAGES = ("digits", "folder", "torchvision")
+"""Kinds of sources that hold images alone; of tables and archives the records say what they are."""
+OF_TEXTS = ("text_column", "length", "vocabulary", "words")
+"""What is declared of texts alone."""
+
+
+def check(asked: Experiment, spec: SourceSpec | None = None) -> None:
+    """Refuse an experiment that no source could be trained by, and what it is not for this one as it is declared."""
+    check_numbers(asked)
+    asked.refuse_momentum()
+    users.check_choices(asked.unit, asked.per_user, asked.drawn)
+    if asked.class_prevalence is not None and asked.drawn == "users":
+        class_weights.refuse_of_users()
+    settings = settings_of(vars(asked))
+    if settings.class_prevalence is not None and spec is not None and spec.classes is not None:
+        class_weights.weights_of(settings.class_prevalence, spec.classes)
+    check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
+    check_plan(asked, spec)
+    if asked.unit == "user" and not says_whose(spec):
+        data.refuse_nameless()
+
+
+def check_numbers(asked: Budget) -> None:
+    """Refuse a budget or sizes that no data could bear."""
+    if asked.epsilon is not None:
+        positive("epsilon", asked.epsilon, remedy="give the privacy budget, a number such as 3")
+    if asked.steps is not None:
+        positive_integer("steps", asked.steps, remedy="give the number of training steps")
+    if asked.batch_size is not None:
+        remedy = "give the expected number of examples in a step"
+        positive_integer("batch_size", asked.batch_size, remedy=remedy)
+
+
+def settings_of(given: Mapping[str, Any], **by_rule: Any) -> Settings:
+    """Settings of what is given, with something that is always allowed for what follows a rule from the data."""
+    rules = {name: rule.value for name, rule in aggregate_rules(given).items()}
+    chosen = {one.name: given[one.name] for one in fields(Settings) if given.get(one.name) is not None}
+    return Settings(**{"model": "module", "learning_rate": 1e-3, **rules, **by_rule, **chosen})
+
+
+def check_settings(
+    settings: Settings, *, steps: int | None, model: str | None = None, spec: SourceSpec | None = None
+) -> None:
+    """Refuse settings that no run could have.
+
+    Args:
+        settings: as they are asked for.
+        steps: of the run; None where they are not known.
+        model: the spelling that was given, if any was; "module" is an object of the caller's own.
+        spec: the source as it is declared.
+    """
+    check_descent(settings, steps=steps)
+    weights = settings.initial_weights
+    if weights is not None and weights != "timm":
+        models.check_weights(weights)
+    if settings.public_data is not None:
+        data.refuse_absent(settings.public_data)
+    if model not in (None, "module"):
+        check_model(model, settings.pretrained, spec)
+
+
+def check_run(
+    spec: SourceSpec,
+    *,
+    of_persons: bool,
+    by_time: bool,
+    clock: data.Clock | None,
+    normalisation: str | None,
+    report_epsilon: float | None,
+    calibrate_on: str | None,
+) -> None:
+    """Refuse what no private run could have besides its plan and settings.
+
+    Args:
+        spec: the source as it is declared.
+        of_persons: whether the promise is for users.
+        by_time: whether the plan goes by time stamps.
+        clock, normalisation, report_epsilon, calibrate_on: as they are asked for; None where they are not.
+    """
+    refuse_printed(normalisation)
+    check_clock(clock, by_time=by_time)
+    if report_epsilon is not None:
+        published.check(report_epsilon, of_persons=of_persons, public=spec.is_public)
+    if calibrate_on is not None:
+        data.refuse_absent(calibrate_on)
+
+
+def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> None:
+    """Refuse a model that could not be built for what the source is known to hold."""
+    kind, argument = ("", "") if spec is None else data.parse(spec.spec)
+    if spec is not None and kind == "features":
+        models.create_head(model, classes=2, width=data.Cache(argument).contents.width)
+        return
+    declared = {} if spec is None else spec.declared
+    records = "images" if kind in IMAGES else "texts" if any(name in declared for name in OF_TEXTS) else None
+    models.check(
+        model,
+        records=records,
+        channels=declared.get("channels"),
+        size=declared.get("size"),
+        pretrained=pretrained,
+    )
+
+
+def says_whose(spec: SourceSpec | None) -> bool:
+    """Whether a source may say whose record each one is, as far as its spelling tells."""
+    return spec is None or spec.user_from is not None or data.parse(spec.spec)[0] not in ("digits", "folder")
+
+
+def check_plan(asked: Experiment, spec: SourceSpec | None) -> None:
+    """Refuse a participation, noise, adjacency and unit that have no theorem together, and numbers out of range."""
+    examples = ANY_NUMBER
+    if asked.unit != "user" and spec is not None and spec.examples is not None:
+        examples = positive_integer("examples", spec.examples)
+    unit: Example | User = Example()
+    if asked.unit == "user":  # of one who has as many records as are kept
+        unit = User(drawn="examples", at_most=asked.per_user or 1, users=examples)
+    known = asked if asked.drift is None or asked.drift_size is not None else replace(asked, drift_size=1)
+    request = known.request(examples, momentum=0.0, schedule=asked.schedule, warmup=asked.warmup)
+    if asked.unit == "user" and asked.drawn is None:
+        users.check_rule(request, asked.noise_multiplier)
+    if asked.drawn != "examples" and asked.unit == "user":
+        unit = User(drawn="users", at_most=asked.per_user)
+    plan_of_any(asked, request, unit, examples=examples)
+
+
+def plan_of_any(
+    asked: Budget,
+    request: Request,
+    unit: Example | User,
+    *,
+    examples: int = ANY_NUMBER,
+    clipping: Clipping | None = None,
+) -> None:
+    """Make a plan of what was asked for, for so many examples: what it refuses, it refuses for any fewer.
+
+    Noise whose coefficients follow from the plan is that of two steps, whatever their number: they take their time.
+    """
+    from sfumato.privacy.clipping import Fixed
+
+    rule, noise = request.participation, request.mechanism
+    size = examples if isinstance(rule, FullBatch) else 1
+    if asked.batch_size is not None and examples != ANY_NUMBER:
+        size = asked.batch_size
+    who = participation_for(population=examples, batch_size=size, rule=rule)
+    steps = (asked.steps or 1) if isinstance(noise, Mechanism) else 2
+    sigma = 1.0 if asked.noise_multiplier is None else asked.noise_multiplier
+    PrivacyPlan(
+        population=examples,
+        participation=who,
+        mechanism=replace(noise.adapted(who, examples, steps), noise_multiplier=sigma),
+        steps=steps,
+        delta=1e-5 if asked.delta is None else asked.delta,
+        clipping=clipping or Fixed(1.0 if asked.max_norm is None else asked.max_norm),
+        unit=unit,
+        adjacency=request.adjacency,
+    )

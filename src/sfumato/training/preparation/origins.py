@@ -1,0 +1,53 @@
+"""What stands behind initial weights and features, for statements; and what these were trained on without privacy."""
+
+from __future__ import annotations
+
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.data import Source
+from sfumato.experiment.settings import Settings
+from sfumato.runs import checkpoint
+from sfumato.runs.checkpoint import stored_materials
+
+LIBRARIES = ("timm", "torchvision")
+
+
+def origins(source: Source, settings: Settings) -> tuple[str, ...]:
+    """What stands behind the initial weights, and behind the features where the source is a cache, for a statement."""
+    own = settings.model == "module" or models.is_own(settings.model)
+    features = () if source.cache is None else source.cache.contents.origins
+    return tuple(sorted({*features, *origins_of(settings.initial_weights), *(["own model"] if own else [])}))
+
+
+def origins_of(weights: str | None) -> tuple[str, ...]:
+    """What stands behind weights: None, a library, or a path; whatever stands anywhere behind them counts."""
+    if weights is None:
+        return ()
+    return (weights,) if weights == "timm" else _origins_of_file(weights)
+
+
+def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
+    """What stands behind the weights of a backbone: those of a file, of its library, or of a run."""
+    library, colon, _ = name.partition(":")
+    if weights is None and colon and library in LIBRARIES:
+        return (library,)
+    return _origins_of_file(weights or name)
+
+
+def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
+    """`Source.material` of what the initial weights, or those behind the features, were trained on without privacy."""
+    return (
+        stored_materials(settings.initial_weights) if source.cache is None else tuple(source.cache.contents.trained_on)
+    )
+
+
+def _origins_of_file(weights: str) -> tuple[str, ...]:
+    path = models.file_of(weights)
+    statement = checkpoint.stored_statement(path)
+    if statement is None:
+        return ("file",)
+    facts = statement.get("circumstances", statement)
+    if "origins" not in facts or "filtered" not in facts:
+        raise SfumatoError(f"{path} does not tell what stands behind its weights", "train it again with this version")
+    run = "public run" if statement["epsilon"] is None else "private run"
+    return tuple(sorted({run, *facts["origins"], *(["filtered data"] if facts["filtered"] else [])}))

@@ -1,0 +1,110 @@
+"""A run's job from its own record: for `train RUN` and `finish RUN`."""
+
+from __future__ import annotations
+
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.data import Clock, open_source
+from sfumato.experiment import users
+from sfumato.experiment.settings import Settings
+from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.randomness import owner_key
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.run import Run, read
+from sfumato.training.job import PrivateJob, PublicJob, PublicTraining
+from sfumato.training.preparation.prepare import prepare
+from sfumato.training.public import pretraining
+from sfumato.training.run import recorded_key, recorded_performance, refuse_finished
+
+
+def ended(path: str) -> Run | None:
+    """The outcome of a run that had come to its end but for the last moments, which neither key nor data are needed
+    for; None for any other."""
+    run = RunDirectory(path)
+    return read(run) if run.complete() else None
+
+
+def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]:
+    """The same for a run of `sfumato pretrain`."""
+    run = RunDirectory(path)
+    if not pretraining.is_public(run):
+        raise SfumatoError(f"{path} holds a private run", f"resume it with sfumato train {path}")
+    if run.finished:
+        raise SfumatoError(f"the run in {path} is finished", "give a source and another `directory` to train anew")
+    record = run.read_json(names.SETTINGS)
+    if "embedding" in record:
+        raise SfumatoError(f"{path} holds a training of embeddings", f"resume it with sfumato embed {path}")
+    if "source" not in record["request"]:
+        raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
+    training = PublicTraining.from_dict(record)
+    if training.settings.normalisation is not None:
+        raise SfumatoError(
+            f"the run in {path} is one of normalisation {training.settings.normalisation}",
+            "give the command that began it again, with its `directory`: it goes on",
+        )
+    _trusted(training.settings, path, trust_code=trust_code)
+    job = pretraining.prepare(
+        open_source(**record["request"]["source"], owner_key=owner_key()),
+        training,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request=record["request"],
+    )
+    return job, run
+
+
+def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
+    """Read the data and build the model that the run in `path` began with."""
+    run = RunDirectory(path)
+    run.require()
+    record = run.read_json(names.SETTINGS)
+    if pretraining.is_public(run):
+        verb = "embed" if "embedding" in record else "pretrain"
+        raise SfumatoError(
+            f"{path} was trained without privacy", f"resume it with sfumato {verb} {path}, if it is not finished"
+        )
+    refuse_finished(run)
+    if "embedding" in record:
+        raise SfumatoError(f"{path} holds a training of embeddings", f"resume it with sfumato embed {path}")
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    settings = Settings.from_dict(record["settings"])
+    request = record["request"]
+    if set(request) - {"source"}:
+        raise SfumatoError(f"the run in {path} is part of a search", "give the command of the search again: it goes on")
+    if "source" not in request or settings.model == "module":
+        raise SfumatoError(
+            f"the run in {path} was begun from Python with objects that only its own code can build",
+            "run that code again; it resumes the run",
+        )
+    _trusted(settings, path, trust_code=trust_code)
+    source = users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan)
+    facts = Circumstances.from_dict(record["circumstances"])
+    calibrate_on = record["calibration"]["source"] if "calibration" in record else None
+    if "calibration" in record and calibrate_on is None:
+        raise SfumatoError(
+            f"the run in {path} calibrates on an object that only its own code can open",
+            "run that code again; it resumes the run",
+        )
+    job = prepare(
+        None,
+        source,
+        plan,
+        settings,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request=request,
+        search=facts.search,
+        keep=len(facts.kept),
+        report_epsilon=None if facts.figures is None else facts.figures.epsilon,
+        calibrate_on=calibrate_on,
+        clock=Clock(**record["clock"]) if record.get("clock") else None,
+    )
+    return job, run
+
+
+def _trusted(settings: Settings, path: str, *, trust_code: bool) -> None:
+    """Refuse a model by which the record names code, unless the user trusts that."""
+    if not trust_code:
+        remedy = "if you trust that code, give `trust_code`, or name it: `model={}`"
+        models.trusted(settings.model, None, where=f"the run in {path}", remedy=remedy)

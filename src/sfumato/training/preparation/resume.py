@@ -1,0 +1,186 @@
+"""How a private run begins, and what it must be to go on: plan, settings, key, ledger and checkpoint bound to it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy import Ledger, PrivacyPlan
+from sfumato.randomness import DiceKey
+from sfumato.runs import directory as names
+from sfumato.runs import pins
+from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.figures import published
+from sfumato.runs.owner import uses
+from sfumato.training.descent import beginning_of_average, optimizer_for
+from sfumato.training.job import PrivateJob
+
+
+def begin(job: PrivateJob, run: RunDirectory) -> None:
+    """Lay down a new run: plan, settings, key, the ledger's first line, the checkpoint before the first step."""
+    identity = secrets.token_hex(32)
+    with run.creating() as fresh:
+        fresh.write_json(names.PLAN, job.plan.to_dict())
+        fresh.write_json(names.SETTINGS, job.record(identity), private=True)
+        job.key.save(fresh / names.DICE_KEY)
+        with Ledger(fresh / names.LEDGER) as ledger:
+            opening = ledger.append("begin", _opening(job, identity) | {"key_check": job.key.check_value(identity)})
+            ledger.sync()
+        optimizer = optimizer_for(job.module, job.settings)
+        start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=opening.hash)
+        start.save(fresh / names.CHECKPOINT)
+        if not (job.source.public or job.candidate):
+            facts = job.circumstances.figures
+            uses.record(
+                job.source.materials,
+                identity,
+                job.plan,
+                places=job.source.places,
+                users=job.source.assignment,
+                figures=None if facts is None else facts.epsilon,
+            )
+
+
+def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> None:
+    """Refuse to go on with a run, or to end it, as anything but what it was, naming the difference.
+
+    What only the sums depend on (performance, environment) matters only where more steps are taken: `going_on`.
+    """
+    recorded = run.read_json(names.SETTINGS)
+    present = job.record(recorded.get("run", ""))
+    again = "give the options that the run began with, or another `directory`"
+    if recorded.get("candidate", False) != job.candidate:
+        raise SfumatoError(
+            f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
+            "give the command of the search again, or another `directory`",
+        )
+    clock = recorded.get("clock", {})  # runs that were begun before there were clocks have none
+    for name, value in job.further.items():
+        pins.compare(name, recorded.get(name, {}), value, remedy=again, where=str(run.path))
+    pins.compare("clock", clock, present["clock"], remedy=again, where=str(run.path))
+    pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=str(run.path))
+    for part, remedy in (
+        ("data", "give the data that the run began with, unchanged, or another `directory`"),
+        ("settings", again),
+        ("transform", again),
+        ("performance", again),
+        ("circumstances", again),
+        ("environment", "go back to the machine and versions that the run began with, or start another run"),
+        ("model", ""),
+    ):
+        if part not in recorded:
+            raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
+        if part in ("performance", "environment") and not going_on:
+            continue
+        if part == "environment":
+            pins.compare_environment(recorded[part], present[part], remedy=remedy, where=str(run.path))
+        elif part == "model":
+            pins.compare_model(recorded, present, where=str(run.path))
+        else:
+            pins.compare(part, recorded[part], present[part], remedy=remedy, where=str(run.path))
+
+
+def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
+    """How many releases the ledger records; refused unless it began as this job and they are steps 0, 1, 2, ..."""
+    remedy = "restore plan.json and ledger.jsonl from a copy, or discard the run"
+    opening = dict(ledger.entries[0].body) if ledger.entries else {}
+    odd = [
+        name
+        for name, value in _opening(job, run.read_json(names.SETTINGS)["run"]).items()
+        if opening.get(name) != value
+    ]
+    if odd:
+        listing = ", ".join(name.replace("_", " ") for name in odd)
+        raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
+    releases = [entry for entry in ledger.entries[1:] if entry.kind not in ("end", published.ENTRY)]
+    for step, entry in enumerate(releases):
+        if (entry.kind, entry.body) != ("release", {"step": step, "plan": job.plan.fingerprint}) or step >= job.steps:
+            raise SfumatoError(
+                f"release {step} in the ledger {ledger.path} is {dict(entry.body)}, not step {step} of the plan", remedy
+            )
+    return len(releases)
+
+
+def own_key(run: RunDirectory, ledger: Ledger) -> DiceKey:
+    """The run's key, known by the check value in the ledger's first entry.
+
+    **Guarantee.** Two runs never draw by one key: with a key from elsewhere both releases would have the same noise,
+    and their difference would have none.
+    """
+    key = DiceKey.load(run / names.DICE_KEY)
+    found, recorded = key.check_value(run.identity), ledger.entries[0].body.get("key_check")
+    if found != recorded:
+        raise SfumatoError(
+            f"the run key in {run.path} is of another run: its check value is {found[:16]}, and the ledger began with "
+            f"{'none' if recorded is None else recorded[:16]}",
+            "restore the run's own key from a copy, end the run with what it has (sfumato finish), or start another",
+        )
+    return key
+
+
+def key_if_any(run: RunDirectory, ledger: Ledger) -> DiceKey | None:
+    """The run's own key; None where it is lost, and for one that is another run's."""
+    try:
+        return own_key(run, ledger)
+    except SfumatoError:
+        return None
+
+
+def own_checkpoint(run: RunDirectory, ledger: Ledger, paid: int) -> Checkpoint:
+    """The run's checkpoint, whose identity and whose place in the ledger must be the run's own."""
+    checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+    checkpoint.require_run(run.identity)
+    if checkpoint.step > paid:
+        raise SfumatoError(
+            f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",
+            "restore ledger.jsonl from a copy: without its lines nobody can say what was spent",
+        )
+    head = ledger.entries[checkpoint.step].hash
+    if checkpoint.ledger != head:
+        raise SfumatoError(
+            f"the checkpoint of {run.path} was written beside another ledger: after step {checkpoint.step} that one "
+            f"stood at {checkpoint.ledger[:16]}, and this one at {head[:16]}",
+            "restore ledger.jsonl and checkpoint.safetensors from one copy, or start another run",
+        )
+    return checkpoint
+
+
+def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
+    """Refuse more steps to a run whose ledger says that it was ended before its last one, or that figures were
+    published of the model as it was then: those of a later one would be a second release."""
+    steps = [entry.body["steps_taken"] for entry in ledger.entries if entry.kind == "end"]
+    steps += [entry.body["step"] for entry in ledger.entries if entry.kind == published.ENTRY]
+    if steps and min(steps) < plan.steps:
+        raise SfumatoError(
+            f"the run in {run.path} was being ended after {min(steps)} of {plan.steps} steps",
+            f"complete that (sfumato finish {run.path})",
+        )
+
+
+def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
+    """The ledger's first entry: all that the run's sums depend on.
+
+    The ledger may be published, so it binds data and settings by commitments under the run's own secret identity: equal
+    fingerprints in two ledgers would show that two runs had the same data.
+
+    **Guarantee.** A copy of an unfinished run goes on as what the run was, or not at all: with another rate, model or
+    transform both would be released with the same noise, and their difference would have none.
+    """
+
+    def commitment(to: str) -> str:
+        return hmac.new(bytes.fromhex(identity), to.encode(), hashlib.sha256).hexdigest()
+
+    decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
+    decided += () if job.clock is None else (job.clock.to_dict(),)
+    decided += (job.further,) if job.further else ()
+    return {
+        "plan": job.plan.to_dict(),
+        "plan_fingerprint": job.plan.fingerprint,
+        "data_commitment": commitment(job.source.fingerprint),
+        "settings_commitment": commitment(json.dumps(decided, sort_keys=True)),
+    }

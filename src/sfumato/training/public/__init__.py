@@ -1,0 +1,1 @@
+"""Training without privacy, on public data."""

@@ -1,0 +1,196 @@
+"""`sfumato train --normalisation printed-2020`: a run of the printed algorithm on public data, without a promise.
+
+It is public training whose steps are those of `printed`: batches drawn and noise added as the plan has it, in a
+directory that says what would be claimed and that it does not hold. The model file holds the paper's test phase, in
+which each image stands in a batch of its own with the public examples.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.data import Source, SourceSpec, Views
+from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.settings import PUBLIC_EXAMPLES, Settings
+from sfumato.observers.progress import Progress, Silence, read_source
+from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
+from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.job import PublicJob, PublicTraining
+from sfumato.training.kind import Kind
+from sfumato.training.parts.public_examples import PublicExamples, public_examples
+from sfumato.training.preparation import beforehand
+from sfumato.training.public import pretraining
+from sfumato.training.public.printed import METHOD, WHY, clipped_sum
+from sfumato.training.run import recorded_key, recorded_performance
+from sfumato.training.scorer import Scorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedJob(PublicJob):
+    """A training by the printed algorithm that is to be.
+
+    Args:
+        plan: batches, steps, noise and clipping; its epsilon is what would be claimed.
+        beside: the public examples.
+    """
+
+    plan: PrivacyPlan
+    beside: PublicExamples
+
+    @property
+    def statement(self) -> DisprovedClaim:
+        """That nothing is promised, although something is claimed."""
+        return DisprovedClaim(
+            published=self.source.published,
+            origins=self.origins,
+            filtered=self.source.filtered,
+            method=METHOD,
+            claimed=(self.plan.epsilon(), self.plan.delta),
+            reason=WHY,
+        )
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """Which public examples are normalised with, and the plan."""
+        return {"public examples": {"hash": self.beside.digest}, "plan": self.plan.to_dict()}
+
+    @property
+    def inputs(self) -> Tensor:
+        """The public examples (M, ...) as the model takes them."""
+        return self.beside.inputs(self.transform).to(self.device)
+
+    def in_test_phase(self) -> nn.Module:
+        """The model as it is released."""
+        return models.normalised(copy.deepcopy(self.module), models.PRINTED, self.inputs)
+
+    def released(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights (and the public examples) of the model as it is released; running statistics are none of them."""
+        return {name: weights.get(name, value) for name, value in self.in_test_phase().state_dict().items()}
+
+
+class PrintedSteps:
+    """Algorithm 1: noisy sums of gradients that were clipped each for itself, but are functions of the whole batch."""
+
+    def __init__(self, job: PrintedJob, key: DiceKey, progress: Progress | None = None):
+        self._job, self._public = job, job.inputs
+        self._noise = Noise(job.plan.mechanism, max_norm=job.plan.max_norm, key=key)
+        self._sampler = Sampler(job.plan, key, records=len(job.source.train))
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """The noisy sum over a batch, divided by B C."""
+        job, plan, rows = self._job, self._job.plan, np.asarray(self._sampler.draw(step))
+        images = job.transform(torch.from_numpy(job.source.train.take(rows))).to(job.device)
+        labels = torch.from_numpy(job.source.train.labels[rows]).to(job.device)
+        total = clipped_sum(job.module, images, labels, self._public, max_norm=plan.max_norm)
+        noisy, state = self._noise.add(total, step, state)
+        divisor = plan.expected_batch_size * plan.max_norm
+        return {name: value / divisor for name, value in noisy.items()}, state
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """Nothing: no epsilon is spent where none is promised."""
+        return {}
+
+
+class PrintedScorer(Scorer):
+    """The test split by the paper's test phase."""
+
+    def __init__(self, job: PrintedJob, progress: Progress | None = None):
+        super().__init__(replace(job, module=job.in_test_phase()), progress)
+        self._released = job.released
+
+    def outputs(self, weights: Mapping[str, Tensor], places: Any = None) -> Tensor:
+        """Logits (N, classes) of the model as it is released with these weights."""
+        return super().outputs(self._released(weights), places)
+
+
+PRINTED = Kind(steps=PrintedSteps, scorer=PrintedScorer)
+
+
+def train(
+    source: str | SourceSpec | Source,
+    experiment: Experiment,
+    *,
+    directory: str | os.PathLike[str],
+    device: str | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> pretraining.PublicRun:
+    """Train by algorithm 1 of Davody et al. 2020 as printed, on public data, and promise nothing.
+
+    Args:
+        source: must be public.
+        experiment: with normalisation printed-2020, and public_data.
+        directory: of the run; an unfinished one is resumed.
+
+    **Guarantee.** None. Private data are refused.
+
+    Errors: `SfumatoError` for private data, a model without batch norm, and plans and views that the paper has not.
+    """
+    progress, run = progress or Silence(), RunDirectory(directory)
+    if isinstance(source, str):
+        source = SourceSpec(spec=source)
+    spec = source if isinstance(source, SourceSpec) else None
+    if spec is not None:
+        beforehand.check(experiment, spec)
+    source = source if isinstance(source, Source) else read_source(source, progress)
+    plain = {"views": 1, "shift": 0, "flip": False}
+    source.require_classes(f"normalisation {models.PRINTED}")
+    if not source.public:
+        raise SfumatoError(
+            f"normalisation {models.PRINTED} promises nothing, and this {source.kind} source is private",
+            "declare it public (`public=True`) if it is, or give another normalisation, such as public-batch",
+        )
+    left_out = {name: value for name, value in plain.items() if getattr(experiment, name) is None}
+    plan, settings, reasons = replace(experiment, **left_out).decide(source)
+    _check(plan, settings)
+    beside = public_examples(settings, source)
+    assert beside is not None
+    bare = replace(settings, normalisation=None, public_data=None, public_examples=PUBLIC_EXAMPLES)
+    job = pretraining.prepare(
+        source,
+        PublicTraining(settings=bare, steps=plan.steps, batch_size=min(plan.expected_batch_size, len(source.train))),
+        device=device,
+        threads=threads,
+        recorded=recorded_performance(run),
+        key=recorded_key(run),
+        request={} if spec is None else {"source": spec.record()},
+    )
+    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in job.module.modules()):
+        raise SfumatoError(f"the model {settings.model} has no batch norm", "give one such as lenet5,norm=batch")
+    given: dict[str, Any] = {name: getattr(job, name) for name in job.__dataclass_fields__}
+    printed = PrintedJob(plan=plan, beside=beside, **{**given, "settings": settings})
+    if not run.exists:
+        for line in reasons:
+            progress.report(line)
+    return pretraining.execute(printed, run.path, kind=PRINTED, progress=progress)
+
+
+def _check(plan: PrivacyPlan, settings: Settings) -> None:
+    """Refuse what the paper has not."""
+    if settings.normalisation != models.PRINTED:
+        raise SfumatoError(f"normalisation is {settings.normalisation}", f"give {models.PRINTED}")
+    odd = {
+        "mechanism": not isinstance(plan.mechanism, Gaussian),
+        "participation": not isinstance(plan.participation, Poisson),
+        "clipping": not isinstance(plan.clipping, Fixed),
+        "unit": not isinstance(plan.unit, Example),
+        "views": settings.view_rule != Views(),
+        "trainable": bool(settings.trainable),
+    }
+    for name, is_odd in odd.items():
+        if is_odd:
+            raise SfumatoError(
+                f"{name} is not as in the algorithm that normalisation {models.PRINTED} reproduces",
+                "leave it out",
+            )

@@ -1,0 +1,73 @@
+"""Completion by the shell, and what is said of options by other names."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from sfumato.cli import main
+from sfumato.cli.registry import VERBS
+
+ASK = """
+eval "$(cat script)"
+complete -p sfumato
+COMP_WORDS=({words}); COMP_CWORD=$(({count} - 1)); COMP_LINE="{words}"; COMP_POINT=${{#COMP_LINE}}
+_tyro_sfumato
+echo "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("sfumato tr", {"train", "tradeoff"}),
+        ("sfumato train --eps", {"--epsilon"}),
+        ("sfumato predict r --inter", {"--interval"}),
+    ],
+)
+def test_bash_completes_verbs_and_options(workplace, capsys, words, completed):
+    assert main(["--completion", "bash"]) == 0
+    (workplace / "script").write_text(capsys.readouterr().out)
+    asked = ASK.format(words=words, count=len(words.split()))
+    ended = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+    said, found = ended.stdout.splitlines()
+    assert "-o default" in said, "what is neither is a path"
+    assert set(found.split()) == completed
+
+
+def test_zsh_has_a_script_with_all_verbs(capsys):
+    assert main(["--completion", "zsh"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("#compdef sfumato")
+    assert all(verb in printed for verb in VERBS)
+
+
+@pytest.mark.parametrize("shell", [[], ["fish"]])
+def test_another_shell_is_refused_in_one_line(shell, capsys):
+    assert main(["--completion", *shell]) == 2
+    assert capsys.readouterr().err.startswith("error: --completion must be one of bash, zsh, got ")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("train digits --lr 0.5", "--learning-rate"),
+        ("train digits --bs=64", "--batch-size"),
+        ("train digits --epochs 3", "--steps"),
+        ("train digits -o here", "--output"),
+        ("train digits --publicdata npz:a", "--public-data"),
+        ("plan --sigma 2", "--noise-multiplier"),
+        ("predict run a.png --tops 3", "--top"),
+    ],
+)
+def test_an_option_by_another_name_is_known_again(given, meant, capsys):
+    assert main(given.split()) == 2
+    assert f"; perhaps you meant {meant}; see sfumato" in capsys.readouterr().err
+
+
+def test_what_is_like_no_option_has_no_other_meaning(capsys):
+    assert main(["predict", "run", "a.png", "--learning-rate", "3"]) == 2
+    assert "perhaps" not in capsys.readouterr().err

@@ -1,0 +1,360 @@
+"""sfumato features, training on what it makes, several budgets, and several right labels."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from sfumato import SfumatoError, features, load, open_source, owner_key, train
+from sfumato.cli import main
+from sfumato.data import Records
+from sfumato.evaluation import label_sets
+from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.statements.statement import rounded_up
+from sfumato.training import caching, run
+
+BACKBONE = "--backbone runs/wrn"
+QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
+
+
+@pytest.fixture(scope="session")
+def wrn(tmp_path_factory) -> Path:
+    """A public run to take features of."""
+    path = tmp_path_factory.mktemp("public") / "wrn"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        command = "pretrain digits --model wrn-10-1 --size 12 --steps 4 --batch-size 64 --threads 1 --device cpu"
+        assert main([*shlex.split(command), "--output", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(autouse=True)
+def runs(workplace, wrn):
+    (workplace / "runs").mkdir()
+    (workplace / "runs" / "wrn").symlink_to(wrn)
+
+
+def test_from_images_to_a_private_model_that_takes_images(call, spots_folder):
+    told = call(f"features folder:{spots_folder} {BACKBONE} --output cache")
+    assert "D = 64" in told
+    assert "keep the cache as private as these" not in told, "talk goes to standard error"
+    call(f"train features:cache {QUICK} --output run")
+    call("verify run")
+    loaded = load("run")
+    path = str(spots_folder / "light" / "1.png")
+    scores = loaded.predict([path])
+    assert scores.shape == (1, 2)
+    assert json.loads(call(f"predict run {path} --json"))["predictions"][0]["score"] == pytest.approx(
+        scores.max().item()
+    )
+    on_images = json.loads(call(f"evaluate run folder:{spots_folder} --json"))
+    on_features = json.loads(call("evaluate run features:cache --json"))
+    assert on_images["accuracy"] == on_features["accuracy"]
+    assert on_images["loss"] == pytest.approx(on_features["loss"], rel=1e-5)
+    statement = json.loads(Path("run/statement.json").read_text())
+    assert statement["circumstances"]["origins"] == ["public run"]
+    assert statement["circumstances"]["read"] == ["examples", "classes"], "size and colour are the backbone's"
+    assert "cache" not in Path("run/statement.json").read_text()
+    call("evaluate run features:other", status=1)
+    assert "were decided when it was made" in call("evaluate run features:cache --test-fraction 0.5", status=1)
+
+
+def test_features_under_other_classes_are_not_measured(call, spots_folder):
+    call(f"features folder:{spots_folder} {BACKBONE} --output cache")
+    call(f"train features:cache {QUICK} --output run")
+    for classes, words in (
+        ("light dark", "label 0 of the source means 'light', and of the model 'dark'; give a source with the classes"),
+        ("dark light red", "label 2 of the source means 'red', and of the model 'no class'"),
+    ):
+        place = classes.replace(" ", "-")
+        call(f"features folder:{spots_folder} {BACKBONE} --classes {classes} --output {place}")
+        assert words in call(f"evaluate run features:{place}", status=1)
+
+
+def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder, monkeypatch):
+    command = f"features folder:{spots_folder} {BACKBONE} --output cache"
+
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(caching, "_blocks", dies)
+        assert main(shlex.split(command)) == 130
+    assert "goes on where it was cut" in call("train features:cache", status=1)
+    again = json.loads(call(f"{command} --json"))
+    assert again["computed"] == again["train"] + again["test"], "both parts have one piece, and none was written"
+    assert json.loads(call(f"{command} --json"))["computed"] == 0
+    assert "dtype was float32 and is float16" in call(f"{command} --dtype float16", status=1)
+
+
+def test_several_budgets_and_what_they_cost_together(call):
+    Image.new("L", (12, 12), 99).save("a.png")
+    call(f"features digits {BACKBONE} --output cache")
+    quick = "--steps 2 --batch-size 1438 --threads 1 --device cpu"
+    command = f"train features:cache {quick} --epsilon 4,1 --output b"
+    found = json.loads(call(f"{command} --json"))
+    assert [row["epsilon"] for row in found["rows"]] == pytest.approx([1, 4], rel=1e-3)
+    plans = [
+        PrivacyPlan.from_dict(json.loads(Path(f"b/epsilon-{epsilon}/plan.json").read_text())) for epsilon in (1, 4)
+    ]
+    assert found["epsilon_of_all"] == pytest.approx(
+        plans[0].loss.with_(*(plan.loss for plan in plans[1:])).epsilon(plans[0].delta)
+    )
+    assert found["epsilon_of_all"] > 4
+    assert 0 < found["without_privacy"] <= 1
+    assert Path("b/budgets.svg").read_text().startswith("<?xml")
+    assert json.loads(call(f"{command} --json")) == found, "finished runs are read, not trained again"
+    told = call(command)
+    assert "These are 2 releases of one data set" in told
+    Path("r.toml").write_text('source = "features:cache"\nepsilon = [1, 4]\nsteps = 2\nbatch-size = 1438\n')
+    assert "These are 2 releases" in call("train r.toml --threads 1 --device cpu --output c")
+    Path("noise.toml").write_text('source = "features:cache"\nepsilon = [1, 4]\nnoise-multiplier = 30.0\n')
+    assert "several budgets and --noise-multiplier are both given" in call("train noise.toml --output d", status=1)
+    assert [(row["steps"], row["batch_size"]) for row in found["rows"]] == [
+        (plan.steps, plan.expected_batch_size) for plan in plans
+    ]
+    assert "not covered" not in told, "the data are public"
+    assert load("b/without-privacy").predict(["a.png"]).shape == (1, 10), "its backbone stands in the file as well"
+    call(f"train features:cache {quick} --private --epsilon 2 --output before")
+    told = call(f"train features:cache {quick} --private --epsilon 1,4 --output p")
+    assert "Which of them is best was measured without noise: that choice is not covered." in told
+    private = json.loads(call(f"train features:cache {quick} --private --epsilon 1,4 --output p --json"))
+    assert not private["public"]
+    assert private["epsilon_of_all_uses"] > private["epsilon_of_all"] == found["epsilon_of_all"]
+    assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}, for add-or-remove adjacency." in told
+    assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
+    assert "a run" in call(f"train features:cache {quick} --epsilon 1,2 --output before", status=1)
+    assert "other budgets as well: 4" in call(f"train features:cache {quick} --epsilon 1,2 --output b", status=1)
+    assert "names a budget twice" in call(f"train features:cache {quick} --epsilon 1,1 --output d", status=1)
+    more = json.loads(call(f"train features:cache {quick} --epsilon 1,2,4 --output b --json"))
+    assert [row["epsilon"] for row in more["rows"]] == pytest.approx([1, 2, 4], rel=1e-3)
+    assert "runs/wrn" not in Path("b/epsilon-1/report.html").read_text()
+    assert "wrn-10-1" in Path("b/epsilon-1/report.html").read_text(), "whose features they are"
+    for refused in ("--epsilon 1,x", "--epsilon 1,-2", "--epsilon 1,2 --seeds 2"):
+        assert main(shlex.split(f"train features:cache {quick} {refused} --output d")) != 0
+    assert not Path("d").exists()
+
+
+def test_heads_begin_where_they_are_told_and_losses_have_their_own_probabilities(call):
+    call(f"features digits {BACKBONE} --output cache")
+    options = "--model head --loss sigmoid --head-bias -10 --head-deviation 0.001 --optimizer lamb --learning-rate 1e-9"
+    call(f"train features:cache {QUICK} {options} --ema 0 --output run")
+    loaded = load("run")
+    assert loaded.loss == "sigmoid"
+    torch.testing.assert_close(loaded.module.head.bias, torch.full((10,), -10.0), atol=1e-3, rtol=0)
+    assert 0.0005 < loaded.module.head.weight.std() < 0.002
+    Image.new("L", (12, 12), 99).save("a.png")
+    assert loaded.predict(["a.png"]).sum() < 0.01, "ten unlikely answers, not shares of one"
+
+
+def test_several_right_labels(call, spots_folder):
+    call(f"features folder:{spots_folder} {BACKBONE} --output cache")
+    call(f"train features:cache {QUICK} --output run")
+    figures = json.loads(call("evaluate run features:cache --json"))
+    assert figures["accuracy_of_label_sets"] is None
+    count = figures["images"]
+    Path("list.json").write_text(json.dumps([[0]] * count))
+    assert "whose order then means nothing" in call("evaluate run features:cache --label-sets list.json", status=1)
+    Path("by-name.json").write_text(json.dumps({path.name: ["light"] for path in spots_folder.rglob("*.png")}))
+    assert "as 2 files are called; add the folders" in call(
+        f"evaluate run folder:{spots_folder} --part all --label-sets by-name.json", status=1
+    )
+    names = ["/".join(path.parts[-2:]) for path in spots_folder.rglob("*.png")]
+    Path("own.json").write_text(json.dumps({name: [name.split("/")[0]] for name in names}))
+    for part in ("all", "test", "train"):
+        own = json.loads(call(f"evaluate run folder:{spots_folder} --part {part} --label-sets own.json --json"))
+        assert own["accuracy_of_label_sets"] == pytest.approx(own["accuracy"]), "each set is the image's own class"
+    Path("by-name.json").write_text(json.dumps({name: ["light"] for name in names}))
+    light = json.loads(call(f"evaluate run folder:{spots_folder} --label-sets by-name.json --json"))
+    counted = light["images_with_label_sets"]
+    assert counted == light["images"]
+    shares, right = light["accuracy_per_class"], light["accuracy_of_label_sets"]
+    named_light = sum(row[1] for row in json.loads(Path("run/evaluation.json").read_text())["confusion"])
+    assert right == pytest.approx(named_light / counted)
+    assert set(shares) == {"dark", "light"}
+    parts = tuple(spots_folder.parent / "parts" / name for name in ("train", "test"))
+    for part in parts:
+        shutil.copytree(spots_folder, part)
+    count = 120
+    Path("all.json").write_text(json.dumps([["dark", 1]] * count))
+    every = json.loads(call(f"evaluate run folder:{parts[0].parent} --label-sets all.json --json"))
+    assert (every["accuracy_of_label_sets"], every["images_with_label_sets"]) == (1.0, count)
+    call(f"features folder:{parts[0].parent} {BACKBONE} --output parted")
+    for data, words in (
+        ([[0]] * (count - 1), f"hold {count - 1} sets for {count} records"),
+        ({"a.png": [0]}, "go by file name, and the records come from no files"),
+        ([["blue"]] * count, "neither a class nor a position below 2"),
+        ([[2]] * count, "neither a class nor a position below 2"),
+        ([[]] * count, "no record has a label in its set"),
+        ([0] * count, "where a list is wanted"),
+        ("x", "neither a list nor an object"),
+    ):
+        Path("odd.json").write_text(json.dumps(data))
+        assert words in call("evaluate run features:parted --label-sets odd.json", status=1)
+    assert "does not exist" in call("evaluate run features:parted --label-sets none.json", status=1)
+
+
+def test_the_numbers_of_imagenet_s_classes_are_not_those_of_a_list_by_name(tmp_path):
+    part = Records(
+        images=np.zeros((2, 8, 8, 1), np.uint8),
+        labels=np.zeros(2, np.int64),
+        files=tuple(f"val/ILSVRC2012_val_0000000{number}.JPEG" for number in (2, 1)),
+    )
+    path = tmp_path / "real.json"
+    path.write_text("[[0, 999], [7]]")
+    wordnet = [f"n{number:08d}" for number in range(1440764, 1441764)]
+    backwards = wordnet[::-1]
+    assert label_sets.read(str(path), [part], wordnet, parted=True) == [{7}, {0, 999}]
+    assert label_sets.read(str(path), [part], backwards, parted=True) == [{992}, {999, 0}]
+    assert label_sets.read(str(path), [part], ["7", "0", "999"], parted=True) == [{0}, {1, 2}]
+    for classes, words in (
+        (["goldfish", "tench"], "which is which cannot be told from 'goldfish'"),
+        (wordnet[:100], "which is which cannot be told from 'n01440764'"),
+        (["7", "0"], "hold '999', which is neither a class"),
+    ):
+        with pytest.raises(SfumatoError, match=words):
+            label_sets.read(str(path), [part], classes, parted=True)
+
+
+def test_a_module_of_one_s_own_on_features_is_named_beside_their_backbone(call):
+    call(f"features digits --private {BACKBONE} --output cache")
+    source = open_source("features:cache", owner_key=owner_key())
+    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=64, steps=2, epsilon=3.0, delta=1e-4)
+    module = torch.nn.Linear(source.cache.contents.width, 10)
+    run = train(module, source, plan, directory="own", learning_rate=1e-6, threads=1)
+    assert run.statement.circumstances.origins == ("own model", "public run")
+    assert {line.split(")")[0] for line in run.statement.not_covered[:2]} == {
+        "The data behind the pre-trained weights (of a model of the owner's own",
+        "The data behind the pre-trained weights (from training without privacy",
+    }
+
+
+def test_a_model_is_measured_on_the_part_that_its_own_training_left(call, spots_folder):
+    source = open_source(f"folder:{spots_folder}", owner_key=owner_key(), size=8, channels=1, test_fraction=0.05)
+    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=16, steps=2, epsilon=3.0, delta=1e-3)
+    train("linear", source, plan, directory="own", learning_rate=0.1, threads=1)
+    for model in ("own", "own/model.safetensors"):
+        assert json.loads(call(f"evaluate {model} folder:{spots_folder} --json"))["images"] == len(source.test)
+        held = json.loads(call(f"evaluate {model} folder:{spots_folder} --test-fraction 0.5 --json"))
+        assert held["images"] > len(source.test), "as told"
+
+
+def test_a_run_goes_on_with_the_features_that_it_began_with(call, monkeypatch):
+    for size in (12, 16):
+        call(f"features digits {BACKBONE} --size 12 --resolution {size} --output c{size}")
+    Path("c12").rename("c")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
+    Path("c").rename("c12")
+    Path("c16").rename("c")
+    assert "differs in its data: features was" in call(f"train features:c {QUICK} --output run", status=1)
+    Path("c").rename("c16")
+    Path("c12").rename("c")
+    call("train run")
+
+
+def test_a_run_goes_on_with_the_very_numbers_that_it_began_with(call, monkeypatch):
+    call(f"features digits {BACKBONE} --output c")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
+    Path("c/train-00000.safetensors").unlink()
+    with monkeypatch.context() as patch:  # as another device or library might give them
+        real = caching.outputs_together
+        patch.setattr(caching, "outputs_together", lambda *given: real(*given) * (1 + 1e-6))
+        call(f"features digits {BACKBONE} --output c")
+    assert "differs in its data: features was" in call(f"train features:c {QUICK} --output run", status=1)
+
+
+def test_uses_of_the_same_images_are_counted_whatever_was_made_of_them(call, capsys):
+    digits = open_source("digits", owner_key=owner_key())
+    np.savez(
+        "d.npz",
+        x_train=digits.train.images,
+        y_train=digits.train.labels,
+        x_test=digits.test.images,
+        y_test=digits.test.labels,
+    )
+    for size in (12, 16):
+        call(f"features npz:d.npz {BACKBONE} --size 8 --resolution {size} --output c{size}")
+    call(
+        f"sweep features:c12 {QUICK} --search uncovered --one-at-a-time --vary source=features:c16 --output s".replace(
+            "--batch-size 64", "--batch-size 32"
+        )
+    )
+    for source in ("features:c12", "features:c16", "npz:d.npz --size 8"):
+        main(shlex.split(f"train {source} {QUICK} --dry-run".replace("--model", "")))
+        assert "2 earlier runs of yours used these data" in capsys.readouterr().err, source
+
+
+def test_a_head_is_no_backbone(call):
+    call(f"features digits {BACKBONE} --output cache")
+    call(f"train features:cache {QUICK} --output run")
+    assert "is a head on features; name the network itself" in call("features digits --backbone run", status=1)
+    assert "give the backbone as --model" in call("train digits --pretrained run", status=1)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("features digits --backbone runs/none --output c", "nor a finished run"),
+        ("features digits --backbone runs/wrn --weights runs/wrn --output c", "brings its own weights"),
+        (
+            "features folder:none --backbone timm:none --output c",
+            "folder 'none' does not exist; correct the path after folder:",
+        ),
+        ("train cache", "write features:cache"),
+        (f"features digits {BACKBONE} --crop left --output c", "--crop must be one of central, inception"),
+        (f"features digits {BACKBONE} --dtype int8 --output c", "--dtype must be one of float32"),
+        (f"features digits {BACKBONE} --views 3 --output c", "--views must be 1 with crop central"),
+        (f"features digits {BACKBONE} --batch 0 --output c", "--batch must be at least 1"),
+        ("train features:none", "cache 'none' does not exist; correct the path after features:, or make it with"),
+        ("train features:cache --model cnn", "is for images, and the source holds features"),
+        ("train features:cache --views 2", "--views must be 1, as many as the cache holds"),
+        ("train features:cache --flip True", "flip cannot be chosen for features that are computed already"),
+        ("train features:cache --pretrained timm", "pretrained cannot be chosen for features"),
+        ("train features:cache --size 9", "size of features:"),
+        ("train features:cache --test-fraction 0.5", "fraction of features:cache were decided when it was made"),
+        ("train features:cache --loss hinge", "--loss must be one of softmax, sigmoid"),
+        ("train features:cache --pretrained-rate 0.1", "trains nothing else"),
+        (f"features features:cache {BACKBONE} --output c", "holds features already"),
+    ],
+)
+def test_refusals(call, command, words):
+    call(f"features digits {BACKBONE} --output cache")
+    assert words in call(command, status=1)
+    assert not Path("c").exists()
+
+
+def test_images_that_memory_cannot_hold_stay_in_their_files(call, spots_folder, monkeypatch):
+    call(f"features folder:{spots_folder} {BACKBONE} --output held")
+    call(f"train folder:{spots_folder} {QUICK} --model linear --seed 1 --output in-memory")
+    monkeypatch.setattr("sfumato.data.readers.files.MEMORY_SHARE", 0)
+    call(f"features folder:{spots_folder} {BACKBONE} --output left")
+    call(f"train folder:{spots_folder} {QUICK} --model linear --seed 1 --output from-files")
+    for file in ("train-00000.safetensors", "test-00000.safetensors", "features.json"):
+        assert Path("held", file).read_bytes() == Path("left", file).read_bytes()
+    first, second = (load_file(f"{run}/model.safetensors") for run in ("in-memory", "from-files"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_python_makes_the_same_cache(call, spots_folder):
+    call(f"features folder:{spots_folder} {BACKBONE} --flip True --dtype float16 --output by-command")
+    cache = features(f"folder:{spots_folder}", "runs/wrn", directory="by-python", flip=True, dtype="float16")
+    assert cache.contents.views == 2
+    for file in ("train-00000.safetensors", "test-00000.safetensors", "features.json"):
+        assert Path("by-command", file).read_bytes() == Path("by-python", file).read_bytes()
+    opened = open_source(f"folder:{spots_folder}", owner_key=owner_key(), size=12, channels=1, test_fraction=0.4)
+    assert features(opened, "runs/wrn", directory="other").contents.test_fraction == 0.4
+    with pytest.raises(SfumatoError, match=r"began as something else: .*dtype was float16 and is float32"):
+        features(f"folder:{spots_folder}", "runs/wrn", directory="by-python", flip=True)

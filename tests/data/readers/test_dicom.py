@@ -1,0 +1,294 @@
+"""DICOM files: the same eight bits by the same rule, and patients who are known by a code alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato import SfumatoError
+from sfumato.data import Transform, open_source
+from sfumato.data.identity.codes import user_code
+from sfumato.data.images.decoding import decode, decode_whole, header, quiet_decoder
+from sfumato.data.images.levels import Levels, UndeclaredError
+from sfumato.data.readers import dicom
+from sfumato.data.readers.unreadable import UnreadableError
+from sfumato.data.subsets import users
+
+pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed: pip install 'sfumato[dicom]'")
+
+RAMP = np.linspace(0, 4095, 64).reshape(8, 8).astype(np.int16)
+
+
+def read(path, *, levels=None, size=8, channels=1) -> np.ndarray:
+    with quiet_decoder():
+        return decode(Path(path).read_bytes(), Path(path), size=size, channels=channels, levels=levels)[..., :channels]
+
+
+def shipped(name: str) -> Path:
+    return Path(pydicom.__file__).parent / "data" / "test_files" / name
+
+
+def linear(values, center, width):
+    """PS3.3 C.11.2.1.2.1, written down once more."""
+    return np.rint(np.clip((values - (center - 0.5)) / (width - 1) + 0.5, 0, 1) * 255)
+
+
+@given(
+    center=st.integers(-500, 2000),
+    width=st.integers(2, 4000),
+    slope=st.sampled_from([1, 0.5, 2]),
+    low=st.integers(-9, 9),
+)
+def test_a_window_of_the_file_takes_the_values_after_their_modality(tmp_path_factory, center, width, slope, low):
+    values = RAMP.astype(float) * slope + low
+    tags = {"WindowCenter": center, "WindowWidth": width, "RescaleSlope": slope, "RescaleIntercept": low}
+    dataset = pydicom.Dataset()
+    dataset.update(
+        {
+            pydicom.datadict.tag_for_keyword(name): pydicom.DataElement(
+                pydicom.datadict.tag_for_keyword(name), "DS", value
+            )
+            for name, value in tags.items()
+        }
+    )
+    found = dicom._windowed(values, dataset, "x")
+    assert np.abs(found - linear(values, center, width)).max() <= 1  # at the very edge of its half-open interval
+
+
+def test_the_first_of_several_windows_is_taken(tmp_path, scan):
+    path = scan(tmp_path / "a.dcm", RAMP, WindowCenter=[1000, 40], WindowWidth=[500, 400])
+    assert np.array_equal(read(path)[..., 0], linear(RAMP.astype(float), 1000, 500))
+
+
+def test_a_declared_window_is_of_the_values_after_their_modality_and_precedes_the_files_own(tmp_path, scan):
+    tags = {"RescaleSlope": 1, "RescaleIntercept": -1024, "WindowCenter": 40, "WindowWidth": 80}
+    path = scan(tmp_path / "a.dcm", RAMP, **tags)
+    levels = Levels(window=(-160, 240))
+    assert np.array_equal(read(path, levels=levels)[..., 0], levels.applied(RAMP - 1024, "x"))
+    assert not np.array_equal(read(path, levels=levels), read(path))
+
+
+def test_monochrome1_is_the_inverse(tmp_path, scan):
+    for number, levels in enumerate((None, Levels(window=(0, 4095)), Levels(bit_depth=12))):
+        tags = {"WindowCenter": 2048, "WindowWidth": 4096}
+        plain = scan(tmp_path / f"{number}.dcm", RAMP, **tags)
+        inverse = scan(tmp_path / f"{number}-.dcm", RAMP, PhotometricInterpretation="MONOCHROME1", **tags)
+        assert np.array_equal(read(inverse, levels=levels), 255 - read(plain, levels=levels))
+
+
+def test_a_table_of_values_of_interest_precedes_a_window(tmp_path, scan):
+    table = pydicom.Dataset()
+    table.LUTDescriptor = [4096, 0, 12]
+    table["LUTDescriptor"].VR = "US"
+    table.add_new("LUTData", "US", (4095 - np.arange(4096)).tolist())
+    tags = {"WindowCenter": 1000, "WindowWidth": 500}
+    path = scan(tmp_path / "a.dcm", RAMP.astype(np.uint16), VOILUTSequence=pydicom.Sequence([table]), **tags)
+    assert np.array_equal(read(path)[..., 0], np.rint((4095 - RAMP) * (255 / 4095)))
+
+
+def test_eight_bits_without_a_window_stay_as_they_are_and_more_are_refused(tmp_path, scan):
+    eight = (RAMP // 16).astype(np.uint8)
+    assert np.array_equal(read(scan(tmp_path / "a.dcm", eight))[..., 0], eight)
+    for odd in ({"WindowCenter": "", "WindowWidth": ""}, {"WindowCenter": 5, "WindowWidth": 0}, {"WindowWidth": 5}):
+        with pytest.raises(UndeclaredError, match="has no window of its own, and which of its values are black"):
+            read(scan(tmp_path / "b.dcm", RAMP, **odd))
+    with pytest.raises(UndeclaredError, match="-160,240"):
+        read(scan(tmp_path / "c.dcm", eight, RescaleSlope=2, RescaleIntercept=-100))
+
+
+def test_no_other_record_changes_an_image(tmp_path, scan, key):
+    """A rule by the values of all files would."""
+    for number in range(40):
+        scan(tmp_path / "two" / "ab"[number % 2] / f"{number}.dcm", RAMP + number, WindowCenter=999, WindowWidth=999)
+    first = open_source(f"folder:{tmp_path / 'two'}", owner_key=key, classes=("a", "b"), size=8, channels=1)
+    scan(tmp_path / "two" / "a" / "bright.dcm", RAMP * 7, WindowCenter=20000, WindowWidth=30000)
+    second = open_source(f"folder:{tmp_path / 'two'}", owner_key=key, classes=("a", "b"), size=8, channels=1)
+    for one in (first.train, first.test):
+        for image, file in zip(one.images, one.files, strict=True):
+            again = [part.images[part.files == file] for part in (second.train, second.test)]
+            assert np.array_equal(np.concatenate(again), image[np.newaxis])
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "window"),
+    [
+        *[("CT_small.dcm", 1, (-160, 240)), ("MR_small.dcm", 1, None), ("MR_small_bigendian.dcm", 1, None)],
+        *[("MR_small_RLE.dcm", 1, None), ("examples_overlay.dcm", 1, None), ("examples_palette.dcm", 3, None)],
+        *[("examples_rgb_color.dcm", 3, None), ("SC_rgb_rle.dcm", 3, None), ("SC_rgb_rle_16bit.dcm", 3, None)],
+        *[("SC_ybr_full_422_uncompressed.dcm", 3, None), ("examples_ybr_color.dcm", 3, None)],
+    ],
+)
+def test_real_files_are_images_that_use_their_range(name, channels, window):
+    path, levels = shipped(name), Levels.declared(None, window)
+    if name == "examples_ybr_color.dcm":
+        with pytest.raises(UnreadableError, match="has 30 frames, and one image is wanted"):
+            read(path)
+        return
+    with quiet_decoder():
+        found = header(path.read_bytes(), path, levels=levels)
+        (image,), whole = decode_whole(path.read_bytes(), path, sizes=(64,), channels=channels, levels=levels)
+    assert found.grey == (channels == 1)
+    assert found.shorter_side == min(whole.shape[:2])
+    assert whole.shape[2] == channels
+    assert image.shape == (64, 64, channels)
+    assert image.std() > 20
+
+
+def test_the_same_image_big_endian_or_compressed_is_the_same():
+    plain = read(shipped("MR_small.dcm"), size=64)
+    for name in ("MR_small_bigendian.dcm", "MR_small_RLE.dcm", "MR_small_implicit.dcm"):
+        assert np.array_equal(read(shipped(name), size=64), plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("test-SR.dcm", "is a DICOM file without an image"),
+        ("rtplan.dcm", "is a DICOM file without an image"),
+        ("SC_rgb_rle_2frame.dcm", "has 2 frames"),
+        ("MR_truncated.dcm", "is broken or cut short"),
+        ("no_meta.dcm", "is not an image that can be read"),
+    ],
+)
+def test_files_without_one_image_are_unreadable(name, message):
+    with pytest.raises(UnreadableError, match=message) as found:
+        read(shipped(name))
+    assert str(shipped(name)) in str(found.value)
+
+
+def test_a_compression_without_its_plug_in_is_unreadable(monkeypatch):
+    monkeypatch.setattr("pydicom.pixels.decoders.base.Decoder.is_available", False)
+    with pytest.raises(
+        UnreadableError, match=r"compressed \(RLE Lossless\), and no plug-in of pydicom that is installed"
+    ):
+        read(shipped("MR_small_RLE.dcm"))
+
+
+def test_a_file_that_claims_too_many_pixels_is_refused_before_any_is_unpacked(tmp_path, scan):
+    with pytest.raises(SfumatoError, match="would unpack to more than"):
+        read(scan(tmp_path / "a.dcm", RAMP, Rows=60000, Columns=60000))
+
+
+def test_without_pydicom_the_extra_is_named_and_no_file_is_left_out(tmp_path, scan, key, monkeypatch):
+    for name in "abcd":
+        scan(tmp_path / "s" / ("x" if name < "c" else "y") / f"{name}.dcm", RAMP)
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    with pytest.raises(
+        SfumatoError, match=r"is a DICOM file, and pydicom 3 is not installed; pip install 'sfumato\[dicom\]'"
+    ):
+        open_source(f"folder:{tmp_path / 's'}", owner_key=key, skip_unreadable=True)
+
+
+def names_of(source) -> list[str]:
+    return sorted(Path(file).name for part in (source.train, source.test) for file in part.files)
+
+
+def test_a_folder_takes_dicom_by_its_mark_whatever_it_is_called(tmp_path, scan, key):
+    for number in range(20):
+        name = (f"{number}.dcm", f"IM{number:04}", f"1.2.840.{number}", f"{number}.DICOM")[number % 4]
+        scan(tmp_path / "s" / "ab"[number // 10] / name, RAMP + number)
+    (tmp_path / "s" / "DICOMDIR").write_bytes(bytes(128) + b"DICM")
+    source = open_source(f"folder:{tmp_path / 's'}", owner_key=key, window=(0, 4095))
+    assert len(names_of(source)) == 20
+    assert source.shape == (1, 8, 8)
+    scan(tmp_path / "s" / "IM1", RAMP)
+    with pytest.raises(SfumatoError, match="lies outside every class folder"):
+        open_source(f"folder:{tmp_path / 's'}", owner_key=key, window=(0, 4095))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes need POSIX")
+def test_a_pipe_is_not_opened_to_look_for_the_mark(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert not dicom.is_dicom_file(tmp_path / "pipe")
+
+
+def test_unreadable_ones_may_be_left_out_and_those_without_a_window_may_not(tmp_path, scan, key):
+    for number in range(20):
+        scan(tmp_path / "s" / "ab"[number % 2] / f"{number}.dcm", RAMP, WindowCenter=99, WindowWidth=99, PatientID="p")
+    frames = np.concatenate([RAMP, RAMP])
+    scan(tmp_path / "s" / "a" / "frames.dcm", frames, Rows=8, NumberOfFrames=2)
+    (tmp_path / "s" / "b" / "report.dcm").write_bytes(shipped("test-SR.dcm").read_bytes())
+    spec = f"folder:{tmp_path / 's'}"
+    with pytest.raises(UnreadableError, match="has 2 frames"):
+        open_source(spec, owner_key=key)
+    source = open_source(spec, owner_key=key, skip_unreadable=True)
+    assert [Path(file).name for file in source.left_out] == ["frames.dcm", "report.dcm"]
+    assert "left_out" in source.read
+    scan(tmp_path / "s" / "a" / "undeclared.dcm", RAMP)
+    with pytest.raises(UndeclaredError):
+        open_source(spec, owner_key=key, skip_unreadable=True)
+
+
+def test_a_fingerprint_and_a_transform_hold_the_window(tmp_path, scan, key):
+    for number in range(40):
+        scan(tmp_path / "s" / "ab"[number % 2] / f"{number}.dcm", RAMP + number, WindowCenter=1000, WindowWidth=900)
+    spec = f"folder:{tmp_path / 's'}"
+    found = {open_source(spec, owner_key=key, window=one).fingerprint for one in (None, (0, 4095), (0, 2000))}
+    assert len(found) == 3
+    transform = Transform(size=8, channels=1, window=(0, 2000))
+    one = next((tmp_path / "s" / "a").iterdir())
+    source = open_source(spec, owner_key=key, window=(0, 2000), size=8, channels=1)
+    part = source.train if str(one) in source.train.files else source.test
+    expected = transform(part.images[part.files == str(one)].copy())[0]
+    again = Transform.from_dict(transform.to_dict())
+    for form in (str(one), one, one.read_bytes()):
+        assert np.array_equal(again.read(form), expected)
+
+
+def test_images_that_stay_in_their_files_are_the_same(tmp_path, scan, key, monkeypatch):
+    for number in range(40):
+        tags = {"WindowCenter": 999, "WindowWidth": 999, "PatientID": f"patient {number // 2}"}
+        scan(tmp_path / "s" / "ab"[number % 2] / f"{number}.dcm", RAMP + 9 * number, **tags)
+    spec = f"folder:{tmp_path / 's'}"
+    held = open_source(spec, owner_key=key, user_from="dicom")
+    monkeypatch.setattr("sfumato.data.readers.files.MEMORY_SHARE", 0)
+    left = open_source(spec, owner_key=key, user_from="dicom")
+    assert held.fingerprint == left.fingerprint
+    assert np.array_equal(held.train.images, left.train.take(slice(None)))
+    assert np.array_equal(held.train.users, left.train.users)
+
+
+@pytest.mark.parametrize("kind", ["folder", "csv"])
+def test_a_patient_is_one_user_who_is_known_by_a_code_alone(tmp_path, scan, key, kind):
+    lines = ["path,label"]
+    for number in range(40):
+        label = "ab"[number % 2]
+        path = scan(tmp_path / "s" / label / f"{number}.dcm", RAMP + number, PatientID=f"Meier^{number // 4} ")
+        lines.append(f"{path},{label}")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    spec = f"folder:{tmp_path / 's'}" if kind == "folder" else f"csv:{tmp_path / 't.csv'}"
+    source = open_source(spec, owner_key=key, user_from="dicom", window=(0, 4095))
+    parts = (source.train, source.test)
+    for part in parts:
+        expected = [user_code(key, f"Meier^{int(Path(file).stem) // 4}") for file in part.files.tolist()]
+        assert part.users.tolist() == expected
+    assert len(users.by_user(source.train)[1]) + len(users.by_user(source.test)[1]) == 10
+    assert users.shared_users(source, key) == 0
+    assert "Meier" not in repr(source) + str(vars(source.train)) + str(vars(source.test))
+
+
+@pytest.mark.parametrize("told", [{}, {"PatientID": ""}, {"PatientID": "  "}])
+def test_files_without_a_patient_are_refused(tmp_path, scan, key, told):
+    for number in range(8):
+        scan(tmp_path / "s" / "ab"[number % 2] / f"{number}.dcm", RAMP, PatientName="Meier", **told)
+    with pytest.raises(
+        SfumatoError, match=r"0.dcm' has no patient identifier, and user_from=dicom .*column user"
+    ) as found:
+        open_source(f"folder:{tmp_path / 's'}", owner_key=key, user_from="dicom", window=(0, 4095))
+    assert "Meier" not in str(found.value)
+
+
+def test_a_table_says_it_once(tmp_path, scan, key):
+    path = scan(tmp_path / "a.dcm", RAMP, PatientID="x")
+    (tmp_path / "t.csv").write_text(f"path,label,user\n{path},a,ann\n")
+    with pytest.raises(SfumatoError, match="has the column user, and user_from=dicom is given; leave one of them out"):
+        open_source(f"csv:{tmp_path / 't.csv'}", owner_key=key, user_from="dicom")
+    (tmp_path / "t.csv").write_text("text,label\nhello,a\nwell,b\n")
+    with pytest.raises(SfumatoError, match="user_from says something of images"):
+        open_source(f"csv:{tmp_path / 't.csv'}", owner_key=key, user_from="dicom")

@@ -1,0 +1,239 @@
+"""Several labels that may all be true: figures against plain counting, and what must not be done with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from sfumato import DiceKey, PrivacyPlan, SfumatoError, aggregate, load, open_source, train, verify
+from sfumato.data import Records
+from sfumato.evaluation import accuracy, multilabel
+from sfumato.evaluation.temperature import fitted
+from sfumato.experiment.settings import Settings
+from sfumato.models import Ensemble
+from sfumato.privacy import FullBatch, Gaussian, TruncatedPoisson, User
+from sfumato.report import MultilabelEvaluation
+from sfumato.runs import directory as names
+from sfumato.training.inputs import Inputs
+from sfumato.training.preparation.estimate import estimate
+from sfumato.training.preparation.prepare import prepare
+
+NAMES = ("westward", "northward", "eastward")
+CHOICES = {"learning_rate": 2.0, "optimizer": "sgd", "momentum": 0.0, "averaging": None, "seed": 3}
+
+
+def pictures(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images with a bright side for each label that is true; some have none."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random((count, 3)) < (0.5, 0.3, 0.4)).astype(np.uint8)
+    images = generator.integers(0, 60, (count, 8, 8))
+    images[:, :, 0] += 150 * labels[:, :1]
+    images[:, 0, 1:7] += 150 * labels[:, 1:2]
+    images[:, :, 7] += 150 * labels[:, 2:]
+    return images.astype(np.uint8), labels
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory) -> str:
+    (x, y), (x_test, y_test) = pictures(300, 0), pictures(80, 1)
+    path = tmp_path_factory.mktemp("several") / "pictures.npz"
+    users = {"users_train": np.arange(300) // 3, "users_test": 100 + np.arange(80)}
+    np.savez(path, x_train=x, y_train=y, x_test=x_test, y_test=y_test, classes=np.array(NAMES), **users)
+    return f"npz:{path}"
+
+
+@pytest.fixture(scope="module")
+def source(spec):
+    return open_source(spec, owner_key=bytes(32), label_columns=NAMES)
+
+
+def plan(source, **others) -> PrivacyPlan:
+    given = {"mechanism": Gaussian(noise_multiplier=2.0), "population": source.examples, "steps": 25, "delta": 1e-3}
+    return PrivacyPlan(**given | {"participation": FullBatch(), **others})
+
+
+@pytest.fixture(scope="module")
+def run(source, tmp_path_factory):
+    place = tmp_path_factory.mktemp("run") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.report.document.curve", lambda rows, key, levels: "")
+        return train("linear", source, plan(source), directory=place, threads=1, device="cpu", keep=4, **CHOICES)
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.sampled_from([0.2, 0.5, 0.8]), st.integers(0, 999))
+def test_figures_are_those_of_plain_counting(records, width, threshold, seed):
+    generator = torch.Generator().manual_seed(seed)
+    outputs = 2 * torch.randint(-3, 4, (records, width), generator=generator).double()  # with ties
+    labels = torch.randint(2, (records, width), generator=generator)
+    found = multilabel.evaluation(outputs, labels, [f"l{place}" for place in range(width)], threshold=threshold)
+    scores, truth = (1 / (1 + np.exp(-outputs.numpy()))), labels.numpy()
+    said = scores >= threshold
+    assert found.accuracy.value == pytest.approx(np.mean(said == truth))
+    assert found.exact_match.value == pytest.approx(np.mean((said == truth).all(1)))
+    assert found.baseline == pytest.approx(np.maximum(truth.mean(0), 1 - truth.mean(0)).mean())
+    assert found.examples == records
+    for place, one in enumerate(found.labels):
+        true, yes = truth[:, place] == 1, said[:, place]
+        assert (one.name, one.positives, one.negatives) == (f"l{place}", true.sum(), (~true).sum())
+        for share, value in ((one.sensitivity, yes[true]), (one.specificity, ~yes[~true])):
+            assert (share is None) == (len(value) == 0)
+            assert share is None or share.value == pytest.approx(value.mean())
+        assert (one.auc is None) == (len(set(true)) == 1)
+        assert one.auc is None or one.auc.value == pytest.approx(roc_auc_score(true, scores[:, place]))
+    for figure in (found.accuracy, found.exact_match, *(one.auc for one in found.labels if one.auc)):
+        assert 0 <= figure.low <= figure.value + 1e-12 <= figure.high + 2e-12 <= 1 + 3e-12
+        assert figure.high - figure.low > 0.01
+    assert MultilabelEvaluation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    scored = multilabel.score_of(outputs, labels)
+    assert scored["accuracy"] == pytest.approx(np.mean((scores >= 0.5) == truth))
+
+
+def test_outputs_that_are_no_numbers_have_no_area():
+    outputs = torch.tensor([[0.0, float("nan")], [1.0, 2.0]])
+    found = multilabel.evaluation(outputs, torch.tensor([[0, 1], [1, 0]]), ["a", "b"])
+    assert found.labels[0].auc is not None
+    assert found.labels[1].auc is None
+    assert found.to_dict()["loss"] is None
+    assert np.isnan(MultilabelEvaluation.from_dict(found.to_dict()).loss)
+
+
+def test_each_label_is_learnt_and_kept(run, source, spec):
+    figures = run.figures
+    assert figures["accuracy"] > 0.85
+    assert [one["name"] for one in figures["labels"]] == list(NAMES)
+    assert [one["positives"] for one in figures["labels"]] == source.test.labels.sum(0).tolist()
+    assert all(one["auc"][0] > 0.95 for one in figures["labels"])
+    assert verify(run.directory).holds
+    assert [name for name, _ in run.measured] == ["right decisions", "mean area under ROC", "exact match"]
+    loaded = run.load()
+    assert loaded.loss == "multilabel"
+    assert loaded.classes == NAMES
+    found = loaded.predict(source.test.images)
+    assert ((found >= 0.5).numpy() == source.test.labels).mean() == pytest.approx(figures["accuracy"])
+    assert found.sum(1).max() > 1.5  # not a distribution over the labels
+    again = loaded.opened(spec)
+    assert again.classes == NAMES
+    loaded.on(again)
+
+
+def test_the_page_has_a_table_of_labels_and_its_public_version_none(run):
+    page = (run.directory / names.REPORT).read_text()
+    assert "Label by label" in page
+    assert "What is taken for what" not in page
+    assert all(name in page for name in NAMES)
+    from sfumato.training.conclusion.finish import report
+
+    public = report(names.RunDirectory(run.directory), public=True)
+    assert "Label by label" not in public
+    assert f"{run.accuracy:.1%}" not in public
+    assert not any(name in public for name in NAMES)
+
+
+def test_a_small_network_with_views(source, tmp_path):
+    few = {"directory": tmp_path / "run", "micro_batch": 50, "views": 2, "shift": 1, "device": "cpu", "threads": 1}
+    found = train("cnn", source, plan(source, steps=3), **few, **CHOICES)
+    assert found.figures["mean_auc"] is not None
+    assert verify(found.directory).holds
+
+
+def test_padding_has_no_labels(spec):
+    """Steps of one shape, whoever takes part, with the labels of the records in their order."""
+    few = open_source(spec, owner_key=bytes(32), label_columns=NAMES, examples=200)
+    rule, facts = TruncatedPoisson(batch_size=20, largest=28), {"population": 200, "steps": 6, "adjacency": "zero-out"}
+    settings = Settings(model="linear", learning_rate=1.0, loss="multilabel", seed=0)
+    job = prepare(None, few, plan(few, participation=rule, **facts), settings, micro_batch=10)
+    rows = np.array([3, 50, 51, 120, 121, 122, 123, 124, 125, 126, 199])
+    pieces = list(Inputs(job).micro_batches(DiceKey.from_seed(0), 1, rows))
+    targets, weights = torch.cat([piece[1] for piece in pieces]), torch.cat([piece[3] for piece in pieces])
+    assert targets[weights].tolist() == few.train.labels[rows].tolist()
+    assert not targets[~weights].any()
+    assert estimate(job).micro_batches == 3
+
+
+def test_persons_with_all_of_their_images(source, tmp_path):
+    own = plan(source, population=100, unit=User(drawn="users"), steps=12)
+    assert train("linear", source, own, directory=tmp_path / "run", threads=1, device="cpu", **CHOICES).accuracy > 0.8
+
+
+def test_a_temperature_is_that_of_each_label_by_itself():
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(20_000, 2, generator=generator, dtype=torch.double)
+    labels = (torch.rand(logits.shape, generator=generator) < (logits / 2.5).sigmoid()).long()
+    assert fitted(logits, labels, loss="multilabel") == pytest.approx(2.5, rel=0.05)
+
+
+def test_a_public_source_calibrates_it(spec, source, tmp_path):
+    (x, y), (x_test, y_test) = pictures(60, 2), pictures(60, 3)
+    names = np.array(NAMES)
+    np.savez(tmp_path / "public.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test, classes=names)
+    public = open_source(f"npz:{tmp_path / 'public.npz'}", owner_key=bytes(32), label_columns=NAMES, public=True)
+    place = {"directory": tmp_path / "run", "threads": 1, "device": "cpu"}
+    found = train("linear", source, plan(source), calibrate_on=public, **place, **CHOICES)
+    assert found.load().temperature != 1
+    turned = open_source(spec, owner_key=bytes(32), label_columns=NAMES[::-1], public=True)
+    with pytest.raises(SfumatoError, match="the same classes in the same order"):
+        train("linear", source, plan(source), calibrate_on=turned, directory=tmp_path / "other", **CHOICES)
+
+
+def test_aggregates_that_know_no_majority(run, source, spec):
+    made = aggregate(run.directory, "opa")
+    found = load(made.path).predict(source.test.images)
+    assert ((found >= 0.5).numpy() == source.test.labels).mean() > 0.9
+    with pytest.raises(SfumatoError, match="takes a majority of classes, and the model tells several labels"):
+        aggregate(run.directory, "omv")
+    with pytest.raises(SfumatoError, match="score_on counts right classes"):
+        aggregate(run.directory, "upa", score_on=spec, public=True)
+    with pytest.raises(SfumatoError, match="a majority is of classes that exclude each other"):
+        Ensemble([torch.nn.Linear(2, 2)], method="omv", loss="multilabel")
+
+
+def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_path, digits):
+    place = {"directory": tmp_path / "run", "device": "cpu", "threads": 1}
+    with pytest.raises(SfumatoError, match=r"report_epsilon 0\.1 needs one class for each record"):
+        train("linear", source, plan(source), report_epsilon=0.1, **place, **CHOICES)
+    shares = dict.fromkeys(NAMES, 1 / 3)
+    with pytest.raises(SfumatoError, match="class_prevalence needs one class for each record"):
+        train("linear", source, plan(source), class_prevalence=shares, **place, **CHOICES)
+    for loss in ("softmax", "sigmoid"):
+        with pytest.raises(SfumatoError, match=f"loss is {loss}, and each record of the source has several labels"):
+            train("linear", source, plan(source), loss=loss, **place, **CHOICES)
+    with pytest.raises(SfumatoError, match="loss is multilabel, and each record of the source has one label"):
+        train("linear", digits, plan(digits), loss="multilabel", **place, **CHOICES)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(SfumatoError, match="label 0 of the source means '0', and of the model 'westward'"):
+        run.load().on(digits)
+    with pytest.raises(SfumatoError, match="digits has one label for each image, and the model tells several"):
+        run.load().opened("digits")
+    one_each = Records(images=source.test.images, labels=source.test.labels.argmax(1))
+    with pytest.raises(SfumatoError, match="the source has one label for each record, and the model tells several"):
+        run.load().on(replace(source, train=one_each, test=one_each))
+
+
+def test_figures_of_classes_are_not_taken_of_labels():
+    """Three records of three labels would broadcast."""
+    outputs, matrix = torch.randn(3, 3), torch.ones(3, 3, dtype=torch.int64)
+    for labels, loss in ((matrix, "softmax"), (matrix, "multilabel"), (matrix[0], "multilabel")):
+        with pytest.raises(TypeError):
+            accuracy.score_of(outputs, labels, loss=loss)
+    with pytest.raises(TypeError):
+        multilabel.score_of(outputs, matrix[0])
+
+
+def test_the_rule_is_the_loss_of_the_source(source, tmp_path):
+    """No private label decides a default."""
+    from sfumato.experiment.experiment import Experiment
+
+    turned = replace(source.train, labels=1 - source.train.labels)
+    decided = Experiment(epsilon=3.0).decide(source)
+    assert decided.settings.loss == "multilabel"
+    assert Experiment(epsilon=3.0).decide(replace(source, train=turned)) == decided
+    assert "multilabel" in " ".join(decided.reasons)
+    assert "forecast" not in " ".join(decided.reasons)
+    assert Settings.from_dict(decided.settings.to_dict()) == decided.settings

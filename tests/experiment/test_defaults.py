@@ -1,0 +1,94 @@
+"""Default rules: complete, bounded by the budget, and blind to the data."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+
+from sfumato import PrivacyPlan
+from sfumato.experiment import defaults
+from sfumato.experiment.settings import Settings
+from sfumato.privacy.planning.requested import requested
+
+
+def plan(examples: int = 1000, epsilon: float = 3.0) -> PrivacyPlan:
+    sizes = {name: rule.value for name, rule in defaults.plan_rules(examples).items()}
+    return PrivacyPlan.calibrate(examples=examples, epsilon=epsilon, delta=1e-5, **sizes)
+
+
+@pytest.mark.parametrize("examples", [1, 40, 20_000, 20_001, 60_000, 1_281_167])
+def test_batch_and_steps_make_a_plan(examples):
+    rules = defaults.plan_rules(examples)
+    assert 1 <= rules["batch_size"].value <= examples
+    assert rules["steps"].value >= 1
+    assert (rules["batch_size"].value == examples) == (examples <= defaults.FULL_BATCH_UP_TO)
+
+
+def test_the_rate_grows_with_the_budget_and_is_rounded_to_be_read():
+    rates = [
+        defaults.training_rules(plan(epsilon=epsilon), given={}, size=28, channels=1)["learning_rate"].value
+        for epsilon in (1.0, 3.0, 8.0)
+    ]
+    assert rates == sorted(rates)
+    assert all(float(f"{rate:.2g}") == rate for rate in rates)
+
+
+def test_the_rate_is_the_equation_of_its_docstring():
+    found = plan()
+    rate = defaults.training_rules(found, given={}, size=28, channels=1)["learning_rate"].value
+    kappa = rate * defaults.FEATURE_NORM * found.noise_multiplier * found.steps**0.5 / (found.expected_batch_size * 0.1)
+    assert kappa == pytest.approx(defaults.NOISE_ON_A_LOGIT, rel=0.06)
+
+
+@pytest.mark.parametrize("given", [{}, {"model": "cnn"}, {"optimizer": "adam"}, {"views": 4}, {"momentum": 0.5}])
+def test_every_setting_is_chosen(given):
+    rules = defaults.training_rules(plan(), given=given, size=28, channels=3)
+    values = {name: rule.value for name, rule in rules.items()} | given
+    assert Settings(**values)
+
+
+def test_views_bring_a_shift_and_colour_a_flip():
+    rules = defaults.training_rules(plan(), given={"views": 8}, size=32, channels=3)
+    assert (rules["shift"].value, rules["flip"].value) == (4, True)
+    rules = defaults.training_rules(plan(), given={"views": 8}, size=8, channels=1)
+    assert (rules["shift"].value, rules["flip"].value) == (1, False)
+
+
+def test_colour_photographs_are_mirrored_unless_that_was_ruled_out():
+    for given, expected in (({}, (2, 0, True)), ({"flip": False}, (1, 0, False)), ({"model": "cnn"}, (1, 0, False))):
+        rules = defaults.training_rules(plan(), given=given, size=32, channels=3)
+        assert tuple(rules[name].value for name in ("views", "shift", "flip")) == expected
+
+
+def test_reasons_are_given_for_what_was_not_asked_for():
+    rules = defaults.training_rules(plan(), given={}, size=28, channels=1)
+    lines = defaults.reasons(rules, {"model": "cnn"})
+    assert not any(line.startswith("by rule: model") for line in lines)
+    assert any(line.startswith("by rule: learning rate") for line in lines)
+
+
+def test_the_rules_take_nothing_that_holds_images():
+    for rule in (defaults.plan_rules, defaults.training_rules):
+        assert "source" not in inspect.signature(rule).parameters
+
+
+@drawn(st.integers(1, 3000), st.integers(1, 200), st.sampled_from(["position", "time"]))
+def test_what_comes_in_an_order_is_seen_once(examples, steps, order):
+    """By steps, by batch size, and by neither: no example takes part twice, and few take no part."""
+    request = requested(examples=examples, order=order)
+    steps = min(steps, examples)
+    by_steps = defaults.plan_rules(examples, request, steps=steps)
+    assert -(-examples // by_steps["batch_size"].value) >= by_steps["steps"].value == steps
+    largest = by_steps["batch_size"].value + 1
+    assert steps == 1 or -(-examples // largest) < steps or largest > -(-examples // steps)
+    batch = min(steps, examples)
+    for rules in (defaults.plan_rules(examples, request, batch_size=batch), defaults.plan_rules(examples, request)):
+        assert -(-examples // rules["batch_size"].value) == rules["steps"].value
+
+
+def test_much_of_an_image_is_not_left_out_without_a_word():
+    assert defaults.cut_off(0.05) is None
+    assert "leaves out about 60% of each" in (defaults.cut_off(0.6) or "")

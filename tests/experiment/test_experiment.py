@@ -1,0 +1,121 @@
+"""What is asked for, from Python and from the command line alike, and what follows by rule."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from sfumato import SfumatoError, train
+from sfumato.cli.options.private import PrivateChoices
+from sfumato.experiment import Settings
+from sfumato.experiment.experiment import Experiment, experiment_of, of_fields, settings_of
+
+
+def test_the_command_line_asks_for_what_an_experiment_holds():
+    assert {one.name for one in fields(Experiment)} <= {one.name for one in fields(PrivateChoices)}
+    assert {one.name for one in fields(Settings)} < {one.name for one in fields(Experiment)}
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"epsilon": 1.0, "views": 4}, {"noise_multiplier": 4.0, "steps": 9, "model": "cnn", "shift": 2}]
+)
+def test_python_and_the_command_line_decide_alike(spots, asked):
+    assert Experiment(**asked).decide(spots) == PrivateChoices(**asked).experiment.decide(spots)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 100.0])
+def test_what_is_said_before_training_depends_on_public_facts_alone(spots, epsilon):
+    alike = replace(spots.train, labels=np.zeros_like(spots.train.labels), images=spots.train.images[::-1] // 2)
+    one, other = (Experiment(epsilon=epsilon).decide(each) for each in (spots, replace(spots, train=alike)))
+    assert any(line.startswith("forecast") for line in one.reasons)
+    assert any("leave a signal" in line for line in one.reasons) == (epsilon < 1)
+    assert one == other
+
+
+def test_a_budget_alone_is_enough(spots, tmp_path):
+    run = train(None, spots, epsilon=8.0, delta=1e-3, steps=3, directory=tmp_path / "run", threads=1)
+    assert run.statement.plan.steps == 3
+    assert run.statement.epsilon <= 8.0
+    assert run.load().module is not None
+
+
+def test_settings_beside_a_budget_are_kept_whole():
+    settings = Settings(model="cnn", learning_rate=1.0, trainable=("head",))
+    asked = experiment_of(settings, None, None, {"epsilon": 2.0})
+    assert (asked.model, asked.learning_rate, asked.ema, asked.epsilon) == ("cnn", 1.0, settings.ema, 2.0)
+    with pytest.raises(SfumatoError, match="settings and views are both given"):
+        experiment_of(settings, None, None, {"epsilon": 2.0, "views": 2})
+    with pytest.raises(SfumatoError, match="the model is linear, and that of the settings cnn"):
+        experiment_of(settings, "linear", None, {"epsilon": 2.0})
+    assert experiment_of(None, None, None, {"steps": 3, "views": 2}) == Experiment(ema=0.0, steps=3, views=2)
+
+
+def test_a_plan_that_comes_above_the_bound_is_refused(spots):
+    asked = Experiment(epsilon=0.1, noise_multiplier=1.0, steps=5, batch_size=20)
+    with pytest.raises(SfumatoError, match=r"come to epsilon .*, above epsilon 0\.1"):
+        asked.decide(spots)
+
+
+def test_fields_that_are_none_are_refused():
+    with pytest.raises(SfumatoError, match="learning_rat is no field of Settings; did you mean learning_rate"):
+        of_fields(Settings, {"learning_rat": 1.0})
+    with pytest.raises(SfumatoError, match=r"beta2 is no field of Experiment; leave it out: momentum \(the first beta"):
+        of_fields(Experiment, {"optimizer": "lamb", "beta2": 0.98})
+    with pytest.raises(SfumatoError, match="model, learning_rate must be given"):
+        of_fields(Settings, {})
+    settings = Settings(model="cnn", learning_rate=1.0)
+    with pytest.raises(SfumatoError, match="settings and views are both given"):
+        settings_of(settings, None, None, {"views": 2})
+    with pytest.raises(SfumatoError, match="the model is linear, and that of the settings cnn"):
+        settings_of(settings, "linear", None, {})
+    assert settings_of(settings, "cnn", None, {}) is settings
+
+
+def test_an_experiment_is_light():
+    import subprocess
+    import sys
+
+    script = (
+        "import sys, sfumato.experiment.experiment; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_every_part_of_a_budget_is_heard(spots):
+    plan = Experiment(epsilon=2.0, delta=1e-4, batch_size=200, steps=7, max_norm=0.25).decide(spots).plan
+    assert (plan.delta, plan.expected_batch_size, plan.steps, plan.max_norm) == (1e-4, 200, 7, 0.25)
+    assert 1.99 < plan.epsilon() <= 2.0
+    noisy = Experiment(noise_multiplier=9.0, batch_size=50, steps=7, delta=1e-4).decide(spots).plan
+    assert (noisy.noise_multiplier, noisy.expected_batch_size, noisy.steps) == (9.0, 50, 7)
+    longest = Experiment(epsilon=2.0, noise_multiplier=9.0, batch_size=200, delta=1e-4).decide(spots).plan
+    assert longest.epsilon() <= 2.0 < longest.epsilon(steps=longest.steps + 1)
+    largest = Experiment(epsilon=0.5, noise_multiplier=3.0, steps=1, delta=1e-4).decide(spots).plan
+    assert largest.expected_batch_size < 200
+    assert 0.4 < largest.epsilon() <= 0.5
+
+
+def test_a_bound_is_none_to_a_thousandth_below(spots):
+    asked = Experiment(epsilon=90.0, noise_multiplier=1.0, steps=5, batch_size=200)
+    cost = asked.decide(spots).plan.epsilon()
+    assert replace(asked, epsilon=cost).decide(spots).plan.epsilon() == cost
+    with pytest.raises(SfumatoError, match=r"come to epsilon .*, above epsilon"):
+        replace(asked, epsilon=0.999 * cost).decide(spots)
+
+
+def test_a_momentum_that_sgd_has_none_of_is_refused(spots):
+    with pytest.raises(SfumatoError, match=r"momentum is 0.5, and the optimizer sgd has none"):
+        Experiment(optimizer="sgd", momentum=0.5).decide(spots)
+
+
+def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
+    decided = Experiment(order="position", steps=40, epsilon=3.0).decide(spots)
+    assert decided.plan.expected_batch_size == 5
+    assert "by rule: batch size 5 (one pass: each example takes part once)" in decided.reasons
+    uneven = Experiment(order="position", steps=61, batch_size=10, epsilon=3.0).decide(spots).reasons
+    assert any(line.startswith("note: 61 steps are 3 turns of 20 bins and 1 more") for line in uneven)
+    fewer = replace(spots, examples=100)
+    reasons = Experiment(order="position", steps=20, epsilon=3.0).decide(fewer).reasons
+    assert any("and the first 100 places alone have bins" in line for line in reasons)
+    assert not any("steps have about" in line for line in reasons)

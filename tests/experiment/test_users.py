@@ -1,0 +1,377 @@
+"""Training by users: what one person can move, whoever is drawn; and what is refused before anything is spent."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato import EMA, DiceKey, PrivacyPlan, SfumatoError, Source, open_source, train
+from sfumato.cli import main
+from sfumato.data import capped
+from sfumato.experiment import defaults, users
+from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.settings import Settings
+from sfumato.privacy import FixedOrder, TruncatedPoisson, User, user_rule
+from sfumato.privacy.statements.other_units import of_person
+from sfumato.privacy.statements.statement import rounded_up
+from sfumato.training import steps
+from sfumato.training.inputs_of_users import UserInputs
+from sfumato.training.preparation.prepare import prepare
+
+PEOPLE = 24
+COUNTS = [*(1 + number % 7 for number in range(PEOPLE - 1)), 9]  # of images of each person; nine are padded to ten
+SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=1.0, ema=0.0, seed=3)
+
+
+def archive(place: Path, *, shared: bool = False) -> str:
+    """Photographs of 24 people, of 1 to 9 images, and of eight others to test on; the first of all is far off."""
+    generator = np.random.default_rng(0)
+    of = np.repeat(np.arange(PEOPLE), COUNTS)
+    generator.shuffle(of)
+    labels = np.arange(len(of)) % 4
+    images = generator.integers(0, 60, (len(of), 8, 8), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[4 * (label // 2) : 4 * (label // 2) + 4, 4 * (label % 2) : 4 * (label % 2) + 4] += 150
+    others = np.arange(16) // 2 + (0 if shared else 100)
+    path = place / "people.npz"
+    np.savez(
+        path,
+        x_train=images,
+        y_train=labels,
+        users_train=np.array([f"person {number}" for number in of]),
+        x_test=images[:16],
+        y_test=labels[:16],
+        users_test=np.array([f"person {number}" for number in others]),
+    )
+    return f"npz:{path}"
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory) -> str:
+    return archive(tmp_path_factory.mktemp("people"))
+
+
+@pytest.fixture(scope="module")
+def people(spec) -> Source:
+    return open_source(spec, owner_key=bytes(32))
+
+
+def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehand(people):
+    plan = PrivacyPlan.calibrate(
+        examples=people.examples, batch_size=people.examples, steps=10, epsilon=3.0, delta=1e-5
+    )
+    told = users.several_of_one(people, plan)
+    most = Counter(people.train.users.tolist()).most_common(1)[0][1]
+    assert told is not None
+    assert f"the person with the most to train on, {most} of them, epsilon is " in told
+    assert rounded_up(of_person(plan, most)[1]) in told
+    nobody_knows = replace(people, train=replace(people.train, users=None), users=None)
+    told = users.several_of_one(nobody_knows, plan)
+    assert told is not None
+    assert rounded_up(of_person(plan, 2)[1]) in told
+    assert "a private figure" not in told
+
+
+def test_of_public_images_single_ones_and_promises_for_users_nothing_is_said(people):
+    plan = PrivacyPlan.calibrate(
+        examples=people.examples, batch_size=people.examples, steps=10, epsilon=3.0, delta=1e-5
+    )
+    assert users.several_of_one(replace(people, public=True), plan) is None
+    one_each = replace(people.train, users=np.arange(len(people.train)).astype(np.str_))
+    assert users.several_of_one(replace(people, train=one_each), plan) is None
+    assert users.several_of_one(people, plan_for(people, "users")) is None
+
+
+def plan_for(source: Source, drawn: str, *, at_most: int | None = 5, **other) -> PrivacyPlan:
+    unit = User(drawn="users", at_most=at_most)
+    if drawn == "examples":
+        unit = User(drawn="examples", at_most=at_most, users=source.users)
+    count = source.examples if drawn == "examples" else source.users or 0
+    named = {"batch_size": max(1, count // 3), "steps": 4, "noise_multiplier": 2.0, "delta": 1e-5, **other}
+    return PrivacyPlan.calibrate(examples=count, unit=unit, **named)
+
+
+def without(source: Source, user: str) -> Source:
+    """The neighbour: one person's records are not there; what was declared stays."""
+    return replace(source, train=source.train.chosen(source.train.users != user))
+
+
+def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, **how) -> torch.Tensor:
+    """What a real step adds up before its noise, with these participants."""
+    job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1, **how)
+    whole = steps.PrivateSteps(job, job.key)
+    found = []
+    whole._step.noise.add = lambda total, step, state: (found.append(total) or total, state)  # type: ignore[method-assign]
+    whole._sampler.draw = lambda step: present  # type: ignore[method-assign]
+    whole(0, whole._step.noise.begin())
+    return torch.cat([value.double().flatten() for value in found[0].values()])
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4, 100])
+def test_one_person_drawn_as_a_whole_moves_the_sum_by_no_more_than_the_norm(people, micro_batch):
+    """Also where micro-batches are smaller than what the person has: a part clipped by itself would count again."""
+    source = capped(people, bytes(32), 5)
+    plan = plan_for(source, "users", max_norm=0.1)
+    names = sorted(set(source.train.users.tolist()))
+    whole = raw_sum(source, plan, np.arange(PEOPLE), micro_batch=micro_batch)
+    for user in ("person 6", "person 13"):  # of seven records, five are kept
+        rest = raw_sum(without(source, user), plan, np.arange(PEOPLE - 1), micro_batch=micro_batch)
+        moved = float((whole - rest).norm())
+        assert user in names
+        assert 0.09 < moved <= 0.1
+
+
+def test_one_person_whose_records_are_drawn_moves_the_sum_by_as_many_norms_as_are_kept(people):
+    source = capped(people, bytes(32), 5)
+    # alike, so that what they move adds up
+    same = replace(source.train, images=source.train.images.copy(), labels=source.train.labels.copy())
+    own = same.users == "person 6"
+    same.images[own], same.labels[own] = same.images[own][0], same.labels[own][0]
+    source = replace(source, train=same)
+    plan = plan_for(source, "examples", max_norm=0.1)
+    rest = without(source, "person 6")
+    moved = (
+        raw_sum(source, plan, np.arange(len(source.train))) - raw_sum(rest, plan, np.arange(len(rest.train)))
+    ).norm()
+    assert 0.49 < float(moved) <= 0.5
+
+
+def test_coins_are_tossed_for_users_and_the_divisor_is_their_number(people):
+    source = capped(people, bytes(32), 5)
+    plan = plan_for(source, "users", batch_size=6)
+    job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1)
+    whole = steps.PrivateSteps(job, job.key)
+    drawn = [whole._sampler.draw(step) for step in range(400)]
+    assert max(map(max, filter(len, drawn))) == PEOPLE - 1
+    assert abs(np.mean([len(who) for who in drawn]) - 6) < 4 * np.sqrt(6 * 0.75 / 400)
+    total = whole._step.noise.add(whole._step.gradient.zeros(), 0)
+    assert plan.expected_batch_size == 6
+    whole._sampler.draw = lambda step: np.array([], dtype=np.int64)  # type: ignore[method-assign]
+    empty, _ = whole(0, whole._step.noise.begin())
+    for name, value in total.items():  # noise alone, over the users' number
+        torch.testing.assert_close(empty[name], value / 6)
+
+
+@pytest.mark.parametrize(("views", "micro_batch"), [(1, 1), (1, 9), (2, 3), (2, 64)])
+def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_batch):
+    settings = replace(SETTINGS, views=views, shift=views - 1)
+    plan = plan_for(people, "users", at_most=None)
+    job = prepare(None, people, plan, settings, device="cpu", threads=1, micro_batch=micro_batch)
+    inputs, key = UserInputs(job), DiceKey.from_seed(0)
+    present = np.array([0, 3, 4, 9, 16, 20])  # person 23, who has nine, is number 16
+    names = np.unique(people.train.users)
+    rows = {user: [] for user in present.tolist()}
+    for chosen, places, own in inputs._pieces(present):
+        assert places.shape == own.shape
+        assert places.size <= max(micro_batch, places.shape[1])
+        for user, place, mine in zip(chosen.tolist(), places, own, strict=True):
+            rows[user].append(place[mine])
+    for user, found in rows.items():
+        (only,) = found  # in one piece
+        assert sorted(only) == np.flatnonzero(people.train.users == names[user]).tolist()
+    for batch, labels, shares, _ in inputs.micro_batches(key, 0, present):
+        torch.testing.assert_close(shares.sum(1), torch.ones(len(shares)))
+        assert batch.shape[:2] == labels.shape == shares.shape
+        assert batch.shape[2:] == ((2,) if views == 2 else ()) + tuple(job.input_shape)
+        assert not batch[shares == 0].any()
+
+
+def test_a_users_input_does_not_depend_on_who_else_is_there(people):
+    """Nor on how the step is cut: one record's place among the draws is another one's, but no pixel is."""
+    plan = plan_for(people, "users", at_most=None)
+    job = prepare(None, people, plan, SETTINGS, device="cpu", threads=1, micro_batch=64)
+    inputs, key = UserInputs(job), DiceKey.from_seed(0)
+    alone = [batch for batch, *_ in inputs.micro_batches(key, 0, np.array([6]))]
+    among = [batch for batch, *_ in inputs.micro_batches(key, 0, np.arange(PEOPLE))]
+    wanted = alone[0][0]
+    assert any((one.shape == wanted.shape and bool((one == wanted).all())) for batch in among for one in batch)
+
+
+def test_what_follows_by_rule_is_said(people):
+    asked = Experiment(unit="user", epsilon=8.0)
+    source = asked.kept(people)
+    assert source.at_most == 4  # 96 records of 24 people
+    assert np.unique(source.train.users, return_counts=True)[1].max() == 4
+    plan, _, reasons = asked.decide(source)
+    told = "\n".join(reasons)
+    assert "by rule: per user 4 (as many as 24 users have on average, rounded up)" in told
+    assert "by rule: drawn users (less noise over the signal)" in told
+    assert told.count("noise over signal") == 2
+    assert plan.unit == User(drawn="users", at_most=4)
+    assert (plan.population, plan.users, plan.expected_batch_size) == (24, 24, 24)
+    by_records = Experiment(unit="user", drawn="examples", epsilon=8.0).decide(source).plan
+    assert (by_records.population, by_records.users) == (len(source.train), 24)
+    assert by_records.delta == plan.delta == 1e-5
+    everything = Experiment(unit="user", drawn="users", epsilon=8.0)
+    assert everything.kept(people) is people
+    assert everything.decide(people).plan.unit == User(drawn="users", at_most=None)
+
+
+def test_a_batch_size_counts_gradients_until_it_is_said_what_is_drawn(people, monkeypatch):
+    source = capped(people, bytes(32), 4)
+    shared = {"unit": "user", "noise_multiplier": 2.0, "steps": 5, "batch_size": 12}
+    assert Experiment(**shared, drawn="users").decide(source).plan.expected_batch_size == 12
+    assert Experiment(**shared, drawn="examples").decide(source).plan.expected_batch_size == 12
+    monkeypatch.setattr(users, "drawn_by_rule", lambda *_, **__: ("users", []))
+    assert Experiment(**shared).decide(source).plan.expected_batch_size == round(12 * 24 / len(source.train))
+
+
+@pytest.mark.parametrize(("drawn", "population"), [("users", 200_000), ("examples", 2_000_000)])
+def test_delta_is_small_against_the_number_of_users(people, drawn, population):
+    source = replace(people, users=200_000, examples=2_000_000, at_most=10)
+    asked = Experiment(unit="user", drawn=drawn, noise_multiplier=4.0, steps=5)
+    plan = asked.decide(source).plan
+    assert (plan.population, plan.users, plan.delta) == (population, 200_000, 1e-7)
+
+
+@pytest.mark.parametrize("mechanism", ["tree", "blt", "banded"])
+def test_noise_that_remembers_draws_users(people, mechanism, tmp_path):
+    run = train(
+        "linear",
+        people,
+        directory=tmp_path / "run",
+        unit="user",
+        mechanism=mechanism,
+        epsilon=30.0,
+        steps=6,
+        threads=1,
+        learning_rate=0.5,
+    )
+    plan = run.statement.plan
+    assert plan.unit.drawn == "users"
+    assert isinstance(plan.participation, FixedOrder)
+    assert "each single person" in run.statement.sentence
+
+
+def test_a_declared_number_is_of_what_is_kept_and_nothing_is_read(spec, tmp_path):
+    counted = open_source(spec, owner_key=bytes(32))
+    declared = open_source(spec, owner_key=bytes(32), examples=60, users=20, classes=["a", "b", "c", "d"])
+    asked = Experiment(unit="user", epsilon=8.0, per_user=3)
+    job = prepare(None, *decided(asked, declared), device="cpu", threads=1)
+    assert (job.plan.population, job.source.examples) == (20, 60)
+    assert not {"users", "examples"} & set(job.circumstances.read)
+    job = prepare(None, *decided(asked, counted), device="cpu", threads=1)
+    assert {"users", "examples"} <= set(job.circumstances.read)
+    by_example = prepare(None, *decided(Experiment(epsilon=8.0), counted), device="cpu", threads=1)
+    assert "users" not in by_example.circumstances.read
+    assert by_example.record("")["most_of_one_user"] == 9
+
+
+def decided(asked: Experiment, source: Source):
+    kept = asked.kept(source)
+    plan, settings, _ = replace(asked, model="linear").decide(kept)
+    return kept, plan, settings
+
+
+def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
+    plan = plan_for(capped(people, bytes(32), 3), "users", at_most=3)
+    run = train("linear", spec, plan, directory=tmp_path / "run", learning_rate=1.0, averaging=EMA(0.9), threads=1)
+    request = json.loads((tmp_path / "run" / "settings.json").read_text())["request"]["source"]
+    assert request["users"] == 24
+    assert run.statement.plan == plan
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda source: plan_for(source, "users", at_most=2), "keeps at most 2 records of each user, and one in the"),
+        (lambda source: replace(plan_for(source, "users"), population=30), "is for 30 users, the source has 24"),
+        (
+            lambda source: replace(plan_for(source, "examples"), population=70),
+            "is for 70 examples, the source has",
+        ),
+        (
+            lambda source: plan_for(source, "users", participation=TruncatedPoisson(batch_size=6, largest=9),
+                                    adjacency="zero-out"),
+            "users have different numbers of records; take Poisson sampling",
+        ),
+        (
+            lambda source: plan_for(source, "users", adjacency="zero-out",
+                                    participation=FixedOrder(batch_size=6, assignment="position")),
+            "order position is of records, and users are drawn",
+        ),
+        (
+            lambda source: plan_for(
+                source, "users", steps=2, participation=FixedOrder(batch_size=6, assignment="time")
+            ),
+            "order time is of records, and users are drawn",
+        ),
+        (
+            lambda source: replace(plan_for(source, "users"), unit=User(drawn="clients")),
+            "train classifiers by examples or users; clients are for embeddings",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_that_is_not_for_the_source_is_refused(people, change, words):
+    source = capped(people, bytes(32), 5)
+    with pytest.raises(SfumatoError, match=words):
+        users.check(source, change(source))
+
+
+def test_persons_in_both_parts_are_refused(tmp_path):
+    source = open_source(archive(tmp_path, shared=True), owner_key=bytes(32))
+    with pytest.raises(SfumatoError, match="8 of the 24 users to train on have records to score on too"):
+        users.check(source, plan_for(source, "users", at_most=None))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"per_user": 3}, "per_user=3 is for users, and the unit is an example; give unit=user"),
+        ({"unit": "person"}, "unit must be one of example, user; got 'person'"),
+        ({"unit": "user", "drawn": "clients"}, "drawn must be one of examples, users; got 'clients'"),
+        ({"unit": "user", "per_user": 0}, "per_user must be at least 1, got 0"),
+        ({"unit": "user", "noise_multiplier": 2.0}, "drawn must be given beside a noise multiplier"),
+        (
+            {"unit": "user", "drawn": "examples", "participation": "cyclic"},
+            "they lie in different groups, so that the user has a turn in many steps",
+        ),
+        ({"unit": "user", "drawn": "examples", "mechanism": "tree"}, "take gaussian noise with poisson"),
+    ],
+)
+def test_what_cannot_be_asked_for(people, asked, words):
+    with pytest.raises(SfumatoError, match=words):
+        Experiment(**asked).decide(people)
+
+
+def test_a_source_that_knows_no_users_is_refused(spots):
+    with pytest.raises(SfumatoError, match="does not say whose record each one is"):
+        Experiment(unit="user").decide(spots)
+
+
+@pytest.mark.parametrize("count", [2, 30, 117, 1200, 40_001])
+@pytest.mark.parametrize("of_each", [1, 2.5, 3.4, 10])
+@pytest.mark.parametrize("share", [0.02, 0.4, 0.999, 1.0, 1.5])
+def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
+    """For the same gradients in a step, whatever rounding would make of records that do not divide evenly."""
+    monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 1.0)  # the noise is of no concern
+    kept, per_user = round(count * of_each), math.ceil(of_each)
+    size = max(math.ceil(of_each), round(share * kept))
+    sizes = {"users": count, "records": per_user, "population": kept, "each": max(1, round(kept / count))}
+    rule = user_rule(gradients=size, steps=1, epsilon=8.0, delta=1e-5, **sizes)
+    drawn = rule.users.plan.expected_batch_size
+    assert drawn == defaults.users_like(size, kept, count)
+    by_rule = defaults.of_users({"batch_size": defaults.Rule(value=size, reason="")}, kept, count)
+    assert drawn == by_rule["batch_size"].value
+    assert (drawn == count) == (size >= kept or count == 1), "all of them only where that is all"
+
+
+@pytest.mark.parametrize("size", [10, 61, 200])
+def test_plan_recommends_what_train_takes(people, size, capsys, monkeypatch):
+    """The same batch for what sfumato plan compares and sfumato train then decides."""
+    monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 2.0)  # the noise is of no concern
+    asked = Experiment(unit="user", per_user=4, batch_size=size, steps=3, epsilon=8.0, delta=1e-4)
+    plan = asked.decide(asked.kept(people)).plan
+    kept = asked.kept(people)
+    facts = f"--users {kept.users} --examples {kept.examples} --per-user 4 --batch-size {size}"
+    assert main(f"plan --unit user {facts} --steps 3 --epsilon 8 --delta 1e-4 --json".split()) == 0
+    told = json.loads(capsys.readouterr().out)
+    taken = next(row for row in told["ways"] if row["taken"])
+    assert (taken["drawn"], taken["batch_size"]) == (plan.unit.drawn, plan.expected_batch_size)

@@ -1,0 +1,130 @@
+"""Other normalisation in the place of a model's own: what is swapped, what is kept, and that the engine stays exact."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato import ClippedGradient, SfumatoError
+from sfumato.gradients.checks.oracle import clipped_sum
+from sfumato.models import KINDS, PUBLIC, create, normalised
+from sfumato.models.networks.standardise import WSConv2d, standardise
+from sfumato.models.normalisation.layers import JOINT, unit_variance
+from sfumato.models.normalisation.public_batch import PublicNorm
+
+
+def model(spelling: str = "lenet5,norm=batch", size: int = 28) -> nn.Module:
+    torch.manual_seed(0)
+    made = create(spelling, classes=3, channels=1, size=size)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    return made
+
+
+def examples(count: int = 6, size: int = 28) -> torch.Tensor:
+    return torch.randn(count, 1, size, size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("spelling", "size"), [("lenet5,norm=batch,norm_last=1", 28), ("timm:resnet10t", 48), ("wrn-10-1", 16)]
+)
+def test_every_kind_is_exact_and_keeps_examples_apart(kind, spelling, size):
+    if kind in (*JOINT, "public-batch-through") and "timm" in spelling:
+        pytest.skip("the model is above the size for which it is offered")
+    made = normalised(model(spelling, size), kind, examples(size=size) if kind in PUBLIC else None)
+    x, labels = torch.randn(3, 1, size, size), torch.tensor([0, 2, 1])
+    found = ClippedGradient(made, functional.cross_entropy, max_norm=0.5)(x, labels).gradients
+    slow, *_ = clipped_sum(made, functional.cross_entropy, x, labels, max_norm=0.5)
+    for name, value in slow.items():
+        torch.testing.assert_close(found[name], value.to(found[name].dtype), atol=3e-5, rtol=1e-3)
+    other = x.clone()
+    other[1:] = torch.randn(2, 1, size, size)
+    made.train()
+    torch.testing.assert_close(made(x)[:1], made(other)[:1], atol=1e-5, rtol=1e-4)
+
+
+def test_gains_and_shifts_are_kept():
+    before = model()
+    gain, shift = before.norm1.weight.clone(), before.norm1.bias.clone()
+    for kind in ("public-batch", "group"):
+        after = normalised(model(), kind, examples() if kind in PUBLIC else None)
+        assert torch.equal(after.norm1.weight, gain)
+        assert torch.equal(after.norm1.bias, shift)
+
+
+def test_activations_inside_timms_layers_stay():
+    made = normalised(create("timm:efficientnet_b0", classes=3, channels=3, size=32), "none")
+    assert not [layer for layer in made.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    assert [layer for layer in made.modules() if isinstance(layer, nn.SiLU)]
+
+
+def test_layers_without_gains_train_none():
+    bare = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=False))
+    normalised(bare, "public-batch", examples())
+    assert {name for name, parameter in bare.named_parameters() if parameter.requires_grad} == {"0.weight", "0.bias"}
+
+
+def test_frozen_statistics_stay_at_other_weights():
+    made = normalised(model(), "frozen-batch", examples())
+    before = made.norm1.mean.clone()
+    assert before.any()
+    state = {name: value + 1 if name.startswith("conv1") else value for name, value in made.state_dict().items()}
+    made.load_state_dict(state)
+    assert torch.equal(made.norm1.mean, before)
+    assert "public_examples" not in state
+
+
+def test_standardised_convolutions_keep_their_parameters():
+    before = model()
+    made = normalised(model(), "weight-standardised")
+    assert isinstance(made.conv1, WSConv2d)
+    assert torch.equal(made.conv1.weight, before.conv1.weight)
+    x = torch.randn(2, 1, 28, 28)
+    torch.testing.assert_close(
+        made.conv1(x), functional.conv2d(x, standardise(before.conv1.weight), before.conv1.bias, padding=2)
+    )
+
+
+def test_first_weights_are_scaled_layer_by_layer():
+    made = normalised(model("lenet5,activation=relu"), "lsuv", examples(64))
+    outputs = {}
+    for name in ("conv1", "conv2", "hidden1", "hidden2"):
+        getattr(made, name).register_forward_hook(lambda _, __, out, name=name: outputs.update({name: out}))
+    made(examples(64))
+    assert {name: round(out.std(correction=0).item(), 1) for name, out in outputs.items()} == dict.fromkeys(
+        outputs, 1.0
+    )
+    assert not isinstance(made.norm1, PublicNorm)
+
+
+def test_the_classifier_is_left_as_it_is():
+    made = model("lenet5")
+    head = made.head.weight.clone()
+    unit_variance(made, examples())
+    assert torch.equal(made.head.weight, head)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "kind", "given", "words"),
+    [
+        ("lenet5,norm=batch", "batch", False, "normalisation must be one of public-batch"),
+        ("lenet5,norm=batch", "public-batch", False, "public-batch takes public examples; give public_data"),
+        ("lenet5,norm=batch", "group", True, "group takes no public examples; leave out public_data"),
+        ("lenet5", "group", False, "has no normalisation layer.*such as lenet5,norm=batch"),
+        ("timm:resnet10t", "public-batch-joint", True, "runs all public examples for each private one"),
+    ],
+)
+def test_what_cannot_be_is_refused(spelling, kind, given, words):
+    with pytest.raises(SfumatoError, match=words):
+        normalised(model(spelling), kind, examples() if given else None)
+
+
+def test_a_jacobian_that_is_too_large_is_refused_before_a_layer_is_swapped():
+    large = create("lenet-300-100,norm=batch", classes=3, channels=1, size=28)
+    with pytest.raises(SfumatoError, match=r"Jacobian of 800 moments by 2\d\d,\d{3} parameters.*; give public-batch"):
+        normalised(large, "public-batch-through", examples())
+    assert isinstance(large.norm1, nn.BatchNorm1d)

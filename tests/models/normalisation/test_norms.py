@@ -1,0 +1,54 @@
+import pytest
+import torch
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.models.normalisation.norms import NORMS, normalisation
+
+# Over which dimensions of (N, C, H, W), or of (N, C), values have mean zero and variance one afterwards.
+MOMENTS = {"batch": (0, 2, 3), "layer": (1, 2, 3), "instance": (2, 3)}
+
+
+@pytest.mark.parametrize(("kind", "dimensions"), MOMENTS.items())
+def test_each_normalises_what_it_says(kind, dimensions):
+    images = 3 + 2 * torch.randn(8, 6, 5, 5)
+    normal = normalisation(kind, 6, spatial=True)(images)
+    torch.testing.assert_close(normal.mean(dimensions), torch.zeros_like(normal.mean(dimensions)), atol=1e-5, rtol=0)
+    variance = normal.var(dimensions, correction=0)
+    torch.testing.assert_close(variance, torch.ones_like(variance), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("kind", "dimension"), [("batch", 0), ("layer", 1)])
+def test_units_without_positions_are_normalised_too(kind, dimension):
+    normal = normalisation(kind, 6, spatial=False)(3 + 2 * torch.randn(8, 6))
+    variance = normal.var(dimension, correction=0)
+    torch.testing.assert_close(variance, torch.ones_like(variance), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(64, 16), (6, 2), (120, 8), (84, 4), (7, 1), (16, 16)])
+def test_groups_are_as_many_as_divide(channels, groups):
+    layer = normalisation("group", channels, spatial=True)
+    assert isinstance(layer, nn.GroupNorm)
+    assert layer.num_groups == groups
+
+
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("channels", [2, 4, 10, 16])
+def test_no_unit_without_positions_is_normalised_to_nothing(kind, channels):
+    values = torch.randn(4, channels)
+    assert normalisation(kind, channels, spatial=False)(values).std() > 0.1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in NORMS if kind != "batch"])
+@pytest.mark.parametrize("shape", [(3, 8, 4, 4), (3, 8)])
+def test_all_but_batch_norm_leave_examples_alone(kind, shape):
+    layer, batch = normalisation(kind, 8, spatial=len(shape) == 4), torch.randn(shape)
+    alone = layer(batch)[0].clone()
+    batch[1:] *= 100
+    torch.testing.assert_close(layer(batch)[0], alone)
+
+
+@pytest.mark.parametrize(("kind", "channels"), [("weight", 8), ("", 8), (None, 8), ("layer", 0)])
+def test_what_is_unknown_is_refused(kind, channels):
+    with pytest.raises(SfumatoError, match=r"norm|channels"):
+        normalisation(kind, channels, spatial=True)

@@ -1,0 +1,309 @@
+"""Batch norm by public examples: against batch norm itself, run on what it stands for."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sfumato import ClippedGradient, SfumatoError
+from sfumato.models import create, normalised, refresh, renewed
+from sfumato.models.normalisation import public_batch
+from sfumato.models.normalisation.public_batch import OwnPublicNorm, PublicNorm
+
+FORMS = ("public-batch", "public-batch-own", "public-batch-joint", "public-batch-through")
+
+
+class Small(nn.Module):
+    """A convolution, a hidden layer and a head, each normalised."""
+
+    def __init__(self, channels: int = 3, side: int = 5, classes: int = 4):
+        super().__init__()
+        self.conv, self.norm1 = nn.Conv2d(2, channels, 3, padding=1), nn.BatchNorm2d(channels)
+        self.hidden, self.norm2 = nn.Linear(channels * side * side, 6), nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = torch.tanh(self.norm1(self.conv(x)))
+        return self.head(torch.tanh(self.norm2(self.hidden(features.flatten(1)))))
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """Gains and shifts that are not those of the beginning."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def made(form: str, public: Tensor, plain: nn.Module) -> nn.Module:
+    return normalised(copy.deepcopy(plain), form, public)
+
+
+def logits_by_hand(form: str, plain: nn.Module, x: Tensor, public: Tensor) -> Tensor:
+    """Of one example (1, ...): batch norm in training mode, run on public examples or on these with it."""
+    plain = copy.deepcopy(plain).train()
+    if form == "public-batch-joint":
+        return plain(torch.cat([x, public]))[:1]
+    moments: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    layers = [layer for layer in plain.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+    def remember(layer: nn.Module, inputs: tuple[Tensor], _: object) -> None:
+        flat = inputs[0].transpose(0, 1).flatten(1)
+        moments[layer] = (flat.mean(1), flat.square().mean(1))
+
+    handles = [layer.register_forward_hook(remember) for layer in layers]
+    plain(public)
+    for handle in handles:
+        handle.remove()
+
+    def replaced(layer: nn.Module, inputs: tuple[Tensor], _: object) -> Tensor:
+        mean, square = moments[layer]
+        if form != "public-batch-through":
+            mean, square = mean.detach(), square.detach()
+        if form == "public-batch-own":
+            own = inputs[0].transpose(0, 1).flatten(1)
+            share = 1 / (len(public) + 1)
+            mean = (1 - share) * mean + share * own.mean(1)
+            square = (1 - share) * square + share * own.square().mean(1)
+        each = (1, -1, *[1] * (inputs[0].dim() - 2))
+        scaled = (inputs[0] - mean.view(each)) / (square - mean.square() + layer.eps).sqrt().view(each)
+        return scaled * layer.weight.view(each) + layer.bias.view(each)
+
+    for layer in layers:
+        layer.register_forward_hook(replaced)
+    # In training mode a batch of one would be refused by what the hooks throw away.
+    return plain.eval()(x)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=6, deadline=None)
+@given(examples=st.integers(1, 4), public=st.integers(2, 6), side=st.integers(3, 6), seed=st.integers(0, 99))
+def test_outputs_and_clipped_gradients_are_those_by_hand(form, examples, public, side, seed):
+    torch.manual_seed(seed)
+    plain = shaken(Small(side=side)).double()
+    x, beside = torch.randn(examples, 2, side, side).double(), torch.randn(public, 2, side, side).double()
+    labels = torch.randint(4, (examples,))
+    model = made(form, beside, plain)
+    torch.testing.assert_close(
+        model(x), torch.cat([logits_by_hand(form, plain, one.unsqueeze(0), beside) for one in x]), atol=1e-8, rtol=1e-6
+    )
+    found = ClippedGradient(model, functional.cross_entropy, max_norm=0.7)(x, labels)
+    truth = {name: torch.zeros_like(value) for name, value in plain.named_parameters()}
+    for one, label in zip(x, labels, strict=True):
+        own = copy.deepcopy(plain)
+        gradients = gradients_by_hand(form, own, one.unsqueeze(0), label.unsqueeze(0), beside)
+        norm = torch.stack([value.square().sum() for value in gradients.values()]).sum().sqrt()
+        for name, value in gradients.items():
+            truth[name] += value * min(1.0, 0.7 / norm.item())
+    for name, value in truth.items():
+        torch.testing.assert_close(found.gradients[name].double(), value, atol=1e-6, rtol=1e-4)
+
+
+def gradients_by_hand(form: str, plain: nn.Module, x: Tensor, label: Tensor, public: Tensor) -> dict[str, Tensor]:
+    names = [name for name, _ in plain.named_parameters()]
+
+    def loss(*values: Tensor) -> Tensor:
+        model = copy.deepcopy(plain)
+        for name, value in zip(names, values, strict=True):
+            outer, _, last = name.rpartition(".")
+            place = model.get_submodule(outer)
+            delattr(place, last)
+            setattr(place, last, value)
+        # deepcopy inside `logits_by_hand` would cut the graph of non-leaf tensors, so it is left out here.
+        return functional.cross_entropy(_logits(form, model, x, public), label)
+
+    leaves = [value.detach().clone().requires_grad_() for _, value in plain.named_parameters()]
+    return dict(zip(names, torch.autograd.grad(loss(*leaves), leaves), strict=True))
+
+
+def _logits(form: str, model: nn.Module, x: Tensor, public: Tensor) -> Tensor:
+    original, copy.deepcopy = copy.deepcopy, lambda value: value
+    try:
+        return logits_by_hand(form, model, x, public)
+    finally:
+        copy.deepcopy = original
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_another_example_of_the_batch_changes_nothing(form):
+    torch.manual_seed(0)
+    model = made(form, torch.randn(5, 2, 5, 5), shaken(Small()))
+    x = torch.randn(3, 2, 5, 5)
+    other = x.clone()
+    other[1:] = 100 * torch.randn(2, 2, 5, 5)
+    for mode in (True, False):
+        model.train(mode)
+        torch.testing.assert_close(model(x)[:1], model(other)[:1], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_training_and_testing_agree(form):
+    torch.manual_seed(0)
+    model = made(form, torch.randn(5, 2, 5, 5), shaken(Small()))
+    x = torch.randn(3, 2, 5, 5)
+    assert torch.equal(model.train()(x), model.eval()(x))
+
+
+def test_public_examples_are_normalised_as_batch_norm_does_in_training():
+    torch.manual_seed(0)
+    plain, public = shaken(Small()), torch.randn(7, 2, 5, 5)
+    torch.testing.assert_close(made("public-batch", public, plain)(public), plain.train()(public))
+
+
+@pytest.mark.parametrize("form", ["public-batch", "public-batch-own"])
+def test_other_weights_bring_other_moments_and_the_same_ones_none(form, monkeypatch):
+    torch.manual_seed(0)
+    public, x = torch.randn(5, 2, 5, 5), torch.randn(3, 2, 5, 5)
+    model = made(form, public, Small())
+    stored = {name: value.clone() for name, value in model.state_dict().items()}
+    shaken(model)
+    stale = {name: value.clone() for name, value in model.state_dict().items()}
+    refresh(model)
+    expected = model(x)
+    other = made(form, public, Small())
+    other.load_state_dict(stale)
+    torch.testing.assert_close(other(x), expected)
+    kept = renewed(made(form, public, Small()), stale)
+    assert not torch.equal(kept["norm1.mean"], stale["norm1.mean"])
+    monkeypatch.setattr(public_batch, "take_moments", lambda *_: pytest.fail("the very weights' moments, taken anew"))
+    other.load_state_dict(kept)
+    torch.testing.assert_close(other(x), expected)
+    model.load_state_dict(stored)
+
+
+def test_a_gradient_through_moments_of_other_weights_is_refused_until_they_are_taken():
+    """A Jacobian belongs to weights; a copy has its own."""
+    torch.manual_seed(0)
+    plain, public, x = shaken(Small()), torch.randn(5, 2, 5, 5), torch.randn(3, 2, 5, 5)
+    labels = torch.tensor([0, 1, 2])
+    first = made("public-batch-through", public, plain)
+    model, weights = copy.deepcopy(first), shaken(copy.deepcopy(plain)).state_dict()
+    model.load_state_dict({name: weights.get(name, value) for name, value in model.state_dict().items()})
+    assert model.eval()(x).isfinite().all()
+    with pytest.raises(SfumatoError, match=r"no Jacobian at these weights; call sfumato\.models\.refresh"):
+        model.train()(x)
+    refresh(model)
+    other = made("public-batch-through", public, copy.deepcopy(plain))
+    for one in (model, other):
+        one.load_state_dict({name: weights.get(name, value) for name, value in one.state_dict().items()})
+        refresh(one)
+    found, right = (ClippedGradient(one, functional.cross_entropy)(x, labels).gradients for one in (model, other))
+    for name, value in right.items():
+        assert torch.equal(found[name], value)
+    assert all(layer.moments is None for layer in (model.norm1, model.norm2))
+    assert not any("jacobian" in name for name in model.state_dict())
+
+
+def test_after_a_step_moments_and_jacobian_are_those_of_the_present_weights():
+    """Weights that an optimizer moves in place are not loaded, so that nothing but `refresh` can tell."""
+    torch.manual_seed(0)
+    public, x, labels = torch.randn(5, 2, 5, 5), torch.randn(3, 2, 5, 5), torch.tensor([0, 1, 2])
+    model = made("public-batch-through", public, Small())
+    shaken(model)
+    refresh(model)
+    plain = Small()
+    plain.load_state_dict(dict(model.named_parameters()), strict=False)
+    other = made("public-batch-through", public, plain)
+    found, right = (ClippedGradient(one, functional.cross_entropy)(x, labels).gradients for one in (model, other))
+    for name, value in right.items():
+        assert torch.equal(found[name], value)
+
+
+@pytest.mark.parametrize("form", ["public-batch", "public-batch-through"])
+def test_moments_are_of_the_model_without_dropout(form):
+    torch.manual_seed(0)
+    public = torch.randn(5, 2, 5, 5)
+    body = lambda: nn.Sequential(nn.Dropout(0.9), nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(27, 4))  # noqa: E731
+    model = made(form, public, body()).train()
+    refresh(model)
+    assert model.training
+    features = model[1](public)
+    torch.testing.assert_close(model[2].mean, features.mean((0, 2, 3)))
+    if form == "public-batch-through":
+        first = model[2].jacobian
+        refresh(model)
+        assert torch.equal(model[2].jacobian, first)
+
+
+def test_a_pass_that_fails_leaves_no_derivative_behind():
+    model = made("public-batch-through", torch.randn(5, 2, 5, 5), Small()).train()
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, 2, 9, 9))
+    assert model.norm1.moments is None
+
+
+def test_parameters_that_are_frozen_later_fit_the_jacobian():
+    torch.manual_seed(0)
+    model = made("public-batch-through", torch.randn(5, 2, 5, 5), Small())
+    model.conv.weight.requires_grad_(False)
+    x, labels = torch.randn(3, 2, 5, 5), torch.tensor([0, 1, 2])
+    before = ClippedGradient(model, functional.cross_entropy, max_norm=1e6)(x, labels).gradients
+    refresh(model)
+    after = ClippedGradient(model, functional.cross_entropy, max_norm=1e6)(x, labels).gradients
+    assert before.keys() == after.keys() == {name for name, _ in model.named_parameters()} - {"conv.weight"}
+    for name, value in after.items():
+        assert torch.equal(before[name], value)
+
+
+def test_other_public_examples_bring_other_moments():
+    torch.manual_seed(0)
+    model = made("public-batch", torch.randn(5, 2, 5, 5), Small())
+    changed = {name: value.clone() for name, value in model.state_dict().items()}
+    changed["public_examples"] += 1
+    before = model.norm1.mean.clone()
+    model.load_state_dict(changed)
+    assert not torch.equal(model.norm1.mean, before)
+
+
+def test_renewing_leaves_the_model_as_it_was():
+    torch.manual_seed(0)
+    model = made("public-batch", torch.randn(5, 2, 5, 5), Small())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    renewed(model, shaken(made("public-batch", torch.randn(5, 2, 5, 5), Small())).state_dict())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_layer_that_is_run_twice_is_refused():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm2d(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.norm(x))
+
+    with pytest.raises(SfumatoError, match=r"'norm' is run 2 times in a pass.*such as group"):
+        normalised(Twice(), "public-batch", torch.randn(3, 2, 4, 4))
+
+
+def test_a_constant_channel_of_one_example_stays_finite():
+    torch.manual_seed(0)
+    layer = OwnPublicNorm(2, public=3)
+    x = torch.ones(2, 2, 4, 4, requires_grad=True)
+    out = layer(x)
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+def test_moments_are_of_populations():
+    layer = PublicNorm(1)
+    layer.passes = 0
+    layer(torch.tensor([[1.0], [3.0]]))
+    assert (layer.mean.item(), layer.variance.item()) == (2.0, 1.0)
+
+
+def test_models_of_the_registry_take_it():
+    torch.manual_seed(0)
+    model = create("resnet-18", classes=3, channels=3, size=32)
+    names = {name for name, _ in model.named_parameters()}
+    normalised(model, "public-batch", torch.randn(2, 3, 32, 32))
+    assert {name for name, _ in model.named_parameters()} == names
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 3)

@@ -1,0 +1,94 @@
+"""What a model file says of itself may be anything: it is refused in one line before anything is built by it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import sfumato
+from sfumato import SfumatoError, models
+from sfumato.models import METADATA, about_of
+from sfumato.models.weights.about import REQUIRED
+
+RIGHT = {
+    "format": 2,
+    "model": "linear",
+    "classes": ["a", "b"],
+    "channels": 1,
+    "size": 8,
+    "transform": {"size": 8, "channels": 1, "mean": [0.5], "std": [0.5]},
+    "loss": "softmax",
+    "statement": {"epsilon": None, "origins": []},
+    "trained_on": [],
+    "test_fraction": 0.2,
+}
+
+
+def written(path, **changes) -> str:
+    metadata = {METADATA: json.dumps(RIGHT | changes)}
+    save_file({"weight": torch.zeros(2, 64), "bias": torch.zeros(2)}, path, metadata=metadata)
+    return str(path)
+
+
+def test_what_is_no_model_of_ours_says_nothing():
+    for metadata in (None, {}, {METADATA: "{"}, {METADATA: '["statement"]'}, {METADATA: "[" * 100_000}):
+        assert about_of(metadata, "a") is None
+    assert about_of({METADATA: json.dumps(RIGHT)}, "a") == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("model", value) for value in (["linear"], {}, None, 5, "linear,a=" + "-" * 100_000)),
+        *(("size", value) for value in (10**9, 0, "8", True, None)),
+        *(("classes", value) for value in (5, [], [1], None)),
+        *(("transform", value) for value in (None, [], {"mean": [0.5]}, {"mean": "a", "std": [1]})),
+        *(("statement", value) for value in (None, [], "a", {}, {"epsilon": 1, "circumstances": 5})),
+        ("statement", {"epsilon": 1, "origins": 7}),
+        ("trained_on", None),
+        ("features", ["a"]),
+        ("channels", -1),
+        ("test_fraction", "a"),
+        ("user_from", ["folder"]),
+        ("normalisation", 5),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(tmp_path, name, value):
+    path = written(tmp_path / "a.safetensors", **{name: value})
+    for use in (lambda: sfumato.load(path), lambda: models.stored_about(tmp_path / "a.safetensors")):
+        with pytest.raises(SfumatoError, match=f"says of its model that {name} is") as refusal:
+            use()
+        assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("name", [name for name in REQUIRED if name != "statement"])
+def test_what_is_missing_is_refused_by_name(tmp_path, name):
+    about = {other: value for other, value in RIGHT.items() if other != name}
+    with pytest.raises(SfumatoError, match=f"a says of its model that {name} is missing"):
+        about_of({METADATA: json.dumps(about)}, "a")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "wrn-16-99999999"},
+        {"model": "linear,a=" + "-" * 900},
+        {"transform": {"size": 8}},
+        {"features": {}},
+        {"features": {"width": "a", "digest": "", "backbone": None}},
+        {"features": {"width": 8, "digest": "", "backbone": {"name": "timm:resnet10t", "odd": 1}}},
+    ],
+)
+def test_what_nothing_can_be_built_by_is_refused(tmp_path, changes):
+    with pytest.raises(SfumatoError):
+        sfumato.load(written(tmp_path / "a.safetensors", **changes))
+
+
+def test_a_head_on_features_of_torchvision_names_no_code_of_its_own(tmp_path):
+    backbone = models.Architecture(name="torchvision:squeezenet1_1", size=32)
+    features = {"width": 512, "digest": "", "backbone": backbone.to_dict()}
+    with pytest.raises(SfumatoError, match="do not fit the model"):  # it is built, and only the weights are made up
+        sfumato.load(written(tmp_path / "a.safetensors", model="head", features=features, channels=3, size=32))

@@ -1,0 +1,128 @@
+"""What is said of a plan before it is paid for."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sfumato import PrivacyPlan
+from sfumato.experiment import defaults
+from sfumato.privacy import FixedOrder, FullBatch, Gaussian, Poisson, Tree, User
+from sfumato.privacy.planning import remarks
+
+
+def by_rule(examples: int, epsilon: float = 3.0, delta: float = 1e-5) -> PrivacyPlan:
+    sizes = {name: rule.value for name, rule in defaults.plan_rules(examples).items()}
+    return PrivacyPlan.calibrate(examples=examples, epsilon=epsilon, delta=delta, **sizes)
+
+
+def test_a_plan_by_which_little_can_be_learnt_is_named_with_what_would_help():
+    few = by_rule(examples=320)
+    told = remarks.weak_signal(few, 40)
+    assert told is not None
+    assert "40 classes of about 8 images each" in told
+    found = re.search(r"epsilon ([\d.]+) in place of 3, some (\d+) images of each class", told)
+    assert found is not None
+    richer, larger = by_rule(examples=320, epsilon=1.03 * float(found[1])), by_rule(examples=40 * int(found[2]))
+    for enough in (richer, larger):
+        assert remarks.signal_per_class(enough, 40) >= remarks.ENOUGH_SIGNAL
+        assert remarks.weak_signal(enough, 40) is None
+    assert remarks.weak_signal(by_rule(examples=1438), 10) is None, "digits"
+    assert "epsilon" not in (remarks.weak_signal(by_rule(examples=320), 100_000) or "epsilon")
+
+
+def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
+    results = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "little-data.json"
+    found = {tuple(key.rsplit(", epsilon ", 1)): value for key, value in json.loads(results.read_text()).items()}
+    trials = []
+    for (data, epsilon), trial in found.items():
+        chance = 1 / int(re.findall(r"(\d+) classes", data)[0])
+        if epsilon != "1000":
+            share = (trial["accuracy"] - chance) / (found[data, "1000"]["accuracy"] - chance)
+            trials.append((remarks.learnt(trial["signal"]), share))
+    for row in remarks.LEARNT:
+        shares = [share for which, share in trials if which == row]
+        assert len(shares) == row.trials
+        told = (row.lowest, row.middle, row.highest)
+        assert told == pytest.approx((min(shares), statistics.median(shares), max(shares)), abs=0.006)
+
+
+def test_a_forecast_falls_with_epsilon_and_says_by_what():
+    told = [remarks.forecast(by_rule(examples=1438, epsilon=epsilon), 10) for epsilon in (8.0, 0.3, 0.05)]
+    assert [re.findall("learn (.+) of what", line) for line in told] == [
+        ["nearly all"],
+        ["more than half"],
+        ["next to nothing"],
+    ]
+    signal = remarks.signal_per_class(by_rule(examples=1438, epsilon=8.0), 10)
+    assert f"a signal of {signal:.0f} over the noise for each of 10 classes, taken as equally frequent" in told[0]
+    assert told[0].endswith("of a class that is rare it may learn nothing")
+
+
+def test_a_forecast_for_declared_shares_is_that_of_the_rarest_class():
+    found = by_rule(examples=1438, epsilon=3.0)
+    even, rare = (remarks.forecast(found, 4, rarest) for rarest in (0.25, 0.01))
+    signal = remarks.signal_per_class(found, 4)
+    assert f"a signal of {signal:.0f} over" in even
+    assert f"a signal of {signal * 0.04:.2g} over" in rare
+    assert "the rarest class, by its declared share of 0.01" in rare
+    assert "taken as equally frequent" not in rare
+
+
+def test_the_signal_of_a_class_is_the_equation_of_its_docstring():
+    found = by_rule(examples=30_000)
+    signal = found.expected_batch_size * found.steps**0.5 / found.noise_multiplier / 7
+    assert remarks.signal_per_class(found, 7) == pytest.approx(signal)
+
+
+def test_a_delta_above_one_record_is_named():
+    assert remarks.above_one_record(by_rule(100, delta=0.01)) is None
+    assert "delta 0.011 is above 1/N" in (remarks.above_one_record(by_rule(100, delta=0.011)) or "")
+
+
+def test_of_correlated_noise_nothing_is_said():
+    few = by_rule(examples=320)
+    tree = replace(few, participation=FullBatch(), mechanism=Tree(noise_multiplier=few.noise_multiplier))
+    assert remarks.weak_signal(few, 40) is not None
+    assert remarks.weak_signal(tree, 40) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (30, "30 steps take 30 of 60 bins: the examples of the other 30 take no part"),
+        (60, None),
+        (61, "61 steps are 1 turn of 60 bins and 1 more: examples of the first 1 take part 2 times"),
+        (120, None),
+        (150, "150 steps are 2 turns of 60 bins and 30 more.*; 120 steps would be even"),
+        (601, None),
+    ],
+)
+def test_steps_that_are_no_whole_turns_are_named(steps, told):
+    rule = FixedOrder(batch_size=50, assignment="position")
+    plan = replace(by_rule(3000), participation=rule, steps=steps, adjacency="zero-out")
+    found = remarks.uneven(plan)
+    assert found is None if told is None else re.match(told, found or "")
+    assert remarks.uneven(replace(by_rule(3000), steps=steps)) is None
+
+
+def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():
+    """100 rounds of 8 vectors of norm 1, all alike, have a sum of 800; noise of 16 in 2,500 parameters one of 8,000."""
+    plan = PrivacyPlan(
+        mechanism=Gaussian(noise_multiplier=16.0),
+        population=1000,
+        participation=Poisson(batch_size=64),
+        steps=100,
+        delta=1e-5,
+        unit=User(drawn="clients"),
+    )
+    told = remarks.buried(plan, clients=8, parameters=2500)
+    assert told is not None
+    assert "in 100 rounds of 8 clients the noise in 2,500 parameters is 10 times as long" in told
+    assert remarks.buried(plan, clients=80, parameters=2450) is None
+    assert remarks.buried(replace(plan, steps=10_100), clients=8, parameters=2500) is None

@@ -1,0 +1,281 @@
+"""The frontier never exceeds its budget and wastes little of it; its figures mean what they are called."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato.privacy.planning.rules_of_thumb import batch_by_rule, steps_by_rule
+from sfumato.privacy.planning.tradeoff import ENOUGH, FLAT, Frontier, Point, chosen, frontier
+
+CIFAR = {"examples": 50_000, "epsilon": 8.0, "delta": 1e-5}
+
+
+def small(**changed) -> Frontier:
+    """A frontier that takes no time."""
+    asked = {"examples": 2000, "batch_size": 500, "epsilon": 2.0, "delta": 1e-4, "noise_multipliers": (4.0, 8.0)}
+    return frontier(**{**asked, **changed})
+
+
+# -- the promise -------------------------------------------------------------------------------------------------------
+
+
+@given(
+    batch=st.integers(20, 2000),
+    epsilon=st.floats(0.3, 2.0),
+    sigma=st.floats(1.5, 30.0),
+    delta=st.sampled_from([1e-4, 1e-6]),
+    epochs=st.none() | st.floats(2.0, 200.0),
+)
+@example(batch=500, epsilon=12.0, sigma=2.0, delta=1e-6, epochs=None)
+@example(batch=2000, epsilon=0.5, sigma=0.8, delta=1e-4, epochs=None)
+@settings(max_examples=4, deadline=None)
+def test_no_point_exceeds_the_budget_and_one_step_more_would(batch, epsilon, sigma, delta, epochs):
+    asked = {"batch_size": batch, "epsilon": epsilon, "delta": delta, "epochs": epochs}
+    try:
+        found = small(**asked, noise_multipliers=(sigma,))
+    except SfumatoError as error:
+        assert "already exceeded by one step" in str(error)
+        one = PrivacyPlan.calibrate(examples=2000, batch_size=batch, steps=1, noise_multiplier=sigma, delta=delta)
+        assert one.epsilon() > epsilon
+        return
+    assert found.epsilon == epsilon
+    for point in found.points:
+        assert (point.plan.population, point.plan.expected_batch_size, point.plan.delta) == (2000, batch, delta)
+        assert point.plan.epsilon(delta) <= epsilon
+    (grid,) = [point.plan for point in found.points if point.rule is None]
+    assert grid.noise_multiplier == sigma
+    assert grid.epsilon(steps=grid.steps + max(1, grid.steps // 5000)) > epsilon * 0.99999
+    if epochs is not None:
+        assert found.best.plan.expected_epochs <= epochs + 1e-9
+
+
+@pytest.mark.parametrize(("batch", "sigma"), [(500, 1.5), (500, 6.0), (40, 0.8), (2000, 7.0)])
+def test_the_most_steps_are_those_of_calibrate(batch, sigma):
+    (point,) = [point for point in small(batch_size=batch, noise_multipliers=(sigma,)).points if point.rule is None]
+    plan = PrivacyPlan.calibrate(examples=2000, batch_size=batch, noise_multiplier=sigma, epsilon=2.0, delta=1e-4)
+    assert plan.steps < 10_000, "where calibrate, too, finds the very last step"
+    assert point.plan == plan
+
+
+def test_the_steps_of_a_full_batch_have_a_closed_form():
+    """T = (sigma mu)^2, whose mu is Balle and Wang's: Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2) = delta."""
+    found = small(batch_size=2000, noise_multipliers=(5.0, 20.0, 80.0))
+    mu = found.limit / 2000
+
+    def phi(x: float) -> float:
+        return 0.5 * math.erfc(-x / math.sqrt(2))
+
+    assert phi(-2.0 / mu + mu / 2) - math.exp(2.0) * phi(-2.0 / mu - mu / 2) == pytest.approx(1e-4, rel=1e-6)
+    for point in found.points:
+        if point.rule is None:
+            assert point.plan.steps == math.floor((point.plan.noise_multiplier * mu) ** 2)
+    assert found.flat_from is None
+
+
+# -- what is lost ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cifar() -> Frontier:
+    return frontier(**CIFAR, batch_size=4096, noise_multipliers=(1.0, 1.41, 2.0, 4.0, 8.0))
+
+
+def test_the_frontier_of_cifar_rises_and_flattens_towards_the_full_batch(cifar):
+    assert [(point.plan.noise_multiplier, point.plan.steps) for point in cifar.points if point.rule is None] == [
+        (1.0, 197),
+        (1.41, 588),
+        (2.0, 1412),
+        (4.0, 6370),
+        (8.0, 26_222),
+    ]
+    for before, after in pairwise(cifar.points):
+        assert before.plan.noise_multiplier < after.plan.noise_multiplier
+        assert before.plan.steps < after.plan.steps
+        assert before.signal_to_noise_step > after.signal_to_noise_step
+        assert cifar.share(before) < cifar.share(after) < 1
+    for point in cifar.points:
+        # The central limit gives N mu / (sigma sqrt(e^(1/sigma^2) - 1)); what is finite falls a little short of it.
+        sigma = point.plan.noise_multiplier
+        predicted = 1 / (sigma * math.sqrt(math.expm1(1 / sigma**2)))
+        assert predicted * (0.99 if point.plan.steps > 2000 else 0.85) < cifar.share(point) < predicted
+    assert cifar.flat_from is cifar.best
+    assert cifar.share(cifar.best) == pytest.approx(0.954, abs=1e-3)
+
+
+def test_the_table_of_the_documentation_is_this_one(cifar):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "concepts.md").read_text("utf-8")
+    for point in cifar.points:
+        plan, share = point.plan, f"{100 * cifar.share(point):.1f}%"
+        row = f"| {plan.noise_multiplier:g} | {plan.steps:,} | {plan.expected_epochs:,.1f} |"
+        assert f"{row} {point.signal_to_noise_step:,.0f} | {point.signal_to_noise_run:,.0f} | {share} |" in page
+
+
+@pytest.mark.parametrize("batch", [10, 700, 2000])
+def test_no_batch_size_beats_the_full_batch(batch):
+    found = small(batch_size=batch, noise_multipliers=(2.0, 5.0))
+    assert all(found.share(point) <= 1 for point in found.points)
+
+
+def test_flat_is_where_the_share_says_so(cifar):
+    steep = Frontier(epsilon=8.0, limit=cifar.limit, points=cifar.points[:2])
+    assert all(steep.share(point) < FLAT for point in steep.points)
+    assert steep.flat_from is None
+
+
+# -- the figures -------------------------------------------------------------------------------------------------------
+
+
+def test_signal_to_noise_is_that_of_sums_with_gaussian_noise():
+    """Measured: T sums of B equal unit vectors with noise of standard deviation sigma, in 500 repetitions."""
+    batch, sigma, steps, repeats = 40, 5.0, 9, 4000
+    plan = PrivacyPlan(
+        population=1000,
+        participation=Poisson(batch_size=batch),
+        mechanism=Gaussian(noise_multiplier=sigma),
+        steps=steps,
+        delta=1e-5,
+    )
+    point = Point(plan=plan)
+    noisy = batch + sigma * np.random.default_rng(5).standard_normal((repeats, steps))
+    assert point.signal_to_noise_step == pytest.approx(batch / noisy[:, 0].std(), rel=0.05)
+    run = noisy.sum(1)
+    assert point.signal_to_noise_run == pytest.approx(run.mean() / run.std(), rel=0.05)
+    assert point.effective_noise == pytest.approx((run / (steps * batch)).std(), rel=0.05)
+    wrong = point.signal_to_noise_step * steps
+    assert wrong != pytest.approx(run.mean() / run.std(), rel=0.05), "steps add up by their square root"
+
+
+def test_gradients_are_counted_with_their_views():
+    point = small().best
+    assert point.gradients() == 500 * point.plan.steps
+    assert point.gradients(16) == 16 * point.gradients()
+    with pytest.raises(SfumatoError, match="views must be at least 1"):
+        point.gradients(0)
+
+
+# -- rules of thumb ----------------------------------------------------------------------------------------------------
+
+
+def test_the_two_findings_of_figure_6_are_one_point_by_renyi_dp_over_45_000_examples():
+    known = {"examples": 45_000, "batch_size": 4096, "noise_multiplier": 3.0, "delta": 1e-5}
+    plan = PrivacyPlan.calibrate(**known, steps=2500)
+    assert plan.epsilon(accountant="rdp") == pytest.approx(8.0, abs=0.05)
+
+
+def test_rules_mark_steps_and_noise(cifar):
+    marked = {point.rule: point.plan for point in cifar.points if point.rule}
+    assert set(marked) == {"steps", "noise"}
+    assert marked["steps"].steps == 2500
+    assert marked["steps"].noise_multiplier == pytest.approx(2.5759, abs=2e-4)
+    assert (marked["noise"].noise_multiplier, marked["noise"].steps) == (3.0, 3477)
+    assert cifar.best.rule == "steps"
+
+
+def test_noise_is_marked_only_where_it_was_found():
+    assert {point.rule for point in small().points} == {None, "steps"}
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "batch", "steps"),
+    [(8.0, 4096, 2500), (8.0, 50_000, 2500), (8.0, 2048, 2500), (8.0, 512, 10_000), (2.0, 4096, 625), (1e-6, 4096, 1)],
+)
+def test_steps_by_rule(epsilon, batch, steps):
+    assert steps_by_rule(epsilon, batch, 50_000) == steps
+
+
+def test_small_batches_of_few_examples_get_the_epochs_of_all_of_them():
+    assert steps_by_rule(8.0, 300, 300) == 2500
+    assert steps_by_rule(8.0, 100, 300) == 7500
+
+
+def test_the_batch_by_rule_takes_the_epochs_that_are_allowed():
+    batch = batch_by_rule(50_000, 8.0, 400.0)
+    assert batch * steps_by_rule(8.0, round(batch), 50_000) / 50_000 == pytest.approx(400.0)
+
+
+def test_epochs_cut_the_steps_only_where_the_rule_does_not_fit():
+    free = small(batch_size=1000, epsilon=8.0)
+    assert (free.best.rule, free.best.plan.steps) == ("steps", 5000)
+    assert small(batch_size=1000, epsilon=8.0, epochs=2500.0) == free
+    tight = small(batch_size=1000, epsilon=8.0, epochs=100.4)
+    assert (tight.best.rule, tight.best.plan.steps) == ("epochs", 200)
+    assert tight.best.plan.noise_multiplier < free.best.plan.noise_multiplier
+    assert free.best in tight.points
+
+
+def test_full_batches_gain_nothing_by_more_steps():
+    full = small(batch_size=2000, epsilon=8.0)
+    enough = [point.plan.steps for point in full.points if full.share(point) >= FLAT and point.plan.steps >= ENOUGH]
+    assert full.best.plan.steps == min(enough) < 250
+    assert small(batch_size=2000, epsilon=8.0, epochs=40.0).best.plan.steps == 40
+    assert small(batch_size=2000, epsilon=8.0, epochs=1000.0).best == full.best
+
+
+def test_whole_epochs_lose_no_step_to_rounding():
+    assert 0.3 / Poisson(batch_size=200).probability(2000) < 3
+    assert small(batch_size=200, epsilon=0.05, epochs=0.3, noise_multipliers=()).best.plan.steps == 3
+
+
+def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
+    def single(batch_size: int) -> Frontier:
+        plan = PrivacyPlan.calibrate(examples=50_000, batch_size=batch_size, steps=9, noise_multiplier=9.0, delta=1e-5)
+        return Frontier(epsilon=8.0, limit=1.0, points=(Point(plan=plan, rule="steps"),))
+
+    frontiers = [single(batch_size) for batch_size in (16_384, 512, 4096, 1024)]
+    for epochs, taken in ((None, 16_384), (1000.0, 16_384), (150.0, 4096)):
+        assert chosen(frontiers, epochs).plan.expected_batch_size == taken
+    assert chosen(frontiers[:2], 1.0).plan.expected_batch_size == 512, "nearest to 2,048, in proportion"
+
+
+def test_a_point_that_is_asked_for_and_marked_is_one_point():
+    points = small(batch_size=2000, noise_multipliers=()).points
+    (steps,) = points
+    again = small(batch_size=2000, noise_multipliers=(steps.plan.noise_multiplier,))
+    assert again.points == points
+
+
+def test_the_grid_by_rule_spans_what_somebody_would_take():
+    found = small(batch_size=2000, noise_multipliers=None)
+    grid = [point.plan for point in found.points if point.rule is None]
+    assert 7 <= len(grid) <= 14
+    assert all(30 <= plan.steps <= 30_000 for plan in grid)
+    for before, after in pairwise(grid):
+        assert after.noise_multiplier / before.noise_multiplier == pytest.approx(math.sqrt(2), rel=0.01)
+
+
+def test_work_is_told():
+    told = []
+    small(on_progress=lambda done, total: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3)]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be positive"),
+        ({"delta": 1.0}, "delta must lie"),
+        ({"batch_size": 2001}, "batch_size must not exceed"),
+        ({"examples": 0}, "examples must be at least 1"),
+        ({"epochs": -1.0}, "epochs must be positive"),
+        ({"epochs": 0.2}, "epochs must allow at least one step, got 0.2"),
+        ({"noise_multipliers": (1e-9,)}, "noise_multiplier must lie between"),
+        ({"noise_multipliers": (float("nan"),)}, "noise_multiplier must be a finite number"),
+        ({"noise_multipliers": (0.3,), "epsilon": 0.5}, "already exceeded by one step of noise multiplier 0.3"),
+        ({"noise_multipliers": (0.1,), "epsilon": 0.01}, "already exceeded by one step of noise multiplier 0.1"),
+    ],
+)
+def test_refusals(changed, match):
+    with pytest.raises(SfumatoError, match=match) as error:
+        small(**changed)
+    assert error.value.remedy

@@ -1,0 +1,381 @@
+"""The statement: says the plan's epsilon, rounded up, and names what it does not cover."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
+from sfumato.privacy import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CandidateCount,
+    Circumstances,
+    CyclicPoisson,
+    FixedOrder,
+    NoisyTable,
+    PrivateSelection,
+    Search,
+    Tree,
+    TruncatedPoisson,
+    User,
+)
+from sfumato.privacy.statements.statement import rounded_up
+
+PLAN = PrivacyPlan(
+    population=1000,
+    participation=Poisson(batch_size=100),
+    mechanism=Gaussian(noise_multiplier=2.0),
+    steps=50,
+    delta=1e-5,
+)
+
+
+FIGURES = NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True)
+EARLIER = "Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."
+
+
+def statement(**facts) -> Statement:
+    return Statement(plan=PLAN, circumstances=Circumstances(**facts))
+
+
+def selected(score_noise: float | None = None, shape: float = 0.0, **facts) -> Statement:
+    selection = PrivateSelection(plan=PLAN, draws=CandidateCount(mean=10, shape=shape), score_noise=score_noise)
+    return Statement(plan=PLAN, circumstances=Circumstances(**facts), selection=selection)
+
+
+def test_the_sentence_can_be_checked_from_its_own_words():
+    sentence = statement().sentence
+    for part in (
+        rounded_up(PLAN.epsilon()),
+        "1e-05",
+        "each single training example",
+        "add-or-remove adjacency",
+        "50 steps of the Poisson-subsampled Gaussian mechanism",
+        "probability 0.1",
+        "clipping norm 1",
+        "noise multiplier 2",
+        "privacy loss distribution",
+        "N = 1000",
+        PLAN.fingerprint[:16],
+    ):
+        assert part in sentence
+
+
+def test_a_delta_above_1_over_n_is_named_beside_the_epsilon():
+    for delta, named in ((1.1e-3, True), (1e-3, False)):
+        plan = replace(PLAN, delta=delta)
+        sentence = Statement(plan=plan, circumstances=Circumstances()).sentence
+        assert ("Delta is above 1/N" in sentence) == named
+
+
+def test_published_data_were_declared_public_by_nobody():
+    plain = "\n".join(statement(data_public=True, published=True).plain)
+    assert "a published collection" in plain
+    assert "declared" not in plain
+    assert "The owner declared the training data public" in "\n".join(statement(data_public=True).plain)
+
+
+def test_facts_that_came_later_leave_earlier_statements_as_they_are():
+    assert "published" not in Circumstances().to_dict()
+    for facts in (Circumstances(), Circumstances(published=True)):
+        assert Circumstances.from_dict(facts.to_dict()) == facts
+
+
+def test_full_batch_is_named():
+    full = Statement(plan=replace(PLAN, population=1000, participation=FullBatch()), circumstances=Circumstances())
+    assert "every example in every step" in full.sentence
+    assert full.to_dict()["accountant"] == "exact Gaussian composition"
+
+
+BLT = BufferedToeplitz(noise_multiplier=6.0, scales=(0.2, 0.3), decays=(0.9, 0.5))
+BANDED = BandedToeplitz(noise_multiplier=6.0, coefficients=(1.0, 0.5))
+PAIRS = {
+    "tree": (
+        FixedOrder(batch_size=100),
+        Tree(noise_multiplier=6.0, steps_per_tree=20),
+        "50 steps of the Gaussian mechanism with tree aggregation, each example in every 10th step, beginning with one "
+        "of the first 10 drawn in secret, clipping norm 1, noise multiplier 6 of each node of a tree for every 20 "
+        "steps, accounted by exact Gaussian composition",
+        ("by an order that was drawn in secret once", "nodes of a binary tree"),
+    ),
+    "position": (
+        FixedOrder(batch_size=100, assignment="position"),
+        BLT,
+        "each example in every 10th step, by its place in the file, whose order is public, clipping norm 1, noise "
+        "multiplier 6 before it is correlated over all steps by 2 buffers, accounted",
+        ("whose order is taken as public", "noise of all steps before it"),
+    ),
+    "time": (
+        FixedOrder(batch_size=20, assignment="time"),
+        BLT,
+        "each example in one step at most, which its own time stamp decides",
+        ("once, in the step that its own time stamp decides",),
+    ),
+    "cyclic": (
+        CyclicPoisson(batch_size=100, groups=4),
+        BANDED,
+        "amplified by cyclic Poisson sampling, each example in one of 4 groups drawn in secret, which take turns, and "
+        "drawn into each step of its group with probability 0.4, clipping norm 1, noise multiplier 6 before it is "
+        "correlated over 2 steps, accounted by privacy loss distribution",
+        ("groups that took turns", "that chance as well as on the noise"),
+    ),
+    "truncated": (
+        TruncatedPoisson(batch_size=100, largest=150),
+        Gaussian(noise_multiplier=6.0),
+        "probability 0.1, at most 150 of them, the number of examples being public, clipping norm 1, noise multiplier "
+        "6, accounted",
+        ("The number of examples in the data is taken as public",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_rule_and_mechanism_is_named_in_plain_words(name):
+    participation, mechanism, sentence, plain = PAIRS[name]
+    adjacency = participation.adjacencies[0]
+    plan = replace(PLAN, participation=participation, mechanism=mechanism, adjacency=adjacency)
+    said = Statement(plan=plan, circumstances=Circumstances())
+    assert sentence in said.sentence
+    assert f"under {adjacency} adjacency" in said.sentence
+    for words in plain:
+        assert words in "\n".join(said.plain)
+    data = json.loads(json.dumps(said.to_dict()))
+    assert data["adjacency"] == adjacency
+    assert (data["epsilon_rdp"] is None) == (name == "truncated")
+
+
+def test_zero_out_says_what_it_is_and_that_its_figures_are_no_others():
+    removed = "\n".join(statement().plain)
+    zeroed = "\n".join(Statement(plan=replace(PLAN, adjacency="zero-out"), circumstances=Circumstances()).plain)
+    assert "as if that example had never been used" in removed
+    assert "as if that example had contributed nothing" in zeroed
+    assert "its place and the number of examples stay known" in zeroed
+    assert "figures of the one are no figures of the other" in zeroed
+    assert "zero-out" not in removed
+    assert "presence" in removed
+    assert "presence" not in zeroed
+
+
+def test_a_seed_voids_the_promise_in_plain_sight():
+    assert "To whoever knows the seed of this run it promises nothing" in statement(seeded=True).sentence
+    assert "seed" in statement(seeded=True).plain[0]
+    assert "seed" not in statement().sentence
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"read": ("examples",)}, "Read from the data and treated as public: the number of training examples."),
+        ({"read": ("classes",)}, "Read from the data and treated as public: the list of classes."),
+        ({"read": ("size",)}, "Read from the data and treated as public: the image size."),
+        ({"origins": ("file",)}, "The data behind the pre-trained weights (from a file of the owner)"),
+        ({"origins": ("own model",)}, "weights (of a model of the owner's own), where it begins with such: for what"),
+        ({}, "measured on the test split"),
+        ({}, "Checks of the data before training"),
+        ({}, "earlier runs on the same data"),
+        ({}, "Two records of one person"),
+        ({}, "the noise is float64 Gaussian"),
+        ({}, "a 256-bit key (HMAC-SHA512, then Philox"),
+        ({"steps_taken": 7}, "The choice to end the run after 7 steps"),
+        ({}, "Running time, memory use"),
+        ({"figures": FIGURES}, "only the noisy counts are covered"),
+        ({"figures": FIGURES}, "Figures of the same test images that other runs publish: their epsilons add up."),
+        ({"figures": FIGURES}, "A record that was put into both parts"),
+        ({"calibrated_on_public": True}, "The data that the temperature of the model was fitted on"),
+    ],
+)
+def test_what_is_not_covered_is_named(facts, words):
+    assert words in "\n".join(statement(**facts).not_covered)
+
+
+def test_what_does_not_apply_is_not_named():
+    text = "\n".join(statement(test_public=True).not_covered)
+    assert "Read from the data" not in text
+    assert "test split" not in text
+    assert "pre-trained" not in text
+
+
+def test_an_early_end_does_not_lower_epsilon():
+    early = statement(steps_taken=3).to_dict()
+    assert early["epsilon"] == statement().to_dict()["epsilon"] >= PLAN.epsilon()
+    assert (early["steps_planned"], early["steps_taken"]) == (50, 3)
+
+
+def test_it_survives_json_and_follows_from_plan_and_circumstances():
+    facts = Circumstances(read=("examples", "channels"), origins=("timm",), seeded=True)
+    data = json.loads(json.dumps(Statement(plan=PLAN, circumstances=facts).to_dict()))
+    again = Statement(
+        plan=PrivacyPlan.from_dict(data["plan"]), circumstances=Circumstances.from_dict(data["circumstances"])
+    )
+    assert json.loads(json.dumps(again.to_dict())) == data
+
+
+@given(value=st.floats(0, 1e6), digits=st.integers(2, 6))
+def test_a_printed_epsilon_is_never_below_the_true_one(value, digits):
+    printed = float(rounded_up(value, digits))
+    assert value <= printed <= value + 10**-digits * (1 + 1e-6)
+
+
+def test_bounds_in_words_are_rounded_up():
+    for sigma, factor in ((0.93, None), (2.0, None), (0.2, None)):
+        plan = replace(PLAN, mechanism=Gaussian(noise_multiplier=sigma))
+        words = Statement(plan=plan, circumstances=Circumstances()).plain[1]
+        factor = float(words.split("factor of ")[1].split(",")[0])
+        assert math.exp(plan.epsilon()) <= factor <= 1.11 * math.exp(plan.epsilon()) + 0.1
+
+
+def test_a_large_delta_counts_in_the_bound_on_tests():
+    plan = replace(PLAN, delta=0.3)
+    assert plan.epsilon() < 1
+    assert "at most 3" in Statement(plan=plan, circumstances=Circumstances()).plain[2]
+
+
+def test_delta_is_printed_in_full():
+    assert "1.0000049e-05" in Statement(plan=replace(PLAN, delta=1.0000049e-05), circumstances=Circumstances()).sentence
+
+
+def test_the_bound_on_tests_is_the_theorem_s():
+    """TPR <= min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR)) at FPR 1% (Kairouz et al. 2015)."""
+    epsilon = PLAN.epsilon()
+    bound = min(math.exp(epsilon) * 0.01 + 1e-5, 1 - math.exp(-epsilon) * (1 - 1e-5 - 0.01))
+    assert f"at most {math.ceil(bound * 100)}%" in statement().plain[2]
+
+
+def test_unknown_facts_are_refused():
+    with pytest.raises(SfumatoError, match="unknown facts"):
+        Circumstances(read=("weather",))
+    with pytest.raises(SfumatoError, match="missing or unknown"):
+        Circumstances.from_dict({**Circumstances().to_dict(), "colour": "blue"})
+    without = Circumstances().to_dict()
+    del without["search"]
+    with pytest.raises(SfumatoError, match="missing or unknown"):
+        Circumstances.from_dict(without)
+
+
+# -- a model that won a search -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, math.inf])
+def test_a_selected_model_s_epsilon_is_the_whole_search_s(shape):
+    won = selected(shape=shape)
+    data = won.to_dict()
+    assert data["epsilon"] >= won.epsilon == won.selection.epsilon() > PLAN.epsilon()
+    assert data["epsilon_rdp"] == data["epsilon"]
+    assert data["accountant"] == "Renyi differential privacy (RDP)"
+    assert "Papernot and Steinke 2021" in data["citation"]
+    assert data["theorem"] == "private selection over the Poisson-subsampled Gaussian mechanism"
+    assert data["selection"]["plan"] == data["plan"]
+    for text in (won.sentence, *won.plain):
+        assert rounded_up(PLAN.epsilon()) not in text
+    assert rounded_up(won.epsilon) in won.sentence
+    assert f"(epsilon {rounded_up(won.epsilon)})" in won.plain[1]
+
+
+def test_a_selected_model_s_sentence_can_be_checked_from_its_own_words():
+    for part in (
+        "each single training example under add-or-remove adjacency, its selection included: the best of K candidates",
+        "K secret and drawn by the logarithmic law of mean 10, each trained by 50 steps of the Poisson-subsampled",
+        "noise multiplier 2, and scored on public data, accounted by Renyi differential privacy (RDP) with N = 1000",
+        f"plan {PLAN.fingerprint[:16]}, selection {selected().selection.fingerprint[:16]}.",
+    ):
+        assert part in selected().sentence
+    assert "drawn by the geometric law" in selected(shape=1).sentence
+    assert "drawn by the Poisson law" in selected(shape=math.inf).sentence
+    assert "drawn by the truncated negative binomial (shape 0.5) law" in selected(shape=0.5).sentence
+
+
+def test_noisy_scores_are_named_and_their_data_are_covered():
+    noisy = selected(score_noise=20.0)
+    assert "each single example of the training and validation parts" in noisy.sentence
+    assert (
+        "scored by its right answers on a private validation part plus noise of standard deviation 20" in noisy.sentence
+    )
+    assert noisy.plain[0].startswith("For every single example of the training and validation parts:")
+    assert "Exact figures measured on the validation part" in "\n".join(noisy.not_covered)
+    assert "validation part" not in "\n".join([selected().sentence, *selected().plain, *selected().not_covered])
+    assert "scored on, which are taken as public" in "\n".join(selected().not_covered)
+    assert "taken as public" not in "\n".join(noisy.not_covered)
+
+
+def test_the_search_that_is_covered_is_not_called_uncovered():
+    assert EARLIER in statement().not_covered
+    lines = selected().not_covered
+    assert EARLIER not in lines
+    assert any("runs outside the search that this model won" in line for line in lines)
+    assert any("The other candidates of the search" in line and "how many they were" in line for line in lines)
+    assert "as long as nobody learns anything of the others" in selected().plain[-1]
+
+
+def test_a_seed_voids_the_promise_of_a_selection_too():
+    assert selected(seeded=True).sentence.endswith("To whoever knows the seed of this run it promises nothing.")
+
+
+def test_figures_of_a_selected_model_or_of_persons_are_refused():
+    persons = replace(PLAN, unit=User(at_most=None, drawn="users"))
+    for refused in ({"selection": selected().selection, "plan": PLAN}, {"plan": persons}):
+        with pytest.raises(SfumatoError, match="no theorem here covers them"):
+            Statement(circumstances=Circumstances(figures=FIGURES), **refused)
+
+
+def test_a_selection_among_runs_of_another_plan_is_refused():
+    other = PrivateSelection(plan=replace(PLAN, steps=49), draws=CandidateCount(mean=10), score_noise=None)
+    with pytest.raises(SfumatoError, match="selection was made among runs of plan"):
+        Statement(plan=PLAN, circumstances=Circumstances(), selection=other)
+
+
+def test_without_a_selection_nothing_speaks_of_one():
+    assert "selection" not in statement().to_dict()
+    assert "search" not in "\n".join([statement().sentence, *statement().plain, *statement().not_covered])
+
+
+@pytest.mark.parametrize("score_noise", [None, 20.0])
+@pytest.mark.parametrize("shape", [0.0, math.inf])
+def test_a_selected_model_s_statement_survives_json_and_can_be_derived_again(score_noise, shape):
+    data = json.loads(json.dumps(selected(score_noise, shape).to_dict(), allow_nan=False))
+    again = Statement(
+        plan=PrivacyPlan.from_dict(data["plan"]),
+        circumstances=Circumstances.from_dict(data["circumstances"]),
+        selection=PrivateSelection.from_dict(data["selection"]),
+    )
+    assert json.loads(json.dumps(again.to_dict())) == data
+
+
+# -- a search that is not covered --------------------------------------------------------------------------------------
+
+
+def test_a_search_that_is_not_covered_comes_first_and_in_figures():
+    found = statement(search=Search(runs=12, epsilon=3.39991, delta=1e-5), origins=("timm",), steps_taken=3)
+    assert found.not_covered[0] == (
+        "The search for these settings: 12 runs on the same data, of which the promise speaks of one. Together, had "
+        "they been planned in advance, they come to epsilon 3.400 at delta 1e-05. No epsilon covers "
+        "the choice among them, which was made by exact scores on these data."
+    )
+    assert found.not_covered[1:] == statement(origins=("timm",), steps_taken=3).not_covered
+    assert found.epsilon == statement().epsilon
+    assert "1 run on the same data" in statement(search=Search(runs=1, epsilon=1.0, delta=1e-5)).not_covered[0]
+    assert "epsilon inf" in statement(search=Search(runs=2, epsilon=math.inf, delta=1e-5)).not_covered[0]
+
+
+def test_a_search_survives_json():
+    facts = Circumstances(search=Search(runs=12, epsilon=3.4, delta=1e-5))
+    assert Circumstances.from_dict(json.loads(json.dumps(facts.to_dict()))) == facts
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"runs": 0, "epsilon": 1.0, "delta": 1e-5}, "runs must be at least 1"),
+        ({"runs": 2, "epsilon": -1.0, "delta": 1e-5}, "epsilon must not be negative"),
+        ({"runs": 2, "epsilon": math.nan, "delta": 1e-5}, "epsilon must be a finite number"),
+        ({"runs": 2, "epsilon": 1.0, "delta": 0.0}, "delta must lie"),
+    ],
+)
+def test_a_search_in_other_figures_is_refused(fields, words):
+    with pytest.raises(SfumatoError, match=words):
+        Search(**fields)

@@ -1,0 +1,97 @@
+"""Statements about persons: whom they cover, what they count, and what they do not speak of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, Statement
+from sfumato.privacy import Circumstances, FixedOrder, TruncatedPoisson, User, group_epsilon
+from sfumato.privacy.statements.statement import rounded_up
+
+UNITS = {
+    "examples": User(drawn="examples", at_most=10, users=3400),
+    "users": User(drawn="users"),
+    "capped": User(drawn="users", at_most=1),
+    "clients": User(drawn="clients", at_most=10),
+    "groups": User(drawn="clients", users=54_400, grouped=True),
+}
+PLAN = PrivacyPlan(
+    population=6800,
+    participation=Poisson(batch_size=256),
+    mechanism=Gaussian(noise_multiplier=5.0),
+    steps=20,
+    delta=1e-5,
+)
+
+
+def said(name: str, **changes) -> Statement:
+    return Statement(plan=replace(PLAN, unit=UNITS[name], **changes), circumstances=Circumstances(read=("users",)))
+
+
+SENTENCES = {
+    "examples": (
+        "for each single person, with up to 10 images, under add-or-remove adjacency: 20 steps of the",
+        "each example drawn into each step with probability",
+        "with N = 6800 examples of 3400 persons;",
+    ),
+    "users": ("person, with all of their images, under", "each person drawn into each step", "with N = 6800 persons;"),
+    "capped": ("person, with one image, under",),
+    "clients": ("clipping norm 1, of which one person counts for two, noise multiplier 5",),
+    "groups": ("each group drawn into each step", "with N = 6800 groups of 54400 persons;", "counts for two"),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_sentence_says_whom_it_covers(name):
+    sentence = said(name).sentence
+    for words in SENTENCES[name]:
+        assert words in sentence
+    assert f"({rounded_up(said(name).plan.epsilon())}, 1e-05)-differentially private" in sentence
+    assert ("counts for two" in sentence) == (said(name).plan.unit.drawn == "clients")
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_plain_words_and_what_is_not_covered_speak_of_persons(name):
+    plain, uncovered = said(name).plain, "\n".join(said(name).not_covered)
+    assert plain[0].startswith("For every single person, with ")
+    assert "as if that person's data had never been used" in plain[0]
+    assert "one person's presence" in plain[1]
+    assert "whether a person's images were used" in plain[2]
+    assert "per example" not in "\n".join(plain)
+    assert "Read from the data and treated as public: the number of persons." in uncovered
+    assert "One person under two names" in uncovered
+    assert "a record without a name nobody" in uncovered
+    assert "Two records of one person" not in uncovered
+    assert ("one that is taken away may let another one in" in uncovered) == (name == "examples")
+    data = json.loads(json.dumps(said(name).to_dict()))
+    again = Statement(
+        plan=PrivacyPlan.from_dict(data["plan"]), circumstances=Circumstances.from_dict(data["circumstances"])
+    )
+    assert json.loads(json.dumps(again.to_dict())) == data
+    assert data["unit"] == "user"
+
+
+def test_two_clipping_norms_are_counted_in_plain_words_and_a_group_s_figure_stands_beside():
+    assert "so twice the limit was counted" in "\n".join(said("clients").plain)
+    figure = rounded_up(group_epsilon(said("groups").plan))
+    assert f"For a whole group, removed with all of its persons, epsilon is {figure}" in "\n".join(said("groups").plain)
+    assert "whole group" not in "\n".join(said("clients").plain)
+
+
+def test_rules_and_adjacency_speak_of_persons_too():
+    cut = said("users", participation=TruncatedPoisson(batch_size=256, largest=300), adjacency="zero-out")
+    assert "the number of persons being public" in cut.sentence
+    plain = "\n".join(cut.plain)
+    assert "of two neighbouring data sets one person contributes nothing in one" in plain
+    assert "cut at 300 persons" in plain
+    order = said("users", participation=FixedOrder(batch_size=256))
+    assert "Each person took part every so many steps" in "\n".join(order.plain)
+    assert "every group in every step" in said("groups", participation=FullBatch()).sentence
+
+
+def test_a_delta_above_one_over_the_persons_is_named():
+    for delta, named in ((1 / 3000, True), (1 / 3500, False)):
+        assert ("Delta is above one over the number of persons" in said("examples", delta=delta).sentence) == named

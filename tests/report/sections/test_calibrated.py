@@ -1,0 +1,89 @@
+"""What a page says of calibration, and of figures that may be published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sfumato.report import Calibration, Published, page
+from sfumato.report.sections.calibrated import calibrated, published, reliability
+
+FIGURES = Published(
+    epsilon=0.5,
+    records=(1234.0, 1100.0, 1368.0),
+    accuracy=(0.9712, 0.962, 0.981),
+    per_class={"heron": (0.9, 0.8, 1.0), "<newt>": (None, 0.0, 1.0)},
+    auc={"heron": (0.99, 0.98, 1.0)},
+    error=(0.012, 0.0, 0.04),
+    bands=[(0.0, 0.5, 10.0, (None, 0.0, 1.0)), (0.5, 1.0, 1200.0, (0.97, 0.95, 0.99))],
+    temperature=1.37,
+)
+
+
+def test_published_figures_are_on_every_version_of_the_page(facts):
+    for public in (False, True):
+        text = page(facts(published=FIGURES), public=public)
+        assert "Accuracy: 97.1% (96.2% to 98.1%)." in text
+        assert "epsilon 0.5" in text
+        assert "temperature 1.37" in text
+        assert "unknown: the noise leaves nothing of it" in text
+        assert "&lt;newt&gt;" in text
+        assert "<newt>" not in text
+    assert 'id="published"' not in page(facts(), public=True)
+
+
+def test_exact_calibration_is_on_the_owner_s_page_alone(facts, evaluation):
+    bands = [(0.4, 0.5, 40, 0.45, 0.31), (0.9, 1.0, 40, 0.97, 0.77)]
+    exact = replace(evaluation, calibration=Calibration(error=0.17, bands=bands))
+    assert "17.0%" in page(facts(evaluation=exact))
+    assert 'id="calibration"' not in page(facts(evaluation=exact), public=True)
+    assert page(facts(evaluation=exact), public=True) == page(facts(), public=True)
+
+
+def test_bad_calibration_is_said_in_a_sentence():
+    sure = calibrated(Calibration(error=0.12, bands=[(0.9, 1.0, 50, 0.97, 0.85)]))
+    assert "says more than it should" in sure["words"]
+    unsure = calibrated(Calibration(error=0.12, bands=[(0.8, 0.9, 50, 0.85, 0.97)]))
+    assert "says less than it could" in unsure["words"]
+    assert calibrated(Calibration(error=0.01, bands=[(0.8, 0.9, 50, 0.85, 0.86)]))["words"] == ""
+    assert calibrated(None) is None
+    few = calibrated(Calibration(error=0.1, bands=[(0.5, 0.6, 9, 0.55, 0.0), (0.8, 0.9, 50, 0.85, 0.86)]))
+    assert few["left_out"] == 9
+    assert "0% at 55" not in few["plot"], "nine images make no point"
+    assert "86.0% at 85.0%" in few["plot"]
+    assert published(None) == ""
+
+
+def test_the_plot_is_told_in_words_and_always_the_same():
+    points = [(0.45, 0.31, 0.2, 0.4), (0.97, 0.77, 0.7, 0.8)]
+    drawn = reliability(points, name="one")
+    assert "31.0% at 45.0%, 77.0% at 97.0%" in drawn
+    assert drawn == reliability(points, name="one")
+
+
+def test_published_accuracy_leads_the_page_whose_exact_one_is_left_out(facts, evaluation):
+    public = page(facts(published=FIGURES, evaluation=evaluation), public=True)
+    summary = public[: public.index('id="promise"')]
+    assert "97.1%" in summary
+    assert "from about 1,234 test images, with noise that is worth epsilon 0.5" in summary
+    assert "Published with the model" in summary
+    assert "Private: not covered" not in summary
+    assert "Accuracy is left out" not in summary
+    own = page(facts(published=FIGURES, evaluation=evaluation))
+    assert (
+        "Private: not covered" in own[: own.index('id="owner"') if 'id="owner"' in own else own.index('id="promise"')]
+    )
+    nothing = replace(FIGURES, accuracy=(None, 0.0, 1.0))
+    assert "Accuracy is left out" in page(facts(published=nothing, evaluation=evaluation), public=True)
+
+
+def test_published_curves_are_on_every_version_of_the_page(facts):
+    figures = replace(
+        FIGURES, roc={"heron": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)], "<newt>": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]}
+    )
+    for public in (False, True):
+        assert "areas 99.0% of heron." in page(facts(published=figures), public=public)
+
+
+def test_what_the_noise_leaves_nothing_of_has_no_curve(facts):
+    figures = replace(FIGURES, auc={"heron": (None, 0.0, 1.0)}, roc={"heron": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]})
+    assert "ROC curves" not in page(facts(published=figures))

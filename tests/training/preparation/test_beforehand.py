@@ -1,0 +1,254 @@
+"""What the choices alone decide to be impossible is refused before any data are read."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from sfumato import PrivacyPlan, SfumatoError, pretrain, search, train
+from sfumato.cli import main
+from sfumato.data import SourceSpec
+from sfumato.embedding import embed
+from sfumato.experiment.experiment import Experiment
+from sfumato.models import registry
+from sfumato.models.beforehand import check as check_model
+from sfumato.privacy import Example, User
+from sfumato.privacy.planning.requested import NAMES_OF_MECHANISMS, NAMES_OF_PARTICIPATIONS
+from sfumato.randomness import Choice
+from sfumato.training.preparation import beforehand
+
+CHOICES = [
+    ("model", "resnet18", "did you mean resnet-18"),
+    ("model", "wrn-17-4", "depth of a Wide-ResNet must be 6n + 4"),
+    ("model", "lenet5,norm=batchh", "did you mean batch"),
+    ("model", "cnn,width=3", "has no option width"),
+    ("model", "bag", "is for texts, and these are images"),
+    ("model", "head", "model must be one of"),
+    ("model", "nowhere:build", "cannot be imported"),
+    ("optimizer", "sdg", "did you mean sgd"),
+    ("schedule", "cosin", "did you mean cosine"),
+    ("loss", "softmx", "did you mean softmax"),
+    ("head", "pretrained", "no pre-trained weights are given"),
+    ("momentum", 1.0, "momentum must be below 1"),
+    ("weight_decay", -1.0, "weight decay must not be negative"),
+    ("learning_rate", 0.0, "must be positive"),
+    ("warmup", 9, "from 0 to steps - 1 = 8, got 9"),
+    ("ema", 1.5, "EMA decay must be below 1"),
+    ("ema_form", "warm", "ema_form must be one of"),
+    ("aggregate", "utaa", "did you mean uta"),
+    ("aggregate_last", 3, "gradients are taken at no average"),
+    ("views", 0, "views must be at least 1"),
+    ("zoom", 9.0, "zoom must lie between 1 and 4"),
+    ("class_prevalence", ("dark=0.5", "light=0.4"), "sum to 0.9, not to 1"),
+    ("normalisation", "public-bach", "did you mean public-batch"),
+    ("normalisation", "public-batch", "no public_data is given"),
+    ("mechanism", "trea", "did you mean tree"),
+    ("mechanism", "blt", None),
+    ("participation", "poison", "did you mean poisson"),
+    ("bands", 4, "is of mechanism banded"),
+    ("unit", "person", "unit must be one of"),
+    ("unit", "user", "does not say whose record each one is"),
+    ("per_user", 3, "is for users, and the unit is an example"),
+    ("delta", 2.0, "delta must lie strictly between 0 and 1"),
+    ("noise_multiplier", -1.0, "noise_multiplier must"),
+    ("max_norm", -1.0, "max_norm must be positive"),
+    ("steps", 0, "steps must be at least 1"),
+    ("batch_size", 0, "batch_size must be at least 1"),
+    ("epsilon", -1.0, "epsilon must be positive"),
+]
+TOGETHER = [
+    ({"mechanism": "tree", "participation": "poisson"}, "no theorem here covers tree noise under poisson"),
+    ({"mechanism": "banded", "participation": "poisson"}, "no theorem here covers banded noise under poisson"),
+    ({"participation": "truncated", "adjacency": "add-or-remove"}, "adjacency must be zero-out"),
+    ({"optimizer": "sgd", "momentum": 0.5}, "the optimizer sgd has none"),
+    ({"shift": 2, "zoom": 1.2}, "give shift for small images"),
+    ({"aggregate": "uta", "ema": 0.9}, "aggregate is uta"),
+    ({"aggregate": "ema", "aggregate_from": 9}, "the run has 9 steps"),
+    ({"unit": "user", "drawn": "users", "class_prevalence": ("a=0.5", "b=0.5")}, "weighs single examples"),
+    ({"unit": "user", "noise_multiplier": 2.0}, "drawn must be given beside a noise multiplier"),
+    ({"participation": "drifting"}, "drift must be given"),
+    ({"pretrained": "timm", "model": "cnn"}, "needs a model of timm"),
+    ({"pretrained": "nowhere.safetensors", "model": "cnn"}, "nowhere.safetensors does not exist"),
+    ({"normalisation": "public-batch", "public_data": "folder:nowhere"}, "does not exist"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    """A folder of two small images."""
+    place = tmp_path_factory.mktemp("few")
+    for name in ("dark", "light"):
+        (place / name).mkdir()
+        Image.new("L", (8, 8)).save(place / name / "a.png")
+    return f"folder:{place}"
+
+
+@pytest.fixture(autouse=True)
+def unread(monkeypatch, tmp_path):
+    """Data that must not be read."""
+
+    class ReadError(Exception):
+        """The data were read."""
+
+    def read(*given, **declared):
+        raise ReadError
+
+    monkeypatch.setattr("sfumato.data.opening.open_source", read)
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return ReadError
+
+
+def options(choices: dict) -> str:
+    """Choices as the command line has them."""
+    spelt = {name: " ".join(value) if isinstance(value, tuple) else value for name, value in choices.items()}
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in spelt.items())
+
+
+def refused(capsys, command: str) -> str:
+    """What a command says that is refused."""
+    capsys.readouterr()
+    assert main(shlex.split(command)) == 1
+    return capsys.readouterr().err.replace("--", "").replace("-", "_")
+
+
+ALL = [({name: value}, words) for name, value, words in CHOICES] + TOGETHER
+
+
+@pytest.mark.parametrize(("choices", "words"), ALL, ids=[options(choices) for choices, _ in ALL])
+def test_from_python(folder, unread, choices, words, capsys):
+    choices = {"steps": 9, **choices}
+    if words is None:  # and what is possible goes on to the data
+        with pytest.raises(unread):
+            train(None, folder, directory="run", **choices)
+        return
+    if {"unit": "user", "noise_multiplier": 2.0}.items() <= choices.items():
+        folder = folder.replace("folder:", "npz:")
+    with pytest.raises(SfumatoError) as error:
+        train(choices.pop("model", None), folder, directory="run", **choices)
+    assert words in str(error.value)
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train {} --model resnet18", "did you mean resnet-18"),
+        ("train {} --optimizer sdg", "did you mean sgd"),
+        ("train {} --class-prevalence dark=0.5 light=0.4", "sum to 0.9"),
+        ("train {} --classes dark light --class-prevalence dark=0.5 bright=0.5", "'bright', which is no class"),
+        ("train {} --examples 50 --batch-size 51", "must not exceed the number of examples, got 51 of 50"),
+        ("train {} --unit user --report-epsilon 1 --user-from x", "the run promises for persons"),
+        ("train {} --report-epsilon 1 --public", "the data are public"),
+        ("train {} --report-epsilon 1e-9", "the noise hides any number of test records"),
+        ("train {} --calibrate-on folder:nowhere", "does not exist"),
+        ("train {} --order time", "no start and period say which step"),
+        ("train {} --start 2026-01-01 --period 1d", "the plan does not go by time"),
+        ("train {} --start then --period 1d", "start must be"),
+        ("train {} --model timm:resnett", "has no model of that name"),
+        ("train {} --keep -1", "keep must be at least 1"),
+        ("train {} --device tpu", "device must be cpu, cuda or cuda:N"),
+        ("train {} --micro-batch 0", "micro-batch must be at least 1"),
+        ("train {} --epsilon 1,2 --model resnet18", "did you mean resnet-18"),
+        ("train {} --epsilon 1,2 --model resnet18 --dry-run", "did you mean resnet-18"),
+        ("train {} --seeds 2 --optimizer sdg", "did you mean sgd"),
+        ("train {} --normalisation printed-2020 --public-data digits --dry-run", "promises nothing"),
+        ("train {} --normalisation printed-2020 --public-data digits --optimizer sdg", "did you mean sgd"),
+        ("pretrain {} --public --model resnet18", "did you mean resnet-18"),
+        ("pretrain {} --public --momentum 1", "momentum must be below 1"),
+        ("pretrain {} --public --steps 0", "steps must be at least 1"),
+        ("pretrain {} --model cnn", "this folder source is private"),
+        ("embed {} --user-from x --model resnet18", "did you mean resnet-18"),
+        ("embed {} --user-from x --optimizer sdg", "did you mean sgd"),
+        ("embed {} --user-from x --client-loss tripplet", "client_loss must be one of"),
+        ("embed {} --user-from x --grouping groups", "did you mean group"),
+        ("embed {} --user-from x --mechanism tree --participation poisson", "no theorem here covers tree noise"),
+        ("embed {} --user-from x --noise-multiplier 0", "adds no noise"),
+        ("embed {} --user-from x --quantile 2", "quantile must"),
+        ("embed {}", "the source does not say whose its records are"),
+        ("sweep {} --search uncovered --vary optimizer=sgd,adamm", "did you mean adam"),
+        ("sweep {} --search uncovered --vary model=cnn,resnet18", "did you mean resnet-18"),
+        ("sweep {} --search uncovered --one-at-a-time --vary schedule=cosin", "did you mean cosine"),
+        ("sweep {} --search private --vary momentum=0.5,1", "momentum must be below 1"),
+        ("sweep {} --search private --vary views=1,2 --device tpu", "device must be cpu"),
+    ],
+)
+def test_from_every_verb(folder, command, words, capsys):
+    told = refused(capsys, command.format(folder))
+    assert words.replace("--", "").replace("-", "_") in told
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("verb", ["train", "pretrain --public", "embed --user-from x"])
+def test_a_board_that_is_not_installed(folder, verb, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    verb, *further = verb.split()
+    told = refused(capsys, f"{verb} {folder} {' '.join(further)} --tensorboard")
+    assert "TensorBoard is not installed" in told
+
+
+def test_from_python_with_a_plan_and_elsewhere(folder, unread, tmp_path):
+    plan = PrivacyPlan.calibrate(examples=50, batch_size=50, steps=3, noise_multiplier=8.0, delta=1e-5)
+    archive = folder.replace("folder:", "npz:")
+    for kind, choices, words in (
+        (lambda **given: train(given.pop("model", "cnn"), folder, plan, **given), {"model": "resnet18"}, "resnet-18"),
+        (lambda **given: train("cnn", folder, plan, **given), {"momentum": 2.0}, "momentum must be below 1"),
+        (lambda **given: train("cnn", folder, plan, **given), {"warmup": 3}, "warmup must be"),
+        (lambda **given: train("cnn", folder, plan, **given), {"start": date(2026, 1, 1), "period": "1d"}, "by time"),
+        (lambda **given: train("cnn", folder, plan, **given), {"views": 2, "epsilon": 3.0}, "a plan and epsilon"),
+        (lambda **given: embed(archive, **given), {"optimizer": "sdg"}, "did you mean sgd"),
+        (lambda **given: embed(archive, **given), {"device": "tpu"}, "device must be"),
+        (lambda **given: pretrain("cnn", folder, steps=0, batch_size=4, public=True, **given), {}, "steps must be"),
+        (lambda **given: pretrain("cnn", folder, steps=1, batch_size=4, **given), {}, "is private"),
+    ):
+        more = {"learning_rate": 0.1} if kind.__code__.co_names[0] != "embed" else {}
+        with pytest.raises(SfumatoError) as error:
+            kind(directory=tmp_path / "run", **more, **choices)
+        assert words in str(error.value)
+    trial = search.Trial(experiment=Experiment(), source=SourceSpec(spec=folder, public=True))
+    with pytest.raises(SfumatoError, match="did you mean sgd"):
+        search.open(trial, {"optimizer": Choice(values=("sgd", "sdg"))}, directory=tmp_path / "search")
+    with pytest.raises(unread):
+        search.open(trial, {"optimizer": Choice(values=("sgd", "adam"))}, directory=tmp_path / "search")
+
+
+@pytest.mark.parametrize("name", [*registry._FIXED, "wrn-16-4", "nf-resnet-50", "bag", "bilstm", "head", "timm:vgg11"])
+def test_no_model_that_exists_is_refused(name):
+    check_model(name)
+
+
+@pytest.mark.parametrize("mechanism", [None, *NAMES_OF_MECHANISMS])
+@pytest.mark.parametrize("participation", [None, *NAMES_OF_PARTICIPATIONS])
+@pytest.mark.parametrize("users", [False, True])
+def test_a_plan_is_refused_beforehand_as_it_is_for_the_data(mechanism, participation, users):
+    """And one that is possible goes on to them: of 300 examples, or users, as the plan of a run is made."""
+    asked: dict[str, Any] = {"mechanism": mechanism, "participation": participation}
+    if participation == "drifting":
+        asked |= {"drift": 4, "drift_groups": ("a",), "drift_size": 20}
+    if users:
+        asked |= {"unit": "user", "drawn": "users"}
+    experiment = Experiment(noise_multiplier=8.0, delta=1e-4, steps=3, **asked)
+
+    def planned() -> None:
+        size = 300 if participation == "full-batch" else 20
+        unit = User(drawn="users") if users else Example()
+        numbers = {"examples": 300, "batch_size": size, "steps": 3, "noise_multiplier": 8.0, "delta": 1e-4}
+        PrivacyPlan.calibrate(**numbers, unit=unit, **experiment.request(300)._asdict())
+
+    assert said(lambda: beforehand.check(experiment)) == said(planned)
+
+
+def said(what: Callable[[], object]) -> str | None:
+    """What is said of something that is refused; None where it is not."""
+    try:
+        what()
+    except SfumatoError as error:
+        return str(error)
+    return None

@@ -1,0 +1,133 @@
+"""The printed algorithm as a run: it promises nothing, says so everywhere, and computes what the paper prints."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato import DiceKey, SfumatoError, load, models, open_source, train
+from sfumato.experiment import Experiment
+from sfumato.experiment.settings import Settings
+from sfumato.randomness import NoiseState, Sampler
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import loop
+from sfumato.training.preparation import recorded
+from sfumato.training.public import printed, printed_run
+
+CHOICES = {"model": "lenet-300-100,norm=batch", "normalisation": "printed-2020", "public_data": "digits"}
+ASKED = Experiment(epsilon=3.0, batch_size=32, steps=6, public_examples=5, seed=4, learning_rate=0.5, **CHOICES)
+
+
+def trained(place, digits, **other):
+    return printed_run.train(digits, replace(ASKED, **other), directory=place, device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def run(digits, tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("printed") / "run", digits)
+
+
+def test_nothing_is_promised_and_the_claim_is_told(run):
+    said = json.loads((run.directory / "statement.json").read_text())
+    assert (said["epsilon"], said["delta"]) == (None, None)
+    assert said["status"] == "claimed, does not hold"
+    assert said["claimed"]["epsilon"] == pytest.approx(3.0, abs=0.01)
+    for text in (said["sentence"], (run.directory / "report.html").read_text()):
+        assert "promises nothing" in text
+        assert "does not hold" in text
+    assert load(run.directory).statement["epsilon"] is None
+    assert not (run.directory / "ledger.jsonl").exists()
+
+
+def test_the_file_has_the_test_phase_of_the_paper(run, digits):
+    loaded = load(run.directory)
+    images = [digits.test.images[place] for place in range(7)]
+    module = models.create(CHOICES["model"], classes=10, channels=1, size=8)
+    weights = {name: value for name, value in loaded.module.state_dict().items() if name in module.state_dict()}
+    module.load_state_dict(weights, strict=False)
+    inputs = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2) / 127.5 - 1
+    right = printed.outputs(module, inputs.float(), loaded.module.state_dict()[models.EXAMPLES])
+    torch.testing.assert_close(loaded.logits(images), right, atol=1e-5, rtol=1e-4)
+
+
+def test_a_step_is_the_noisy_sum_of_the_whole_batch(digits, monkeypatch):
+    seen = {}
+
+    def execute(job, *_, **__):
+        seen["job"] = job
+
+    monkeypatch.setattr(printed_run.public, "execute", execute)
+    trained("unused", digits)
+    job, key = seen["job"], DiceKey.from_seed(1, "test")
+    steps = printed_run.PrintedSteps(job, key)
+    found, state = steps(2, NoiseState(step=2))
+    rows = Sampler(job.plan, key, records=len(digits.train)).draw(2)
+    images = job.transform(torch.from_numpy(digits.train.take(rows)))
+    labels = torch.from_numpy(digits.train.labels[rows])
+    right = printed.clipped_sum(copy.deepcopy(job.module), images, labels, job.inputs, max_norm=job.plan.max_norm)
+    noise = torch.cat([(32 * job.plan.max_norm * found[name] - right[name]).flatten() for name in right])
+    assert noise.std().item() == pytest.approx(job.plan.noise_multiplier * job.plan.max_norm, rel=0.02)
+    assert abs(noise.mean().item()) < 5 * noise.std().item() / len(noise) ** 0.5
+    assert state.step == 3
+
+
+def test_killed_and_resumed_it_has_the_same_bytes(run, digits, tmp_path, killed_at):
+    with killed_at(4) as patch:
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
+        trained(tmp_path / "run", digits)
+    trained(tmp_path / "run", digits)
+    for name in ("model.safetensors", "statement.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (run.directory / name).read_bytes()
+
+
+def test_only_the_command_that_began_it_goes_on_with_it(tmp_path, killed_at):
+    with killed_at(4):
+        trained(tmp_path / "run", "digits")
+    with pytest.raises(SfumatoError, match="give the command that began it again"):
+        recorded.public_job(str(tmp_path / "run"), trust_code=False)
+
+
+def test_another_plan_does_not_go_on_with_it(digits, tmp_path, killed_at):
+    with killed_at(4) as patch:
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
+        trained(tmp_path / "run", digits)
+    with pytest.raises(SfumatoError, match="plan"):
+        trained(tmp_path / "run", digits, epsilon=2.0)
+    assert not RunDirectory(tmp_path / "run").finished
+
+
+@pytest.mark.parametrize(
+    ("choices", "refusal"),
+    [
+        ({"model": "lenet-300-100,norm=layer"}, "has no batch norm"),
+        ({"views": 2}, "views is not as in the algorithm"),
+        ({"mechanism": "tree"}, "mechanism is not as in the algorithm"),
+        ({"normalisation": "group", "public_data": None, "public_examples": None}, "normalisation is group"),
+    ],
+)
+def test_what_the_paper_has_not_is_refused(digits, tmp_path, choices, refusal):
+    with pytest.raises(SfumatoError, match=refusal):
+        trained(tmp_path / "run", digits, **choices)
+    assert not (tmp_path / "run").exists()
+
+
+def test_private_data_are_refused(digits, tmp_path):
+    with pytest.raises(SfumatoError, match="promises nothing, and this digits source is private; declare it public"):
+        trained(tmp_path / "run", replace(digits, public=False))
+
+
+def test_a_run_that_promises_something_refuses_it(digits, planned, tmp_path):
+    settings = Settings(learning_rate=1.0, public_examples=5, **CHOICES)
+    with pytest.raises(SfumatoError, match="promises nothing, and this training is to promise something"):
+        train(None, digits, planned, directory=tmp_path / "run", settings=settings, threads=1, device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_source_may_be_spelt(tmp_path):
+    done = printed_run.train("digits", replace(ASKED, steps=1), directory=tmp_path / "run", device="cpu", threads=1)
+    assert open_source("digits", owner_key=bytes(32), public=True).classes == load(done.directory).classes
