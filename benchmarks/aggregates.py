@@ -32,7 +32,7 @@ import measuring
 import sfumato
 from sfumato.evaluation import accuracy as evaluate
 from sfumato.experiment import Experiment
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs import aggregated
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.preparation.prepare import prepare
@@ -126,7 +126,7 @@ def accuracies(source: Any, asked: Experiment, seed: int, place: Path, rates: di
 def trained(source: Any, asked: Experiment, method: str, seed: int, place: Path, *, keep: int = 0) -> dict[str, float]:
     """Test accuracy of one training, and those of what is made of the weights that it kept."""
     plan, settings, _ = replace(asked, **TRAINED[method]).decide(source)
-    key = DiceKey.from_seed(seed, "aggregates")
+    key = RunKey.from_seed(seed, "aggregates")
     with tempfile.TemporaryDirectory(dir=place) as folder:
         run = RunDirectory(Path(folder) / "run")
         job = prepare(None, source, plan, settings, device="cpu", threads=1, key=key, keep=keep)

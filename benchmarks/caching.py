@@ -47,7 +47,7 @@ def row(name: str, size: int, images: int) -> dict[str, object]:
     torch.manual_seed(0)
     backbone = build_backbone(Architecture(name=name, size=size))
     expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
-    source = made_up(images, size)
+    source = synthetic(images, size)
     contents = caching.contents_for(source, backbone, expects, caching.Showing())
     transform = Transform.from_dict(contents.transform or {})
     batch = caching.default_batch(torch.device("cpu"), size)
@@ -74,7 +74,7 @@ def row(name: str, size: int, images: int) -> dict[str, object]:
     }
 
 
-def made_up(images: int, size: int) -> Source:
+def synthetic(images: int, size: int) -> Source:
     """Random images."""
     pixels = np.random.default_rng(0).integers(0, 256, (images, size, size, 3), dtype=np.uint8)
     part = Records(images=pixels, labels=np.arange(images) % 10)

@@ -31,13 +31,13 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 
 from measuring import RESULTS, machine, machine_name
-from sfumato import DiceKey, Gaussian, Noise
+from sfumato import Gaussian, Noise, RunKey
 from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining, Rounds, WithHead
 from sfumato.gradients import GridSum
 from sfumato.training.step import descend
 
 CLIENTS, USERS, IMAGES, CLASSES, WIDTH = 32, 256, 20, 36, 128
-KEY = DiceKey.from_seed(0)
+KEY = RunKey.from_seed(0)
 
 
 def lenet() -> nn.Module:
@@ -50,7 +50,7 @@ def lenet() -> nn.Module:
     )
 
 
-def made_up_rounds() -> Rounds:
+def synthetic_rounds() -> Rounds:
     """Images of noise; the time does not depend on what they show. As many users in each client."""
     generator = np.random.default_rng(0)
     images = torch.from_numpy(generator.normal(size=(USERS * IMAGES, 1, 28, 28)).astype(np.float32))
@@ -96,7 +96,7 @@ def timed(spent: dict[str, float], name: str) -> Iterator[None]:
 
 def against_a_loop(settings: LocalSGD, rounds: int) -> dict[str, Any]:
     """A private round and the same by hand, client by client in turn."""
-    module, source = lenet(), made_up_rounds()
+    module, source = lenet(), synthetic_rounds()
     parameters = dict(module.named_parameters())
     query = ClippedUpdates(local=LocalTraining(module, settings), max_norm=1.0)
     noise = Noise(Gaussian(noise_multiplier=0.62), sensitivity=query.max_norm, key=KEY)
@@ -203,7 +203,7 @@ def against_pfl(settings: LocalSGD, rounds: int) -> dict[str, Any] | None:
     def model(kind: type[WithHead]) -> WithHead:
         return kind(lenet(), classes=CLASSES, width=WIDTH, generator=np.random.default_rng(0))
 
-    source = made_up_rounds()
+    source = synthetic_rounds()
     users = {client: data[:2] for client, data in enumerate(source.micro_batches(0, everybody()))}
     mine = model(WithHead)
     query = ClippedUpdates(local=LocalTraining(mine, replace(settings, head="global")), max_norm=1.0)

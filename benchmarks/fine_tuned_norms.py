@@ -18,7 +18,7 @@ from typing import Any
 import measuring
 import sfumato
 from sfumato.experiment import Experiment
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import execute
@@ -95,7 +95,7 @@ def tuned(source: Any, form: str, public: Path, begun: Path, epsilon: float, rat
     plan, settings, _ = experiment.decide(source)
     with tempfile.TemporaryDirectory() as folder:
         job = prepare(
-            None, source, plan, settings, device="cpu", threads=1, key=DiceKey.from_seed(seed, "norms"), keep=0
+            None, source, plan, settings, device="cpu", threads=1, key=RunKey.from_seed(seed, "norms"), keep=0
         )
         return execute(job, RunDirectory(Path(folder) / "run")).accuracy
 

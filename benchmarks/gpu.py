@@ -197,7 +197,7 @@ def training(call: Call, epsilon: int) -> dict[str, Any]:
     times = options.place / f"epsilon-{epsilon}.seconds"
     if options.tiny:
         data, changes = options.place / "tiny.npz", TINY_RUN.split()
-        _made_up(data)
+        _synthetic(data)
     elif options.data is None:
         raise measuring.CannotError("--data is not given")
     else:
@@ -217,7 +217,7 @@ def training(call: Call, epsilon: int) -> dict[str, Any]:
     return kept | {"accuracy_of_last_weights": last.get("accuracy_of_last_weights"), "seconds": seconds}
 
 
-def _made_up(path: Path) -> None:
+def _synthetic(path: Path) -> None:
     """A hundred small random images."""
     if path.exists():
         return

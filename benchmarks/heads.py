@@ -31,7 +31,7 @@ import measuring
 from sfumato.data import Cache, Contents, Source, open_source
 from sfumato.experiment import Settings
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import DiceKey, Noise, Sampler
+from sfumato.randomness import Noise, RunKey, Sampler
 from sfumato.training import PrivateStep
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import Job
@@ -219,7 +219,7 @@ def job_for(path: Path, batch_size: int | None = None, device: str = "cpu") -> J
 
 def step_of(job: Job):
     """The run's step, and the optimizer's: what `sfumato train` does once."""
-    key = DiceKey.from_seed(0)
+    key = RunKey.from_seed(0)
     sampler = Sampler(job.plan, key, records=len(job.source.train))
     noise = Noise(job.plan.mechanism, max_norm=job.plan.max_norm, key=key)
     private_step, inputs = PrivateStep(plan=job.plan, gradient=job.gradient, noise=noise), Inputs(job)

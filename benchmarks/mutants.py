@@ -775,7 +775,7 @@ BUGS = (
     Bug(
         "the key stays when a run has ended",
         "runs/directory.py",
-        "        for name in (DICE_KEY, CHECKPOINT):\n            (self / name).unlink(missing_ok=True)",
+        "        for name in (RUN_KEY, CHECKPOINT):\n            (self / name).unlink(missing_ok=True)",
         "        for name in (CHECKPOINT,):\n            (self / name).unlink(missing_ok=True)",
         ("training/test_crash.py", "training/test_run.py"),
     ),
@@ -838,8 +838,8 @@ BUGS = (
     Bug(
         "a model is known by what it does in evaluation alone",
         "training/preparation/prepare.py",
-        "pins.model_digest(module, made_up, training=True)",
-        "pins.model_digest(module, made_up)",
+        "pins.model_digest(module, synthetic, training=True)",
+        "pins.model_digest(module, synthetic)",
         ("training/test_loop.py",),
     ),
     # -- texts
@@ -2334,15 +2334,15 @@ BUGS = (
     Bug(
         "the best on private records is taken without a draw",
         "training/conclusion/aggregating.py",
-        "choose(choice, right, DiceKey.fresh())",
+        "choose(choice, right, RunKey.fresh())",
         "right.index(max(right))",
         ("training/conclusion/test_aggregating.py",),
     ),
     Bug(
         "choices by private records share one key",
         "training/conclusion/aggregating.py",
-        "right, DiceKey.fresh())",
-        "right, DiceKey.from_seed(0))",
+        "right, RunKey.fresh())",
+        "right, RunKey.from_seed(0))",
         ("training/conclusion/test_aggregating.py",),
     ),
     Bug(
@@ -2402,14 +2402,18 @@ BUGS = (
         "training/conclusion/aggregating.py",
         "        _refuse_unpaid(run, source, epsilon)\n",
         "        _right_answers(run, loaded, source, candidates)\n        _refuse_unpaid(run, source, epsilon)\n",
-        ("training/conclusion/test_aggregating.py::test_choices_that_are_not_paid_are_refused_before_a_record_is_scored",),
+        (
+            "training/conclusion/test_aggregating.py::test_choices_that_are_not_paid_are_refused_before_a_record_is_scored",
+        ),
     ),
     Bug(
         "a run that promises for persons is chosen for by single records",
         "training/conclusion/aggregating.py",
         "if PrivacyPlan.from_dict(run.read_json(names.PLAN)).users is not None:",
         "if run is None:",
-        ("training/conclusion/test_aggregating.py::test_choices_that_are_not_paid_are_refused_before_a_record_is_scored",),
+        (
+            "training/conclusion/test_aggregating.py::test_choices_that_are_not_paid_are_refused_before_a_record_is_scored",
+        ),
     ),
     Bug(
         "an aggregate is written over the run's own model",

@@ -19,11 +19,11 @@ from torch import Tensor
 from torchvision.models import resnet50
 
 from measuring import RESULTS, machine, machine_name
-from sfumato import DiceKey, Noise, models
+from sfumato import Noise, RunKey, models
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 
 WARM, STEPS = 8, 24
-KEY = DiceKey.from_seed(0)
+KEY = RunKey.from_seed(0)
 
 
 def square_root(bands: int) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ import numpy as np
 import measuring
 import sfumato
 from sfumato.experiment import Experiment
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import execute
@@ -133,7 +133,7 @@ def trained(source: Any, choices: dict[str, Any], epsilon: float, rate: float | 
     plan, settings, _ = Experiment(epsilon=epsilon, delta=1e-5, **choices, **sizes).decide(source)
     with tempfile.TemporaryDirectory() as folder:
         job = prepare(
-            None, source, plan, settings, device="cpu", threads=1, key=DiceKey.from_seed(seed, "mnist"), keep=0
+            None, source, plan, settings, device="cpu", threads=1, key=RunKey.from_seed(seed, "mnist"), keep=0
         )
         return execute(job, RunDirectory(Path(folder) / "run")).accuracy
 

@@ -53,7 +53,7 @@ def main(threads: list[int]) -> None:
 
 def ways(images: int) -> dict[str, tuple[int, Callable[[], Any]]]:
     """The pairs that each way compares, and the way."""
-    embeddings, labels = made_up(images)
+    embeddings, labels = synthetic(images)
     every = images * (images - 1) // 2
     few = images // MINIBATCH * (MINIBATCH * (MINIBATCH - 1) // 2)
     return {
@@ -64,7 +64,7 @@ def ways(images: int) -> dict[str, tuple[int, Callable[[], Any]]]:
     }
 
 
-def made_up(images: int) -> tuple[Tensor, Tensor]:
+def synthetic(images: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(CLASSES, (images,), generator=generator)
     centres = torch.randn(CLASSES, DIMENSION, generator=generator)

@@ -27,7 +27,7 @@ import torch
 import tyro
 
 import measuring
-from sfumato import ClippedGradient, DiceKey, Noise, PrivacyPlan, Views, models, optim
+from sfumato import ClippedGradient, Noise, PrivacyPlan, RunKey, Views, models, optim
 from sfumato.data import Transform
 from sfumato.models.losses import LOSSES
 from sfumato.training.loop import descend
@@ -110,7 +110,7 @@ def measure(model: str, trained: str, size: int, batch: int, rounds: int, thread
     plan = PrivacyPlan.calibrate(
         examples=EXAMPLES, batch_size=batch, steps=rounds + 1, noise_multiplier=1.0, max_norm=1.0, delta=1e-6
     )
-    key = DiceKey.from_seed(0)
+    key = RunKey.from_seed(0)
     gradient = ClippedGradient(module, LOSSES["sigmoid"], max_norm=plan.max_norm)
     step = PrivateStep(plan=plan, gradient=gradient, noise=Noise(plan.mechanism, max_norm=plan.max_norm, key=key))
     parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}

@@ -30,7 +30,7 @@ from sfumato.averaging import interval, kept_steps, spaced, widening_of
 from sfumato.experiment import Experiment
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.factorisation import square_root
-from sfumato.randomness import DiceKey, Noise
+from sfumato.randomness import Noise, RunKey
 from sfumato.runs.figures.uncertain import spacing_of
 
 RESULT = measuring.RESULTS / "uncertainty.json"
@@ -150,7 +150,7 @@ def quadratic() -> dict[str, Any]:
 
 def weights(mechanism: Mechanism, curvature: float, steps: int, seed: int) -> dict[int, torch.Tensor]:
     """(COORDINATES,) after each step, from the optimum, at the rate 1; a rate times a curvature is 1 at most."""
-    noise = Noise(mechanism, max_norm=1.0, key=DiceKey.from_seed(seed, "uncertainty"))
+    noise = Noise(mechanism, max_norm=1.0, key=RunKey.from_seed(seed, "uncertainty"))
     state, now, found = noise.begin(), torch.zeros(COORDINATES), {}
     for step in range(steps):
         gradient, state = noise.add({"w": min(curvature, 1.0) * now}, step, state)

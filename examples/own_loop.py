@@ -40,7 +40,7 @@ def main(steps: int = 150, ledger_path: str | Path = "own-loop.jsonl") -> tuple[
     model = Columns()
     gradient = sfumato.ClippedGradient(model, functional.cross_entropy, max_norm=plan.max_norm)
     gradient.self_check((source.channels, source.size, source.size))
-    key = sfumato.DiceKey.fresh()
+    key = sfumato.RunKey.fresh()
     sampler = sfumato.Sampler(plan, key, records=len(labels))
     noise = sfumato.Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)

@@ -35,7 +35,7 @@ import pytest
 import torch
 
 import sfumato
-from sfumato import DiceKey, FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, Sampler, open_source
+from sfumato import FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.cli import main
 from sfumato.data import Records, Views, hold_out, own_codes, randomness_of
 from sfumato.data.identity import codes, fingerprint
@@ -47,7 +47,7 @@ from sfumato.runs import checkpoint, pins
 
 GOLDEN = Path(__file__).parent / "fixtures" / "golden.json"
 SECRET = bytes(range(32))
-KEY = DiceKey(SECRET)
+KEY = RunKey(SECRET)
 EIGHT_PIXELS = np.arange(3 * 8 * 8 * 1, dtype=np.uint8).reshape(3, 8, 8, 1)
 
 COMMON = "--threads 1 --device cpu --micro-batch 16 --seed 3"
@@ -80,8 +80,8 @@ def keys() -> dict[str, Any]:
         "words": KEY.words("dropout", 3, "7").tolist(),
         "seed": KEY.seed("initial weights", 0),
         "check value": KEY.check_value("ab" * 32),
-        "of a seed": DiceKey.from_seed(5).check_value(""),
-        "of a seed and a context": DiceKey.from_seed(5, "context").check_value(""),
+        "of a seed": RunKey.from_seed(5).check_value(""),
+        "of a seed and a context": RunKey.from_seed(5, "context").check_value(""),
     }
 
 
@@ -198,8 +198,8 @@ def streams() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         drawn: list[tuple[str, int, str]] = []
         for method in ("generator", "words", "seed"):
-            patch.setattr(DiceKey, method, noting(drawn, getattr(DiceKey, method)))
-        patch.setattr(DiceKey, "from_seed", classmethod(lambda cls, seed, context="": cls(SECRET)))
+            patch.setattr(RunKey, method, noting(drawn, getattr(RunKey, method)))
+        patch.setattr(RunKey, "from_seed", classmethod(lambda cls, seed, context="": cls(SECRET)))
         patch.setattr(secrets, "token_hex", lambda count: "5a" * count)
         patch.setattr(pins, "model_digest", named)
         private = open_source("npz:pictures.npz", owner_key=SECRET, public=False)
@@ -214,16 +214,16 @@ def streams() -> dict[str, Any]:
     return found
 
 
-def named(module: torch.nn.Module, made_up: torch.Tensor, *, training: bool = False) -> str:
+def named(module: torch.nn.Module, synthetic: torch.Tensor, *, training: bool = False) -> str:
     """In place of `pins.model_digest`."""
     shapes = [(name, list(value.shape)) for name, value in module.named_parameters()]
-    return hashed(json.dumps([type(module).__qualname__, shapes, list(made_up.shape), training]).encode())
+    return hashed(json.dumps([type(module).__qualname__, shapes, list(synthetic.shape), training]).encode())
 
 
 def noting(drawn: list[tuple[str, int, str]], method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of a key, with a note of each draw."""
 
-    def noted(self: DiceKey, stream: str, step: int, name: str = "") -> Any:
+    def noted(self: RunKey, stream: str, step: int, name: str = "") -> Any:
         drawn.append((stream, step, name))
         return method(self, stream, step, name)
 
@@ -258,7 +258,7 @@ def trained(names: Iterable[str] = RUNS) -> dict[str, Any]:
     patch.setattr(tuner, "_MEASURED", {})
     patch.setattr(tuner, "_fastest", lambda kernel, x, g: f"keep {kernel.methods()[0]}")
     patch.setattr("sfumato.report.document.curve", lambda rows, key, levels: "<svg></svg>" if rows else "")
-    patch.setattr(DiceKey, "from_seed", classmethod(whatever_is_rounded(DiceKey.from_seed)))
+    patch.setattr(RunKey, "from_seed", classmethod(whatever_is_rounded(RunKey.from_seed)))
     try:
         for name in names:
             told = io.StringIO()
@@ -273,13 +273,13 @@ def trained(names: Iterable[str] = RUNS) -> dict[str, Any]:
     return found
 
 
-def whatever_is_rounded(from_seed: Callable[[int, str], DiceKey]) -> Callable[[type, int, str], DiceKey]:
+def whatever_is_rounded(from_seed: Callable[[int, str], RunKey]) -> Callable[[type, int, str], RunKey]:
     """The key of a seed that leaves digests of what a model computes, and of its weights, out of its context.
 
     With them a machine that rounds otherwise draws otherwise, so that two releases never differ by rounding alone.
     """
 
-    def keyed(_: type, seed: int, context: str = "") -> DiceKey:
+    def keyed(_: type, seed: int, context: str = "") -> RunKey:
         if context.startswith("["):
             plan, _, _, _, _, settings, candidate, *_ = json.loads(context)
             context = json.dumps([plan, settings, candidate])
@@ -411,12 +411,12 @@ def test_another_noise_is_seen(tmp_path):
     """By more than the tolerance that rounding is given."""
     known = golden()["runs"]["full batch"]
     with workplace(tmp_path), pytest.MonkeyPatch.context() as patch:
-        genuine = DiceKey.generator
+        genuine = RunKey.generator
 
-        def other(key: DiceKey, stream: str, step: int, name: str = "") -> np.random.Generator:
+        def other(key: RunKey, stream: str, step: int, name: str = "") -> np.random.Generator:
             return genuine(key, "another" if stream == "noise" else stream, step, name)
 
-        patch.setattr(DiceKey, "generator", other)
+        patch.setattr(RunKey, "generator", other)
         found = plain(trained(["full batch"])["full batch"])
     odd = list(differences(found, known, "full batch"))
     assert len(odd) > 10

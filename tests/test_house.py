@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +178,23 @@ def test_types():
 
 def test_no_room_without_a_name():
     assert not [path for path in PACKAGE.rglob("*.py") if path.stem in ("utils", "util", "common", "helpers", "misc")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sfumato.DiceKey", "sfumato.randomness.RunKey"),
+        ("sfumato.randomness.DiceKey", "sfumato.randomness.RunKey"),
+        ("sfumato.training.Settings", "sfumato.experiment.Settings"),
+        ("sfumato.training.Experiment", "sfumato.experiment.Experiment"),
+        ("sfumato.training.Performance", "sfumato.experiment.Performance"),
+        ("sfumato.embedding.recall_at_far", "sfumato.evaluation.recall_at_far"),
+        ("sfumato.embedding.similarity", "sfumato.evaluation.similarity"),
+    ],
+)
+def test_an_old_name_still_works_and_says_the_new_one(old: str, new: str):
+    room, _, name = old.rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}; the old name goes in version"):
+        found = getattr(importlib.import_module(room), name)
+    room, _, name = new.rpartition(".")
+    assert found is getattr(importlib.import_module(room), name)

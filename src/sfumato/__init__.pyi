@@ -12,8 +12,8 @@ from .privacy import Ledger as Ledger
 from .privacy import Poisson as Poisson
 from .privacy import PrivacyPlan as PrivacyPlan
 from .privacy import Statement as Statement
-from .randomness import DiceKey as DiceKey
 from .randomness import Noise as Noise
+from .randomness import RunKey as RunKey
 from .randomness import Sampler as Sampler
 from .randomness import owner_key as owner_key
 from .runs import Loaded as Loaded

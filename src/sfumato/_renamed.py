@@ -1,4 +1,4 @@
-"""Public names that have moved: the old name still works for one version, with a line that says the new one."""
+"""Public names that have changed: the old name still works for one version, with a warning that says the new one."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+REMOVED_IN = "0.3"
+"""The version that knows the old names no longer."""
 
-def with_old_names(
-    room: str, now: Callable[[str], Any], moved: Mapping[str, str], since: str = "0.2"
-) -> Callable[[str], Any]:
-    """A room's `__getattr__` that also knows names which have moved to other rooms.
+
+def with_old_names(room: str, current: Callable[[str], Any], renamed: Mapping[str, str]) -> Callable[[str], Any]:
+    """A package's `__getattr__` that also knows its old names.
 
     Args:
-        room: the room's `__name__`.
-        now: its `__getattr__` for the names that it has.
-        moved: the present home of each old name, such as "sfumato.experiment".
+        room: the package's `__name__`.
+        current: its `__getattr__` for the names that it has.
+        renamed: what each old name is now, such as "sfumato.experiment.Settings".
     """
 
     def get(name: str) -> Any:
-        if name not in moved:
-            return now(name)
+        if name not in renamed:
+            return current(name)
         warnings.warn(
-            f"{room}.{name} is now {moved[name]}.{name}; the old name goes in version {since}",
+            f"{room}.{name} is now {renamed[name]}; the old name goes in version {REMOVED_IN}",
             DeprecationWarning,
             stacklevel=2,
         )
-        return getattr(importlib.import_module(moved[name]), name)
+        package, _, new = renamed[name].rpartition(".")
+        return getattr(importlib.import_module(package), new)
 
     return get

@@ -14,7 +14,7 @@ from sfumato import SfumatoError
 from sfumato.averaging import interval, kept_steps, spaced, widening_of
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Tree
 from sfumato.privacy.factorisation import square_root
-from sfumato.randomness import DiceKey, Noise
+from sfumato.randomness import Noise, RunKey
 
 
 def test_it_is_student_s_prediction_interval():
@@ -112,7 +112,7 @@ CORRELATED = {
 
 def iterates(mechanism, curvature: float, seed: int) -> torch.Tensor:
     """(TAKEN, COORDINATES): weights of SGD with rate 1 on a quadratic loss, with the noise that runs have."""
-    noise = Noise(mechanism, max_norm=1.0, key=DiceKey.from_seed(seed))
+    noise = Noise(mechanism, max_norm=1.0, key=RunKey.from_seed(seed))
     state, weights, kept = noise.begin(), torch.zeros(COORDINATES), []
     for step in range(TAKEN):
         gradient, state = noise.add({"w": curvature * weights}, step, state)

@@ -145,7 +145,7 @@ def test_a_cache_keeps_them(tmp_path, key):
 
 def test_made_up_labels_are_of_the_same_form(table, key):
     source = opened(table, key)
-    made = source.made_up_labels(9)
+    made = source.synthetic_labels(9)
     assert made.shape == (9, 3)
     assert set(made.flatten().tolist()) == {0, 1}
     assert len({tuple(row) for row in made.tolist()}) > 2

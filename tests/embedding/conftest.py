@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import DiceKey
+from sfumato import RunKey
 from sfumato.embedding import LocalSGD, Rounds, anew
 
 USERS, CLIENTS, PER_USER, WIDTH, CLASSES = 24, 5, 6, 4, 9
@@ -30,7 +30,7 @@ def rounds() -> Rounds:
     generator = np.random.default_rng(0)
     users = generator.permutation(np.repeat(np.arange(USERS), PER_USER))
     inputs = torch.from_numpy(generator.normal(size=(len(users), 6)).astype(np.float32))
-    key = DiceKey.from_seed(1)
+    key = RunKey.from_seed(1)
     return Rounds(
         key=key,
         assign=anew(key, USERS, clients=CLIENTS),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
+from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.data import SourceSpec
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.jobs import noiseless
@@ -149,7 +149,7 @@ def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[
     performance = {"device": "cpu", "threads": 1}
     one, (other, _) = job_of(private, source, **performance)[0], public_job_of(without, source, **performance)
     other.module.load_state_dict(one.module.state_dict())
-    for key in map(DiceKey.from_seed, range(3)):
+    for key in map(RunKey.from_seed, range(3)):
         noisy, _ = EmbeddingSteps(one, key)(0, NoiseState(step=0))
         found, _ = NoiselessSteps(other, key)(0, NoiseState(step=0))
         noise = Noise(one.plan.mechanism, max_norm=one.plan.max_norm, key=key).add(one.gradient.zeros(), 0)
@@ -162,7 +162,7 @@ def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[
 def test_the_norm_follows_the_exact_quantile(source: Source):
     """Andrew et al. 2021, equation 2, with b the share of clients whose update is no longer than C."""
     job, _ = public_job_of(asked(quantile=0.4, client_rate=0.5), source, device="cpu", threads=1)
-    key, state, bounds, shares = DiceKey.from_seed(0), NoiseState(step=0), [0.2], []
+    key, state, bounds, shares = RunKey.from_seed(0), NoiseState(step=0), [0.2], []
     steps = NoiselessSteps(job, key)
     for step in range(8):
         norms = []

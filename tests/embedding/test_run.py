@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import DiceKey, SfumatoError, Source, embed, load, open_source, verify
+from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, experiment
 from sfumato.embedding.jobs.private import prepare
 from sfumato.embedding.run import begin, job_of, recorded_job
@@ -146,7 +146,7 @@ def round_of(
         **{**ALONE, "steps": 1, "batch_size": further.pop("batch_size", 20), "noise_multiplier": 0.5, **further}
     )
     job, _ = job_of(asked, smaller, model=Small(), device="cpu", threads=1)
-    steps = EmbeddingSteps(job, DiceKey.from_seed(key))
+    steps = EmbeddingSteps(job, RunKey.from_seed(key))
     gradient, _ = steps(0, NoiseState(step=0))
     return {name: value.double() * job.clients.count for name, value in gradient.items()}
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from sfumato import DiceKey, PrivacyPlan, SfumatoError, aggregate, load, open_source, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, aggregate, load, open_source, train, verify
 from sfumato.data import Records
 from sfumato.evaluation import accuracy, multilabel
 from sfumato.evaluation.temperature import fitted
@@ -150,7 +150,7 @@ def test_padding_has_no_labels(spec):
     settings = Settings(model="linear", learning_rate=1.0, loss="multilabel", seed=0)
     job = prepare(None, few, plan(few, participation=rule, **facts), settings, micro_batch=10)
     rows = np.array([3, 50, 51, 120, 121, 122, 123, 124, 125, 126, 199])
-    pieces = list(Inputs(job).micro_batches(DiceKey.from_seed(0), 1, rows))
+    pieces = list(Inputs(job).micro_batches(RunKey.from_seed(0), 1, rows))
     targets, weights = torch.cat([piece[1] for piece in pieces]), torch.cat([piece[3] for piece in pieces])
     assert targets[weights].tolist() == few.train.labels[rows].tolist()
     assert not targets[~weights].any()

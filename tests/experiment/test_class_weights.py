@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from sfumato import DiceKey, PrivacyPlan, SfumatoError, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, train, verify
 from sfumato.experiment.class_weights import declared, weights_of
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
@@ -109,7 +109,7 @@ def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded
             adjacency="zero-out",
         )
     job = prepare(None, spots, plan, Settings(**model, **SETTINGS), micro_batch=7)
-    participants, key = np.arange(0, 200, 9), DiceKey.from_seed(0)
+    participants, key = np.arange(0, 200, 9), RunKey.from_seed(0)
     pieces = list(Inputs(job).micro_batches(key, 0, participants))
     total = job.gradient.zeros()
     for piece in pieces:
@@ -143,7 +143,7 @@ def sigmoid(logits, labels):
 
 def test_no_record_adds_more_than_the_bound(spots, plan):
     job = prepare(None, spots, plan, Settings(model="cnn", **SETTINGS))
-    for inputs, targets, keys, weights in Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(8)):
+    for inputs, targets, keys, weights in Inputs(job).micro_batches(RunKey.from_seed(0), 0, np.arange(8)):
         for row in range(len(targets)):
             one = slice(row, row + 1)
             found = job.gradient(100 * inputs[one], targets[one], keys, weights[one]).gradients

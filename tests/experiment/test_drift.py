@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import DiceKey, PrivacyPlan, SfumatoError, Source, open_source, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, Source, open_source, train, verify
 from sfumato.experiment import Experiment, Settings, drift
 from sfumato.experiment.drift import second_group
 from sfumato.privacy import DriftingPoisson
@@ -39,7 +39,7 @@ def of(source: Source, records: np.ndarray, groups: np.ndarray | None = None) ->
 
 def gradients(source: Source, plan: PrivacyPlan) -> list[torch.Tensor]:
     """What each step would release, all at the same weights and with the same noise."""
-    job = prepare(None, source, plan, SETTINGS, threads=1, key=DiceKey.from_seed(0))
+    job = prepare(None, source, plan, SETTINGS, threads=1, key=RunKey.from_seed(0))
     steps = PrivateSteps(job, job.key)
     found = [steps(step, NoiseState(step=step))[0] for step in range(STEPS)]
     return [torch.cat([value.flatten() for value in one.values()]) for one in found]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sfumato import DiceKey, PrivacyPlan, SfumatoError, Source, open_source, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, Source, open_source, train, verify
 from sfumato.data import Clock, hold_out
 from sfumato.experiment import Experiment, Settings
 from sfumato.experiment.experiment import experiment_of
@@ -72,7 +72,7 @@ def archive(path, arrays, times) -> str:
 
 def gradients(source: Source, clock: Clock = CLOCK) -> list[torch.Tensor]:
     """What each step would release, all at the same weights and with the same noise."""
-    job = prepare(None, source, in_order(), SETTINGS, threads=1, clock=clock, key=DiceKey.from_seed(0))
+    job = prepare(None, source, in_order(), SETTINGS, threads=1, clock=clock, key=RunKey.from_seed(0))
     steps = PrivateSteps(job, job.key)
     found = [steps(step, NoiseState(step=step))[0] for step in range(STEPS)]
     return [torch.cat([value.flatten() for value in one.values()]) for one in found]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import EMA, DiceKey, PrivacyPlan, SfumatoError, Source, open_source, train
+from sfumato import EMA, PrivacyPlan, RunKey, SfumatoError, Source, open_source, train
 from sfumato.cli import main
 from sfumato.data import capped
 from sfumato.experiment import defaults, users
@@ -164,7 +164,7 @@ def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_ba
     settings = replace(SETTINGS, views=views, shift=views - 1)
     plan = plan_for(people, "users", at_most=None)
     job = prepare(None, people, plan, settings, device="cpu", threads=1, micro_batch=micro_batch)
-    inputs, key = UserInputs(job), DiceKey.from_seed(0)
+    inputs, key = UserInputs(job), RunKey.from_seed(0)
     present = np.array([0, 3, 4, 9, 16, 20])  # person 23, who has nine, is number 16
     names = np.unique(people.train.users)
     rows = {user: [] for user in present.tolist()}
@@ -187,7 +187,7 @@ def test_a_users_input_does_not_depend_on_who_else_is_there(people):
     """Nor on how the step is cut: one record's place among the draws is another one's, but no pixel is."""
     plan = plan_for(people, "users", at_most=None)
     job = prepare(None, people, plan, SETTINGS, device="cpu", threads=1, micro_batch=64)
-    inputs, key = UserInputs(job), DiceKey.from_seed(0)
+    inputs, key = UserInputs(job), RunKey.from_seed(0)
     alone = [batch for batch, *_ in inputs.micro_batches(key, 0, np.array([6]))]
     among = [batch for batch, *_ in inputs.micro_batches(key, 0, np.arange(PEOPLE))]
     wanted = alone[0][0]

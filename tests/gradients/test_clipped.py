@@ -282,8 +282,8 @@ def test_several_inputs_and_targets(compare, form, views):
     inputs = (image, word) if form == "tuple" else {"word": word, "image": image}
     targets = {"label": torch.arange(3), "value": torch.randn(3, dtype=torch.float64)}
     gradient = compare(Two().double(), inputs, targets, loss=loss, views=views)
-    made_up = ((3, 3), torch.tensor(1)) if form == "tuple" else {"word": torch.tensor(1), "image": (3, 3)}
-    gradient.self_check(made_up, targets=targets)
+    synthetic = ((3, 3), torch.tensor(1)) if form == "tuple" else {"word": torch.tensor(1), "image": (3, 3)}
+    gradient.self_check(synthetic, targets=targets)
 
 
 @pytest.mark.parametrize("views", [1, 3])

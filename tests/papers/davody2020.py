@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sfumato import ClippedGradient, DiceKey, Noise, PrivacyPlan, Sampler, open_source
+from sfumato import ClippedGradient, Noise, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.experiment import Settings
 from sfumato.models import create, create_for_texts, normalised
 from sfumato.models.normalisation.norms import normalisation
@@ -136,7 +136,7 @@ def draws_of(case, rng, steps):
         clipping=Fixed(case["max_norm"]),
     )
     seed = int(rng.integers(1 << 30))
-    key = DiceKey.from_seed(seed, "printed 2020")
+    key = RunKey.from_seed(seed, "printed 2020")
     sampler = Sampler(plan, key, records=plan.population)
     names = ("0.weight", "1.weight", "1.bias", "3.weight", "4.weight", "4.bias")
     noise = [
@@ -337,7 +337,7 @@ def step_case(rng):
         delta=1e-5,
         clipping=Fixed(float(np.exp(rng.normal()))),
     )
-    key = DiceKey.from_seed(int(rng.integers(1 << 30)))
+    key = RunKey.from_seed(int(rng.integers(1 << 30)))
     return {
         "plan": plan,
         "key": key,
@@ -430,7 +430,7 @@ def noisy_training(rng):
     """30 steps of softmax regression whose weights are drawn anew in each."""
     settings = Settings(model="linear", optimizer="sgd", learning_rate=float(rng.uniform(0.01, 0.1)), ema=0.0)
     asked = PublicTraining(settings=settings, steps=30, batch_size=6)
-    job = pretraining.prepare(shown(), asked, threads=1, key=DiceKey.from_seed(int(rng.integers(1 << 30))))
+    job = pretraining.prepare(shown(), asked, threads=1, key=RunKey.from_seed(int(rng.integers(1 << 30))))
     batches = PublicSteps(job, job.key)
     head = job.module.head
     draws = []

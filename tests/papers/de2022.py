@@ -15,7 +15,7 @@ from sfumato.data import Transform, Views
 from sfumato.evaluation.accuracy import score_of
 from sfumato.gradients import ClippedGradient, clipping
 from sfumato.privacy import Gaussian, PrivacyPlan
-from sfumato.randomness import DiceKey, Noise, Sampler
+from sfumato.randomness import Noise, RunKey, Sampler
 from sfumato.search.repeated import Repeated
 from sfumato.training.descent import set_rate
 from sfumato.training.step import PrivateStep, descend
@@ -91,7 +91,7 @@ def a_short_training(rng):
     )
     return {
         "plan": plan,
-        "key": DiceKey.from_seed(int(rng.integers(1 << 30))),
+        "key": RunKey.from_seed(int(rng.integers(1 << 30))),
         "inputs": rng.normal(size=(population, views, width)) * np.exp(rng.normal(size=(population, 1, 1))),
         "targets": rng.normal(size=(population, outputs)),
         "weight": rng.normal(size=(outputs, width)),
@@ -186,7 +186,7 @@ def quantiles_of_noise(case):
     )
     model = nn.Linear(DRAWS // 2, 1, bias=False)
     gradient = ClippedGradient(model, lambda outputs, targets: 0 * outputs.sum(), max_norm=plan.max_norm)
-    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=DiceKey.from_seed(case["seed"]))
+    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=RunKey.from_seed(case["seed"]))
     step = PrivateStep(plan=plan, gradient=gradient, noise=noise)
     pieces = [(torch.zeros(1, DRAWS // 2), torch.zeros(1, 1))] * case["pieces"]
     found = np.concatenate([step(number, pieces)["weight"].double().numpy().ravel() for number in range(2)])
@@ -210,7 +210,7 @@ def law_of_batches(case):
     plan = PrivacyPlan.calibrate(
         examples=case["examples"], batch_size=case["batch"], steps=400, noise_multiplier=1.0, delta=1e-5
     )
-    sampler = Sampler(plan, DiceKey.from_seed(case["seed"]), records=case["examples"])
+    sampler = Sampler(plan, RunKey.from_seed(case["seed"]), records=case["examples"])
     taken = np.zeros((400, case["examples"]))
     for step in range(400):
         taken[step, sampler.draw(step)] = 1
@@ -253,7 +253,7 @@ def accumulated(case):
         max_norm=case["max_norm"],
     )
     gradient = ClippedGradient(linear(case), half_squared_distance, max_norm=plan.max_norm)
-    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=DiceKey.from_seed(case["seed"]))
+    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=RunKey.from_seed(case["seed"]))
     inputs, targets = torch.from_numpy(case["inputs"]), torch.from_numpy(case["targets"])
     pieces = zip(inputs.split(local), targets.split(local), strict=True)
     return PrivateStep(plan=plan, gradient=gradient, noise=noise)(0, pieces)["weight"]
@@ -264,7 +264,7 @@ def by_algorithm_1(case, *, share=None, **changed):
     devices, accumulation, local, views = case["shape"]
     shape = case["weight"].shape
     noise = Noise(
-        Gaussian(noise_multiplier=case["sigma"]), max_norm=case["max_norm"], key=DiceKey.from_seed(case["seed"])
+        Gaussian(noise_multiplier=case["sigma"]), max_norm=case["max_norm"], key=RunKey.from_seed(case["seed"])
     )
     one = noise.add({"weight": torch.zeros(shape, dtype=torch.float64)}, 0)["weight"].double().numpy().ravel()
     xi = np.random.default_rng(case["seed"]).normal(size=(accumulation, one.size))

@@ -22,7 +22,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.models import Head, begin_classifier
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import DiceKey, Noise, NoiseState
+from sfumato.randomness import Noise, NoiseState, RunKey
 from sfumato.training.descent import optimizer_for, set_rate
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
@@ -166,7 +166,7 @@ def public_steps(case):
         device="cpu",
         max_norm=None,
     )
-    return PublicSteps(job, DiceKey.from_seed(case["seed"]))  # type: ignore[arg-type]
+    return PublicSteps(job, RunKey.from_seed(case["seed"]))  # type: ignore[arg-type]
 
 
 def public_gradient(case):
@@ -216,7 +216,7 @@ def full_batch(case):
         delta=1e-2,
         max_norm=case["max_norm"],
     )
-    return head, plan, Noise(plan.mechanism, max_norm=plan.max_norm, key=DiceKey.from_seed(case["seed"]))
+    return head, plan, Noise(plan.mechanism, max_norm=plan.max_norm, key=RunKey.from_seed(case["seed"]))
 
 
 def private_gradient(case, head, plan, noise):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sfumato import DiceKey, Noise, PrivacyPlan, optim
+from sfumato import Noise, PrivacyPlan, RunKey, optim
 from sfumato.averaging import EMA, LastMean, TrainingOver, aggregates
 from sfumato.averaging.uncertainty import interval, spaced
 from sfumato.models.ensemble import Ensemble, majority
@@ -256,7 +256,7 @@ def variances_run(case):
 
 
 def ftrl_case(rng):
-    key, size = DiceKey.from_seed(int(rng.integers(1 << 30))), 4
+    key, size = RunKey.from_seed(int(rng.integers(1 << 30))), 4
     return {
         "key": key,
         "start": rng.normal(size=size),

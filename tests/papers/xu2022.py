@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sfumato import DiceKey, Noise, PrivacyPlan, Sampler, Transform, optim
+from sfumato import Noise, PrivacyPlan, RunKey, Sampler, Transform, optim
 from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining
 from sfumato.embedding.clients import losses
 from sfumato.embedding.clients.query import ADJACENCIES
@@ -158,7 +158,7 @@ def rounds_case(rng):
     how, clients = how_of(rng), int(rng.integers(2, 5))
     users = np.repeat(np.arange(USERS), rng.integers(2, 4, USERS))
     order = rng.permutation(len(users))
-    key = DiceKey.from_seed(int(rng.integers(1 << 30)))
+    key = RunKey.from_seed(int(rng.integers(1 << 30)))
     plan = PrivacyPlan(
         population=USERS,
         participation=Poisson(batch_size=5),
@@ -275,7 +275,7 @@ class Vectors:
 
 def adaptive_case(rng):
     """30 rounds of about m vectors."""
-    expected, key = int(rng.integers(5, 20)), DiceKey.from_seed(int(rng.integers(1 << 30)))
+    expected, key = int(rng.integers(5, 20)), RunKey.from_seed(int(rng.integers(1 << 30)))
     clipping = Quantile(
         max_norm=float(np.exp(rng.normal())),
         quantile=float(rng.uniform(0.2, 0.8)),

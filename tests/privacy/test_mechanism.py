@@ -11,7 +11,7 @@ import torch
 from sfumato import SfumatoError
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Tree
 from sfumato.privacy.factorisation import inverse, toeplitz_covariance, tree_covariance
-from sfumato.randomness import DiceKey, Noise
+from sfumato.randomness import Noise, RunKey
 
 
 def banded(*coefficients) -> BandedToeplitz:
@@ -86,7 +86,7 @@ def test_variances_are_those_of_the_noise_that_is_added(mechanism):
         covariance = toeplitz_covariance(inverse(column, steps))
     found = mechanism.variances(combinations)
     np.testing.assert_allclose(found, np.diag(combinations @ covariance @ combinations.T), rtol=1e-9)
-    noise = Noise(mechanism, max_norm=2.0, key=DiceKey.from_seed(1))
+    noise = Noise(mechanism, max_norm=2.0, key=RunKey.from_seed(1))
     state, drawn = noise.begin(), []
     for step in range(steps):
         noisy, state = noise.add({"w": torch.zeros(coordinates)}, step, state)

@@ -9,12 +9,12 @@ from fractions import Fraction
 import pytest
 from scipy import stats
 
-from sfumato import DiceKey, SfumatoError
+from sfumato import RunKey, SfumatoError
 from sfumato.privacy import PrivateChoice
 from sfumato.randomness import choose
 from sfumato.randomness.choice import Bits
 
-KEYS = [DiceKey.from_seed(seed) for seed in range(3000)]
+KEYS = [RunKey.from_seed(seed) for seed in range(3000)]
 
 
 def fits(counts: list[int], law: list[float]) -> bool:
@@ -67,10 +67,10 @@ def test_whole_numbers_of_many_bits_are_uniform_to_the_last():
 
 
 def test_bits_are_the_whole_key_s_and_go_on():
-    bits = Bits(DiceKey(bytes(32)))
+    bits = Bits(RunKey(bytes(32)))
     first = [bits.below(2**256) for _ in range(50)]
     assert len(set(first)) == 50
-    again, other = Bits(DiceKey(bytes(32))), Bits(DiceKey(bytes(31) + b"\1"))
+    again, other = Bits(RunKey(bytes(32))), Bits(RunKey(bytes(31) + b"\1"))
     assert [again.below(2**256) for _ in range(50)] == first
     assert other.below(2**256) != first[0]
 

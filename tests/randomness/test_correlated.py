@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import linalg, stats
 
-from sfumato import DiceKey, Noise, SfumatoError
+from sfumato import Noise, RunKey, SfumatoError
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.randomness.noise import NOISES, NoiseState, banded_toeplitz, blocks
 from sfumato.runs.checkpoint import Checkpoint
 
-KEY = DiceKey.from_seed(0)
+KEY = RunKey.from_seed(0)
 SQUARE_ROOT = tuple(float(value) for value in np.cumprod([1.0, *((2 * k - 1) / (2 * k) for k in range(1, 64))]))
 BLT = BufferedToeplitz(noise_multiplier=2.0, scales=(0.22230337, 0.27881407), decays=(0.98480681, 0.63617939))
 BANDS = BandedToeplitz(noise_multiplier=2.0, coefficients=SQUARE_ROOT[:5])
@@ -62,7 +62,7 @@ def all_steps(noise: Noise, total: dict[str, torch.Tensor], steps: int) -> list[
     return found
 
 
-def drawn(key: DiceKey, name: str, size: int, steps: int) -> np.ndarray:
+def drawn(key: RunKey, name: str, size: int, steps: int) -> np.ndarray:
     return np.stack([key.generator("noise", step, name).standard_normal(size) for step in range(steps)])
 
 
@@ -86,7 +86,7 @@ buffered = decays.flatmap(
 @given(mechanism=banded | buffered, steps=st.integers(1, 45), max_norm=st.floats(0.1, 10), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
 def test_the_noise_is_the_inverse_matrix_times_the_very_numbers_drawn(mechanism, steps, max_norm, seed):
-    key = DiceKey.from_seed(seed)
+    key = RunKey.from_seed(seed)
     noise = Noise(mechanism, max_norm=max_norm, key=key)
     total = {"weight": torch.linspace(-3, 3, 6, dtype=torch.float64).reshape(2, 3), "gain": torch.tensor(1.5)}
     found = all_steps(noise, total, steps)
@@ -159,7 +159,7 @@ def replays(mechanism: Mechanism) -> np.ndarray:
     """(replays, steps, coordinates) of both parameters, each with a key of its own."""
     found = np.empty((REPLAYS, STEPS, 4))
     for seed in range(REPLAYS):
-        noise = Noise(mechanism, max_norm=0.5, key=DiceKey.from_seed(seed, "replays"))
+        noise = Noise(mechanism, max_norm=0.5, key=RunKey.from_seed(seed, "replays"))
         for step, noisy in enumerate(all_steps(noise, TOTAL, STEPS)):
             found[seed, step] = torch.cat(list(noisy.values())).numpy()
     return found
@@ -235,7 +235,7 @@ def test_a_state_that_went_through_a_checkpoint_gives_the_same_bytes(tmp_path, m
             optimizer = torch.optim.SGD(model.parameters())
             Checkpoint.of(step, model, {}, optimizer, run="0" * 64, noise=state).save(tmp_path / "checkpoint")
             state = Checkpoint.load(tmp_path / "checkpoint").noise
-            noise = Noise(mechanism, max_norm=0.5, key=DiceKey.from_seed(0))
+            noise = Noise(mechanism, max_norm=0.5, key=RunKey.from_seed(0))
         noisy, state = noise.add(total, step, state)
         assert all(torch.equal(noisy[name], whole[step][name]) for name in total)
 

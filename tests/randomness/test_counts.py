@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 from scipy import stats
 
-from sfumato import DiceKey, SfumatoError
+from sfumato import RunKey, SfumatoError
 from sfumato.privacy import NoisyTable
 from sfumato.randomness import noisy_counts
 from sfumato.randomness.choice import Bits
@@ -32,7 +32,7 @@ def fits(found: list[int], epsilon: float) -> bool:
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.75, 3.0])
 def test_noise_has_its_law_and_no_other(epsilon):
-    bits = Bits(DiceKey.from_seed(3))
+    bits = Bits(RunKey.from_seed(3))
     found = [two_sided_geometric(bits, Fraction(epsilon)) for _ in range(DRAWS)]
     assert fits(found, epsilon)
     for wrong in (epsilon / 2, epsilon * 1.25, epsilon * 2):
@@ -41,7 +41,7 @@ def test_noise_has_its_law_and_no_other(epsilon):
 
 def test_every_count_has_noise_of_the_table_s_epsilon_of_noise():
     for table in (TABLE, replace(TABLE, temperature=True)):
-        keys = [DiceKey.from_seed(seed) for seed in range(DRAWS // table.cells)]
+        keys = [RunKey.from_seed(seed) for seed in range(DRAWS // table.cells)]
         found = [one - 7 for key in keys for one in noisy_counts(table, [7] * table.cells, key)]
         assert fits(found, float(table.noise_epsilon))
     assert not fits(found, table.epsilon)
@@ -50,9 +50,9 @@ def test_every_count_has_noise_of_the_table_s_epsilon_of_noise():
 def test_counts_are_checked_before_anything_is_drawn():
     for wrong in ([1] * 7, [1.0] * 8, [-1] * 8, [True] * 8):
         with pytest.raises(SfumatoError):
-            noisy_counts(TABLE, wrong, DiceKey.from_seed(0))
+            noisy_counts(TABLE, wrong, RunKey.from_seed(0))
 
 
 def test_draws_are_those_of_the_whole_key():
-    first, again, other = (noisy_counts(TABLE, [0] * 8, DiceKey(bytes(31) + bytes([last]))) for last in (0, 0, 1))
+    first, again, other = (noisy_counts(TABLE, [0] * 8, RunKey(bytes(31) + bytes([last]))) for last in (0, 0, 1))
     assert first == again != other

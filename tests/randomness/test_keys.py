@@ -12,23 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato import DiceKey, SfumatoError, owner_key
+from sfumato import RunKey, SfumatoError, owner_key
 
 
-def words(key: DiceKey, stream: str = "noise", step: int = 0, name: str = "") -> list[int]:
+def words(key: RunKey, stream: str = "noise", step: int = 0, name: str = "") -> list[int]:
     return key.generator(stream, step, name).integers(0, 2**63, 4).tolist()
 
 
 def test_draws_are_functions_of_key_stream_step_and_name():
-    key = DiceKey.from_seed(3)
-    assert words(key) == words(DiceKey.from_seed(3))
-    others = [words(DiceKey.from_seed(4)), words(key, "sampling"), words(key, step=1), words(key, name="weight")]
+    key = RunKey.from_seed(3)
+    assert words(key) == words(RunKey.from_seed(3))
+    others = [words(RunKey.from_seed(4)), words(key, "sampling"), words(key, step=1), words(key, name="weight")]
     assert all(other != words(key) for other in others)
     assert len({tuple(other) for other in others}) == 4
 
 
 def test_names_and_streams_do_not_run_into_each_other():
-    key = DiceKey.from_seed(3)
+    key = RunKey.from_seed(3)
     assert words(key, "ab", name="c") != words(key, "a", name="bc")
 
 
@@ -39,19 +39,19 @@ def test_every_bit_of_the_key_matters(position):
     secret = bytes(range(32))
     flipped = bytearray(secret)
     flipped[position // 8] ^= 1 << (position % 8)
-    assert words(DiceKey(secret)) != words(DiceKey(bytes(flipped)))
-    assert DiceKey(secret).seed("x", 0) != DiceKey(bytes(flipped)).seed("x", 0)
+    assert words(RunKey(secret)) != words(RunKey(bytes(flipped)))
+    assert RunKey(secret).seed("x", 0) != RunKey(bytes(flipped)).seed("x", 0)
 
 
 def test_the_generator_carries_more_than_256_derived_bits():
-    state = DiceKey.from_seed(0).generator("noise", 0).bit_generator.state["state"]
+    state = RunKey.from_seed(0).generator("noise", 0).bit_generator.state["state"]
     assert np.count_nonzero(state["key"]) + np.count_nonzero(state["counter"]) == 5
 
 
 def test_a_check_value_is_its_run_s_and_holds_nothing_of_the_key():
     """It stands in the ledger, which may be published; and runs that have begun know their keys by it."""
     secret = bytes(range(32))
-    values = {run: DiceKey(secret).check_value(run) for run in ("", "a", "b", "c" * 64)}
+    values = {run: RunKey(secret).check_value(run) for run in ("", "a", "b", "c" * 64)}
     for run, value in values.items():
         message = len(b"check").to_bytes(8, "big") + b"check" + len(run).to_bytes(8, "big") + run.encode() + bytes(8)
         assert value == hmac.digest(secret, message, hashlib.sha512)[:32].hex()
@@ -60,7 +60,7 @@ def test_a_check_value_is_its_run_s_and_holds_nothing_of_the_key():
 
 
 def test_fresh_keys_differ_and_hide():
-    one, other = DiceKey.fresh(), DiceKey.fresh()
+    one, other = RunKey.fresh(), RunKey.fresh()
     assert words(one) != words(other)
     assert "secret" in repr(one)
     assert one._secret.hex() not in repr(one)
@@ -68,13 +68,13 @@ def test_fresh_keys_differ_and_hide():
 
 
 def test_a_key_is_kept_for_its_owner_only(tmp_path):
-    key = DiceKey.fresh()
+    key = RunKey.fresh()
     key.save(tmp_path / "dice.key")
     assert stat.S_IMODE(os.stat(tmp_path / "dice.key").st_mode) == 0o600
-    assert words(DiceKey.load(tmp_path / "dice.key")) == words(key)
+    assert words(RunKey.load(tmp_path / "dice.key")) == words(key)
     assert [path.name for path in tmp_path.iterdir()] == ["dice.key"]
     with pytest.raises(FileExistsError):
-        DiceKey.fresh().save(tmp_path / "dice.key")
+        RunKey.fresh().save(tmp_path / "dice.key")
 
 
 @pytest.mark.parametrize("content", [None, "", "zz", "ab" * 31, "ab" * 33])
@@ -82,19 +82,19 @@ def test_a_lost_or_damaged_key_ends_the_run(tmp_path, content):
     if content is not None:
         (tmp_path / "dice.key").write_text(content)
     with pytest.raises(SfumatoError, match="without drawing twice"):
-        DiceKey.load(tmp_path / "dice.key")
+        RunKey.load(tmp_path / "dice.key")
 
 
 @pytest.mark.parametrize("secret", [b"short", bytes(33), "text"])
 def test_keys_of_another_width_are_refused(secret):
     with pytest.raises(SfumatoError, match="must be 32 bytes"):
-        DiceKey(secret)
+        RunKey(secret)
 
 
 @pytest.mark.parametrize("seed", [1.5, "1", True, None])
 def test_seeds_are_whole_numbers(seed):
     with pytest.raises(SfumatoError, match="seed must be a whole number"):
-        DiceKey.from_seed(seed)
+        RunKey.from_seed(seed)
 
 
 def test_the_owner_s_key_is_made_once_and_kept(tmp_path, monkeypatch):

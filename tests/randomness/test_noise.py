@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from sfumato import DiceKey, Gaussian, Noise, SfumatoError
+from sfumato import Gaussian, Noise, RunKey, SfumatoError
 from sfumato.randomness.noise import blocks
 
 SIZE = 40_000
@@ -19,7 +19,7 @@ LIMIT = 5.5
 def draw(
     step: int = 0, *, sigma: float = 2.0, max_norm: float = 0.5, name: str = "weight", seed: int = 0
 ) -> np.ndarray:
-    noise = Noise(Gaussian(noise_multiplier=sigma), max_norm=max_norm, key=DiceKey.from_seed(seed))
+    noise = Noise(Gaussian(noise_multiplier=sigma), max_norm=max_norm, key=RunKey.from_seed(seed))
     return noise.add({name: torch.zeros(SIZE)}, step)[name].double().numpy()
 
 
@@ -57,7 +57,7 @@ def test_draws_are_independent(other):
 )
 def test_no_noise_comes_again(far):
     """Of two releases with one noise the difference has none."""
-    noise = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=RunKey.from_seed(0))
     for step in (0, 7):
         one, other = (noise.add({"weight": torch.zeros(8)}, place)["weight"] for place in (step, step + far))
         assert not torch.isclose(one, other).any()
@@ -65,7 +65,7 @@ def test_no_noise_comes_again(far):
 
 def test_the_noise_is_drawn_in_float64_and_rounded_once_with_the_sum():
     """As every statement says; digit for digit, since a resumed run must have the noise that it had."""
-    key, generator = DiceKey.from_seed(0), np.random.default_rng(1)
+    key, generator = RunKey.from_seed(0), np.random.default_rng(1)
     noise = Noise(Gaussian(noise_multiplier=1.7), max_norm=0.3, key=key)
     for step, name, shape in ((0, "weight", (40, 5)), (9, "bias", (7,)), (9, "gain", ())):
         total = generator.normal(size=shape, scale=10)
@@ -84,7 +84,7 @@ def test_coordinates_are_independent():
 
 def test_parameters_without_dimensions_get_theirs():
     """Such as the SkipInit gains of normalizer-free networks."""
-    noise = Noise(Gaussian(noise_multiplier=2.0), max_norm=0.5, key=DiceKey.from_seed(0))
+    noise = Noise(Gaussian(noise_multiplier=2.0), max_norm=0.5, key=RunKey.from_seed(0))
     gains = {str(number): torch.full((), 3.0) for number in range(2000)}
     noisy = noise.add(gains, 0)
     assert {tuple(value.shape) for value in noisy.values()} == {()}
@@ -98,14 +98,14 @@ def test_a_replayed_step_has_the_same_noise():
 
 
 def test_the_draw_does_not_depend_on_which_other_parameters_there_are():
-    noise = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=RunKey.from_seed(0))
     alone = noise.add({"a": torch.zeros(5)}, 0)["a"]
     beside = noise.add({"b": torch.zeros(3), "a": torch.zeros(5)}, 0)["a"]
     assert alone.tolist() == beside.tolist()
 
 
 def test_many_parameters_in_threads_give_what_one_gives():
-    noise = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=RunKey.from_seed(0))
     total = {f"layer{place}": torch.zeros(300_000) for place in range(4)}
     together = noise.add(total, 0)
     for name, value in total.items():
@@ -113,7 +113,7 @@ def test_many_parameters_in_threads_give_what_one_gives():
 
 
 def test_the_sum_is_kept_and_the_argument_unchanged():
-    noise = Noise(Gaussian(noise_multiplier=1e-9), max_norm=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(Gaussian(noise_multiplier=1e-9), max_norm=1.0, key=RunKey.from_seed(0))
     total = {"a": torch.full((3, 2), 5.0)}
     noisy = noise.add(total, 0)["a"]
     assert noisy.shape == (3, 2)
@@ -125,11 +125,11 @@ def test_the_sum_is_kept_and_the_argument_unchanged():
 @pytest.mark.parametrize("max_norm", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_norm_that_bounds_nothing_is_refused(max_norm):
     with pytest.raises(SfumatoError, match="max_norm must"):
-        Noise(Gaussian(noise_multiplier=1.0), max_norm=max_norm, key=DiceKey.from_seed(0))
+        Noise(Gaussian(noise_multiplier=1.0), max_norm=max_norm, key=RunKey.from_seed(0))
 
 
 def test_large_parameters_are_drawn_in_blocks_of_their_own_generators():
-    key, count = DiceKey.from_seed(0), blocks.BLOCK + 4
+    key, count = RunKey.from_seed(0), blocks.BLOCK + 4
     noise = Noise(Gaussian(noise_multiplier=3.0), max_norm=0.5, key=key)
     found = noise.add({"a": torch.zeros(4, count // 4)}, 3)["a"].flatten()
     first = key.generator("noise", 3, "a").standard_normal(blocks.BLOCK)
@@ -138,7 +138,7 @@ def test_large_parameters_are_drawn_in_blocks_of_their_own_generators():
 
 
 def test_a_state_knows_its_step():
-    noise = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=RunKey.from_seed(0))
     total = {"a": torch.zeros(3)}
     first, state = noise.add(total, 0, noise.begin())
     second, state = noise.add(total, 1, state)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato import DiceKey, Sampler, SfumatoError
+from sfumato import RunKey, Sampler, SfumatoError
 from sfumato.privacy.participation import (
     CyclicPoisson,
     DriftingPoisson,
@@ -42,7 +42,7 @@ def sampler(
         sampling_probability=rule.probability(population),
         expected_batch_size=rule.expected_batch_size(population),
     )
-    key = DiceKey.from_seed(seed)
+    key = RunKey.from_seed(seed)
     return Sampler(plan, key, records=population if records is None else records, times=times, groups=groups)
 
 
@@ -196,7 +196,7 @@ def test_in_a_turn_each_record_has_a_coin_of_its_own():
 
 
 def test_the_coins_that_come_up_are_those_below_the_turn_s_probability():
-    key, groups = DiceKey.from_seed(0), DiceKey.from_seed(0).generator("groups", 0).integers(7, size=100_000)
+    key, groups = RunKey.from_seed(0), RunKey.from_seed(0).generator("groups", 0).integers(7, size=100_000)
     drawing = sampler(CyclicPoisson(batch_size=50, groups=7), 1000, records=100_000)
     for step in (0, 3, 17):
         group = np.flatnonzero(groups == step % 7)
@@ -254,7 +254,7 @@ def test_a_record_of_either_group_moves_nobody_else_s_coin(gone, seed):
 
 
 def test_the_coins_that_come_up_are_those_below_the_own_group_s_probability():
-    key, drawing = DiceKey.from_seed(0), sampler(DRIFTING, 100, groups=SECOND)
+    key, drawing = RunKey.from_seed(0), sampler(DRIFTING, 100, groups=SECOND)
     for step in (0, 1, 2, 7):
         coins = key.generator("sampling", step).random(100)
         first, second = DRIFTING.probabilities(step)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sfumato import DiceKey, PrivacyPlan, Sampler, SfumatoError
+from sfumato import PrivacyPlan, RunKey, Sampler, SfumatoError
 
 STEPS, RECORDS = 4000, 50
 TAIL = 1e-6
@@ -21,7 +21,7 @@ def poisson(examples: int, batch_size: int) -> PrivacyPlan:
 def table(probability: float = 0.2, seed: int = 0) -> np.ndarray:
     """bool (STEPS, RECORDS): who took part when."""
     rule = poisson(100, round(100 * probability))
-    sampler = Sampler(rule, DiceKey.from_seed(seed), records=RECORDS)
+    sampler = Sampler(rule, RunKey.from_seed(seed), records=RECORDS)
     drawn = np.zeros((STEPS, RECORDS), bool)
     for step in range(STEPS):
         drawn[step, sampler.draw(step)] = True
@@ -48,7 +48,7 @@ def test_a_wrong_probability_would_be_rejected():
 @pytest.mark.parametrize("batch_size", [1, 20, 777])
 def test_the_coins_that_come_up_are_those_below_q_and_no_other(batch_size):
     """A probability that is wrong by a hundredth is too little to see in few draws, and too much for the promise."""
-    key, records = DiceKey.from_seed(0), 200_000
+    key, records = RunKey.from_seed(0), 200_000
     sampler = Sampler(poisson(1000, batch_size), key, records=records)
     for step in (0, 3):
         coins = key.generator("sampling", step).random(records)
@@ -73,7 +73,7 @@ def test_records_and_steps_are_independent():
 
 def test_another_key_draws_others_and_the_same_key_the_same():
     rule = poisson(100, 20)
-    one, again, other = (Sampler(rule, DiceKey.from_seed(seed), records=100) for seed in (0, 0, 1))
+    one, again, other = (Sampler(rule, RunKey.from_seed(seed), records=100) for seed in (0, 0, 1))
     assert one.draw(5).tolist() == again.draw(5).tolist() != other.draw(5).tolist()
     assert one.draw(5).tolist() != one.draw(6).tolist()
 
@@ -82,35 +82,35 @@ def test_another_key_draws_others_and_the_same_key_the_same():
     "far", [*(2**power for power in range(1, 21)), *(10**power for power in range(1, 7)), 999, 1001]
 )
 def test_no_participants_come_again(far):
-    sampler = Sampler(poisson(100, 20), DiceKey.from_seed(0), records=100)
+    sampler = Sampler(poisson(100, 20), RunKey.from_seed(0), records=100)
     for step in (0, 7):
         assert sampler.draw(step).tolist() != sampler.draw(step + far).tolist()
 
 
 def test_adding_a_record_moves_nobody_else_s_coin():
     rule = poisson(100, 20)
-    few, more = (Sampler(rule, DiceKey.from_seed(0), records=records) for records in (99, 100))
+    few, more = (Sampler(rule, RunKey.from_seed(0), records=records) for records in (99, 100))
     for step in range(50):
         assert few.draw(step).tolist() == [index for index in more.draw(step).tolist() if index < 99]
 
 
 def test_empty_batches_happen():
-    sampler = Sampler(poisson(1000, 1), DiceKey.from_seed(0), records=10)
+    sampler = Sampler(poisson(1000, 1), RunKey.from_seed(0), records=10)
     assert min(len(sampler.draw(step)) for step in range(20)) == 0
 
 
 def test_full_batch_is_everyone():
-    sampler = Sampler(poisson(7, 7), DiceKey.from_seed(0), records=7)
+    sampler = Sampler(poisson(7, 7), RunKey.from_seed(0), records=7)
     assert sampler.draw(0).tolist() == sampler.draw(9).tolist() == list(range(7))
 
 
 @pytest.mark.parametrize("records", [3, 12])
 def test_full_batch_is_everyone_there_is_whatever_was_declared(records):
     """If it ended at the declared N, a record that leaves would let another one in: two would change."""
-    sampler = Sampler(poisson(7, 7), DiceKey.from_seed(0), records=records)
+    sampler = Sampler(poisson(7, 7), RunKey.from_seed(0), records=records)
     assert sampler.draw(0).tolist() == list(range(records))
 
 
 def test_a_rule_of_another_kind_is_refused():
     with pytest.raises(SfumatoError, match="plan must be a PrivacyPlan"):
-        Sampler("shuffled", DiceKey.from_seed(0), records=3)
+        Sampler("shuffled", RunKey.from_seed(0), records=3)

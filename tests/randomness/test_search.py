@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato import DiceKey, SfumatoError
+from sfumato import RunKey, SfumatoError
 from sfumato.privacy import CandidateCount
 from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
 
-KEYS = [DiceKey.from_seed(seed) for seed in range(6000)]
+KEYS = [RunKey.from_seed(seed) for seed in range(6000)]
 SPACE = {
     "learning_rate": LogUniform(low=0.01, high=10.0),
     "momentum": Uniform(low=0.5, high=1.0),
@@ -56,7 +56,7 @@ def test_k_has_its_law_and_no_other(draws):
 
 def test_k_is_the_same_for_one_key_and_another_for_another():
     draws = CandidateCount(mean=30)
-    assert [number_of_candidates(draws, DiceKey.from_seed(seed)) for seed in range(50)] == drawn(draws)[:50]
+    assert [number_of_candidates(draws, RunKey.from_seed(seed)) for seed in range(50)] == drawn(draws)[:50]
     assert len(set(drawn(draws)[:50])) > 10
 
 
@@ -89,7 +89,7 @@ def test_candidates_are_drawn_with_replacement():
 
 def test_settings_are_functions_of_key_candidate_and_name():
     here = settings_of(3, SPACE, KEYS[0])
-    assert here == settings_of(3, SPACE, DiceKey.from_seed(0))
+    assert here == settings_of(3, SPACE, RunKey.from_seed(0))
     assert here["learning_rate"] != settings_of(4, SPACE, KEYS[0])["learning_rate"]
     assert here["learning_rate"] != settings_of(3, SPACE, KEYS[1])["learning_rate"]
     fewer = {"momentum": SPACE["momentum"]}
@@ -98,7 +98,7 @@ def test_settings_are_functions_of_key_candidate_and_name():
     assert same["a"] != same["b"]
 
 
-def errors(noise: float = 20.0, key: DiceKey = KEYS[0]) -> np.ndarray:
+def errors(noise: float = 20.0, key: RunKey = KEYS[0]) -> np.ndarray:
     return np.array([noisy_score(900, noise, candidate, key) - 900 for candidate in range(6000)])
 
 
@@ -120,7 +120,7 @@ def test_the_score_s_noise_has_its_scale_and_no_other():
 def test_the_score_s_noise_is_drawn_for_each_candidate_by_its_number():
     assert abs(np.mean(errors()[1:] * errors()[:-1])) < LIMIT * 400 / math.sqrt(6000)
     assert abs(np.mean(errors() * errors(key=KEYS[1]))) < LIMIT * 400 / math.sqrt(6000)
-    assert noisy_score(900, 20.0, 7, KEYS[0]) == noisy_score(900, 20.0, 7, DiceKey.from_seed(0))
+    assert noisy_score(900, 20.0, 7, KEYS[0]) == noisy_score(900, 20.0, 7, RunKey.from_seed(0))
     assert noisy_score(901, 20.0, 7, KEYS[0]) == noisy_score(900, 20.0, 7, KEYS[0]) + 1
     assert isinstance(noisy_score(900, 20.0, 7, KEYS[0]), int)
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato import DiceKey, Noise
+from sfumato import Noise, RunKey
 from sfumato.privacy.mechanism import Tree
 from sfumato.randomness.noise.tree import TreeNoise
 
@@ -107,7 +107,7 @@ def test_a_completed_tree_is_estimated_from_its_root_with_the_first_step_of_the_
 def test_the_noise_has_this_law_and_no_other():
     """4,000 replays: one key, coordinates in place of keys."""
     tree, steps, size = Tree(noise_multiplier=3.0, steps_per_tree=5, completed=True), 12, 4000
-    noise = Noise(tree, max_norm=0.5, key=DiceKey.from_seed(1))
+    noise = Noise(tree, max_norm=0.5, key=RunKey.from_seed(1))
     state, found = noise.begin(), []
     for step in range(steps):
         noisy, state = noise.add({"a": torch.zeros(size)}, step, state)
@@ -136,7 +136,7 @@ def test_the_noise_has_this_law_and_no_other():
 def test_dp_ftrl_is_sgd_with_momentum_and_this_noise(tree, momentum):
     """Kairouz et al. 2021, algorithm 1 with momentum: v_t = m v_{t-1} + G_t + N_t, w_t = w_0 - lr v_t; a restart
     leaves the (completed) noise in the sum, and momentum carries on."""
-    steps, size, rate, key = 30, 5, 0.05, DiceKey.from_seed(2)
+    steps, size, rate, key = 30, 5, 0.05, RunKey.from_seed(2)
     gradients = np.random.default_rng(0).normal(size=(steps, size))
     streams = [
         key.generator(stream, step, "w").standard_normal(size)

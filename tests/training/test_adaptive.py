@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from sfumato import DiceKey, Noise, Poisson, PrivacyPlan, SfumatoError
+from sfumato import Noise, Poisson, PrivacyPlan, RunKey, SfumatoError
 from sfumato.privacy import Gaussian, Quantile, User
 from sfumato.randomness import NoiseState
 from sfumato.training.adaptive import COUNT, NORM, AdaptiveStep
@@ -56,7 +56,7 @@ def plan(noise: float, steps: int = 60, **clipping) -> PrivacyPlan:
 
 
 def step_of(asked: PrivacyPlan, seed: int = 0, query: object = None, **further) -> AdaptiveStep:
-    noise = Noise(asked.mechanism, max_norm=1.0, key=DiceKey.from_seed(seed))
+    noise = Noise(asked.mechanism, max_norm=1.0, key=RunKey.from_seed(seed))
     return AdaptiveStep(plan=asked, gradient=query or Vectors(), noise=noise, **{"divisor": VECTORS, **further})
 
 
@@ -120,7 +120,7 @@ def test_other_plans_noises_and_divisors_are_refused():
         AdaptiveStep(
             plan=asked,
             gradient=Vectors(),
-            noise=Noise(asked.mechanism, max_norm=2.0, key=DiceKey.from_seed(0)),
+            noise=Noise(asked.mechanism, max_norm=2.0, key=RunKey.from_seed(0)),
             divisor=1.0,
         )
     with pytest.raises(SfumatoError, match=r"step must lie in 0\.\.59"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import DiceKey, Noise, PrivacyPlan, Sampler, train
+from sfumato import Noise, PrivacyPlan, RunKey, Sampler, train
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedSum
 from sfumato.runs.directory import RunDirectory
@@ -56,13 +56,13 @@ class Recorder:
 def audited(spots, options, tmp_path, monkeypatch):
     plan = PrivacyPlan.calibrate(examples=200, batch_size=30, steps=40, noise_multiplier=4.0, delta=1e-3, max_norm=0.5)
     keys = []
-    real = DiceKey.load.__func__
+    real = RunKey.load.__func__
 
     def load(cls, path):
         keys.append(real(cls, path))
         return keys[-1]
 
-    monkeypatch.setattr(DiceKey, "load", classmethod(load))
+    monkeypatch.setattr(RunKey, "load", classmethod(load))
     recorder = Recorder(monkeypatch)
     train("linear", spots, plan, directory=tmp_path / "run", **options)
     return recorder, plan, keys[-1]
@@ -231,7 +231,7 @@ def test_rounding_does_not_add_up_over_pieces(monkeypatch):
     """Removing one example cuts all later pieces elsewhere: in float32 the partial sums would move by more than C."""
     plan = PrivacyPlan.calibrate(examples=2, batch_size=2, steps=1, noise_multiplier=1.0, delta=1e-6)
     monkeypatch.setattr(Noise, "standard_deviation", 1e-9)
-    noise = Noise(plan.mechanism, max_norm=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
     step = PrivateStep(plan=plan, gradient=Drip(), noise=noise)  # pyright: ignore[reportArgumentType]
     released = step(0, [(torch.zeros(1), torch.zeros(1))] * 10_001)["weight"] * 2
     assert released.item() == pytest.approx(1 + 1e-4, abs=1e-6)

@@ -30,7 +30,7 @@ from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES, exclusive
 from sfumato.observers.progress import Silence
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
-from sfumato.randomness import DiceKey, NoiseState
+from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import checkpoint
 from sfumato.training import caching, inputs, train
 from sfumato.training.job import PublicTraining
@@ -150,14 +150,14 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images
     )
     settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=3, ema=0.0)
     made = inputs.Inputs(prepare(None, smaller, plan, settings))
-    ((found, *_),) = made.micro_batches(DiceKey.from_seed(0), 0, np.arange(len(windows)))
+    ((found, *_),) = made.micro_batches(RunKey.from_seed(0), 0, np.arange(len(windows)))
     assert torch.equal(found, windows)
     seen, real = [], models.Head.forward
     monkeypatch.setattr(models.Head, "forward", lambda self, rows: (seen.append(rows), real(self, rows))[1])
     training = PublicTraining(settings=settings, steps=1, batch_size=len(windows))
     job = pretraining.prepare(smaller, training)
     seen.clear()
-    steps = PublicSteps(job, DiceKey.from_seed(0))
+    steps = PublicSteps(job, RunKey.from_seed(0))
     steps(0, NoiseState(step=0))
     order = steps.batch(0)
     assert torch.equal(torch.cat(seen), windows[order].flatten(0, 1))
@@ -354,7 +354,7 @@ def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, images,
     )
     settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=SHOWINGS[name].views)
     job = prepare(None, source, plan, settings, micro_batch=5)
-    key = DiceKey.from_seed(0)
+    key = RunKey.from_seed(0)
     for rows in (np.arange(24), np.array([3, 4, 9, 11, 12, 13]), np.arange(6, 17), np.array([7])):
         found = []
         for most in (1 << 30, 0):
@@ -387,7 +387,7 @@ def test_features_are_padded_in_memory_and_from_disk(tmp_path, images, name, mos
     stored = source.train.take(slice(None))[:, -settings.views :].reshape(24, -1)
     several = (np.arange(0), np.arange(4, 9), np.array([1, 2, 3, 7, 8, 11, 20]), np.arange(12))
     for rows in several * 2:  # twice, since what is kept must stay as it is
-        pieces = [(x.clone(), y, weights) for x, y, _, weights in made.micro_batches(DiceKey.from_seed(0), 1, rows)]
+        pieces = [(x.clone(), y, weights) for x, y, _, weights in made.micro_batches(RunKey.from_seed(0), 1, rows)]
         assert [len(x) for x, *_ in pieces] == [5, 5, 5]
         x, y, weights = map(torch.cat, zip(*pieces, strict=True))
         assert np.array_equal(x[weights].flatten(1), stored[rows])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sfumato import ClippedGradient, DiceKey, Noise, PrivacyPlan, Run, SfumatoError, load, train, verify
+from sfumato import ClippedGradient, Noise, PrivacyPlan, Run, RunKey, SfumatoError, load, train, verify
 from sfumato.observers.observer import Observer
 from sfumato.privacy.planning.requested import requested
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
@@ -111,7 +111,7 @@ def test_epsilon_is_shown_as_it_grows(trained):
 def test_a_step_after_the_last_is_refused():
     plan = planned("blt")
     gradient = ClippedGradient(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, max_norm=1.0)
-    noise = Noise(plan.mechanism, max_norm=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
     step = PrivateStep(plan=plan, gradient=gradient, noise=noise)
     with pytest.raises(SfumatoError, match=r"step must lie in 0\.\.8"):
         step(STEPS, (), noise.begin())

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sfumato import ClippedGradient, DiceKey, PrivacyPlan, SfumatoError, models, train
+from sfumato import ClippedGradient, PrivacyPlan, RunKey, SfumatoError, models, train
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.observers.progress import Silence
 from sfumato.training.inputs import Inputs, OnFeatures, features
@@ -34,7 +34,7 @@ def test_the_trunk_is_used_and_its_features_are_the_model_s(job, spots):
 def test_the_clipped_gradient_is_that_of_the_whole_model(job, spots):
     torch.nn.init.normal_(job.module.head.weight)
     participants = np.array([3, 5, 8, 150])
-    ((inputs, targets, *_),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, participants)
+    ((inputs, targets, *_),) = Inputs(job).micro_batches(RunKey.from_seed(0), 0, participants)
     found = job.gradient(inputs, targets)
     images = job.transform(spots.train.images[participants])
     whole = ClippedGradient(job.module, functional.cross_entropy, max_norm=job.plan.max_norm)(images, targets)
@@ -65,8 +65,8 @@ def test_mirrored_views_are_looked_up(spots, plan, flip, known, monkeypatch):
     assert job.trunk is not None
     inputs = Inputs(job)
     assert inputs._features.shape[1] == (1 if known else 2)
-    ((found, *_),) = inputs.micro_batches(DiceKey.from_seed(0), 2, np.arange(6))
-    draws = job.views.draw(DiceKey.from_seed(0).generator("views", 2), 6, size=8)
+    ((found, *_),) = inputs.micro_batches(RunKey.from_seed(0), 2, np.arange(6))
+    draws = job.views.draw(RunKey.from_seed(0).generator("views", 2), 6, size=8)
     views = job.views.apply(job.transform(spots.train.images[:6]), draws)
     assert draws.mirrored.any() == flip
     expected = job.trunk(views.flatten(0, 1)).unflatten(0, (6, count))
@@ -89,7 +89,7 @@ def test_views_and_models_without_a_trunk_take_images(spots, plan):
     for settings, shape in ((viewed, (4, 2, 1, 8, 8)), (plain, (4, 1, 8, 8))):
         job = prepare(None, spots, plan, settings)
         assert job.trunk is None
-        ((inputs, *_),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(4))
+        ((inputs, *_),) = Inputs(job).micro_batches(RunKey.from_seed(0), 0, np.arange(4))
         assert inputs.shape == shape
 
 
@@ -98,14 +98,14 @@ def test_micro_batches_cut_the_same_views(spots, plan):
     pieces = []
     for size in (200, 7):
         job = prepare(None, spots, plan, settings, micro_batch=size)
-        parts = list(Inputs(job).micro_batches(DiceKey.from_seed(0), 4, np.arange(0, 200, 3)))
+        parts = list(Inputs(job).micro_batches(RunKey.from_seed(0), 4, np.arange(0, 200, 3)))
         pieces.append(torch.cat([inputs for inputs, *_ in parts]))
     assert torch.equal(*pieces)
 
 
 def test_dropout_follows_the_record_and_the_step_however_the_batch_is_cut(spots, plan):
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4))
-    key, norms = DiceKey.from_seed(0), []
+    key, norms = RunKey.from_seed(0), []
     for size, step in ((200, 4), (7, 4), (200, 5)):
         job = prepare(
             module, spots, plan, Settings(model="module", optimizer="sgd", learning_rate=1.0), micro_batch=size
@@ -118,7 +118,7 @@ def test_dropout_follows_the_record_and_the_step_however_the_batch_is_cut(spots,
 
 def test_keys_are_made_for_models_that_draw_alone(spots, plan):
     job = prepare(None, spots, plan, Settings(model="linear", optimizer="sgd", learning_rate=1.0))
-    ((*_, keys, weights),) = Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.arange(4))
+    ((*_, keys, weights),) = Inputs(job).micro_batches(RunKey.from_seed(0), 0, np.arange(4))
     assert keys is None
     assert weights is None
 
@@ -135,7 +135,7 @@ def test_a_run_keeps_its_ways(spots, plan):
 
 
 def test_an_empty_step_has_no_micro_batches(job):
-    assert list(Inputs(job).micro_batches(DiceKey.from_seed(0), 0, np.array([], dtype=np.int64))) == []
+    assert list(Inputs(job).micro_batches(RunKey.from_seed(0), 0, np.array([], dtype=np.int64))) == []
 
 
 def test_a_classifier_keeps_its_name_however_deep_it_lies():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import DiceKey, Noise, PrivacyPlan, SfumatoError, open_source, train
+from sfumato import Noise, PrivacyPlan, RunKey, SfumatoError, open_source, train
 from sfumato.data import Clock
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import Sampler
@@ -37,8 +37,8 @@ def test_an_empty_batch_is_a_step_like_any_other(spots, plan, tmp_path, monkeypa
     descend = loop.descend
     monkeypatch.setattr(loop, "descend", lambda *given: (descended.append(given[2]), descend(*given)))
     keys = []
-    load = DiceKey.load.__func__
-    monkeypatch.setattr(DiceKey, "load", classmethod(lambda cls, path: keys.append(load(cls, path)) or keys[-1]))
+    load = RunKey.load.__func__
+    monkeypatch.setattr(RunKey, "load", classmethod(lambda cls, path: keys.append(load(cls, path)) or keys[-1]))
     run = train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)
     assert len(descended) == plan.steps
     zeros = {name: torch.zeros_like(value) for name, value in descended[2].items()}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import DiceKey, Noise, PrivacyPlan, SfumatoError, load, open_source, pretrain, train
+from sfumato import Noise, PrivacyPlan, RunKey, SfumatoError, load, open_source, pretrain, train
 from sfumato.averaging import EMA
 from sfumato.data import Source
 from sfumato.experiment import Settings
@@ -35,7 +35,7 @@ STEPS = 7
 PLAIN = {"model": "linear", "optimizer": "sgd", "learning_rate": 2.0, "ema": 0.0}
 EMAS = {"aggregate": "ema", "ema": 0.7}
 UTA = {"aggregate": "uta", "aggregate_last": 3}
-KEY = DiceKey.from_seed(11)
+KEY = RunKey.from_seed(11)
 Weights = dict[str, torch.Tensor]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import DiceKey, Noise, PrivacyPlan, PrivateStep, Sampler, train, verify
+from sfumato import Noise, PrivacyPlan, PrivateStep, RunKey, Sampler, train, verify
 from sfumato.data import open_source
 from sfumato.experiment import Settings
 from sfumato.privacy import Fixed, Gaussian, Poisson, TruncatedPoisson
@@ -15,7 +15,7 @@ from sfumato.training.inputs import Inputs
 from sfumato.training.preparation.estimate import estimate
 from sfumato.training.preparation.prepare import prepare
 
-KEY = DiceKey.from_seed(0)
+KEY = RunKey.from_seed(0)
 OPTIONS = {"optimizer": "sgd", "learning_rate": 1.0}
 MODELS = {
     "images": {"model": "cnn"},

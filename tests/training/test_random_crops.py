@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from sfumato import DiceKey, PrivacyPlan, SfumatoError, open_source, pretrain, train
+from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, pretrain, train
 from sfumato.data import Views
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState
@@ -59,7 +59,7 @@ def crops(source, key, step, rows):
 
 
 def test_training_sees_crops_of_the_larger_images(source, plan):
-    key, rows = DiceKey.from_seed(0), np.array([1, 5, 30])
+    key, rows = RunKey.from_seed(0), np.array([1, 5, 30])
     job = prepare(None, source, plan, SETTINGS)
     ((inputs, *_),) = Inputs(job).micro_batches(key, 2, rows)
     assert torch.allclose(inputs, crops(source, key, 2, rows), atol=1e-5)

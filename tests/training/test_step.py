@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from sfumato import ClippedGradient, DiceKey, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, Sampler, SfumatoError
+from sfumato import ClippedGradient, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, Sampler, SfumatoError
 from sfumato.gradients.grid import MOST_EXAMPLES, STEP
 from sfumato.privacy import Fixed, Quantile, User
 from sfumato.randomness import NoiseState
@@ -40,7 +40,7 @@ def data(count: int = 20) -> tuple[torch.Tensor, torch.Tensor]:
 
 def step_of(plan: PrivacyPlan = PLAN, *, seed: int = 0, module: nn.Module | None = None) -> PrivateStep:
     gradient = ClippedGradient(module or model(), functional.cross_entropy, max_norm=plan.max_norm)
-    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=DiceKey.from_seed(seed))
+    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=RunKey.from_seed(seed))
     return PrivateStep(plan=plan, gradient=gradient, noise=noise)
 
 
@@ -79,7 +79,7 @@ def test_micro_batches_don_t_matter():
 def test_what_many_small_pieces_add_up_to_is_not_rounded_away():
     """In float32 nothing of them would be left: each is less than half of the last digit of the sum before."""
     gradient = ClippedGradient(nn.Linear(2, 1, bias=False), lambda outputs, _: outputs.sum(), max_norm=PLAN.max_norm)
-    noise = Noise(PLAN.mechanism, max_norm=PLAN.max_norm, key=DiceKey.from_seed(0))
+    noise = Noise(PLAN.mechanism, max_norm=PLAN.max_norm, key=RunKey.from_seed(0))
     step, unused = PrivateStep(plan=PLAN, gradient=gradient, noise=noise), torch.zeros(4096)
     large, small = (torch.full((4096, 2), 0.125), unused), (torch.full((1, 2), 1e-5), unused[:1])
     assert torch.tensor(512.0) + 1e-5 == 512
@@ -113,13 +113,13 @@ def test_a_step_outside_the_plan_is_refused(step):
 
 def test_parts_that_do_not_fit_the_plan_are_refused():
     gradient = ClippedGradient(model(), functional.cross_entropy, max_norm=1.0)
-    noise = Noise(PLAN.mechanism, max_norm=1.0, key=DiceKey.from_seed(0))
+    noise = Noise(PLAN.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
     with pytest.raises(SfumatoError, match=r"clips to 1.0, but the plan says max_norm 0.3"):
         PrivateStep(plan=PLAN, gradient=gradient, noise=noise)
     gradient = ClippedGradient(model(), functional.cross_entropy, max_norm=0.3)
     for wrong in (
-        Noise(PLAN.mechanism, max_norm=0.29, key=DiceKey.from_seed(0)),
-        Noise(Gaussian(noise_multiplier=1.49), max_norm=0.3, key=DiceKey.from_seed(0)),
+        Noise(PLAN.mechanism, max_norm=0.29, key=RunKey.from_seed(0)),
+        Noise(Gaussian(noise_multiplier=1.49), max_norm=0.3, key=RunKey.from_seed(0)),
     ):
         with pytest.raises(SfumatoError, match="but the plan needs"):
             PrivateStep(plan=PLAN, gradient=gradient, noise=wrong)
@@ -131,7 +131,7 @@ def test_a_gradient_of_another_sensitivity_than_the_theorem_s_is_refused():
             return 2 * super().sensitivity(adjacency)
 
     twice = Twice(model(), functional.cross_entropy, max_norm=0.3)
-    noise = Noise(PLAN.mechanism, max_norm=0.6, key=DiceKey.from_seed(0))
+    noise = Noise(PLAN.mechanism, max_norm=0.6, key=RunKey.from_seed(0))
     with pytest.raises(SfumatoError, match=r"one example moves the gradient's sum by up to 0\.6"):
         PrivateStep(plan=PLAN, gradient=twice, noise=noise)
 
@@ -152,7 +152,7 @@ def test_a_sum_over_clients_moves_by_twice_the_norm_and_its_noise_is_in_norms():
             return 2 * super().sensitivity(adjacency)
 
     plan = replace(PLAN, unit=User(drawn="clients"))
-    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=DiceKey.from_seed(0))
+    noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=RunKey.from_seed(0))
     step = PrivateStep(plan=plan, gradient=Clients(model(), functional.cross_entropy, max_norm=0.3), noise=noise)
     assert np.array_equal(flat(step(0, [])), flat(step_of()(0, [])))
     assert plan.epsilon() == PLAN.with_noise(0.75).epsilon()
@@ -287,6 +287,6 @@ def test_the_audit_finds_noise_that_repeats():
 
 
 def test_poisson_steps_with_a_sampler_of_the_plan_have_random_sizes():
-    sampler = Sampler(PLAN, DiceKey.from_seed(0), records=200)
+    sampler = Sampler(PLAN, RunKey.from_seed(0), records=200)
     sizes = {len(sampler.draw(step)) for step in range(30)}
     assert len(sizes) > 5

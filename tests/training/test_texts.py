@@ -185,7 +185,7 @@ def test_what_is_of_images_is_refused(source, tmp_path):
 
 def test_the_form_is_the_source_s(source, spots):
     assert isinstance(source.form, Tokens)
-    assert source.form.made_up(2).shape == (2, 8)
+    assert source.form.synthetic(2).shape == (2, 8)
     assert spots.form.shape == (1, 8, 8)
-    loaded_shape = spots.form.made_up(3)
+    loaded_shape = spots.form.synthetic(3)
     assert loaded_shape.shape == (3, 1, 8, 8)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sfumato import DiceKey, PrivacyPlan, SfumatoError, Views, open_source, owner_key, pretrain, train
+from sfumato import PrivacyPlan, RunKey, SfumatoError, Views, open_source, owner_key, pretrain, train
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState
 from sfumato.training import run
@@ -64,7 +64,7 @@ def windows(folder, key, step, rows, n):
 
 def test_private_training_sees_windows_on_the_larger_images(folder, sources, plan):
     plain, zoomed = (prepare(None, source, plan, SETTINGS) for source in sources)
-    key, rows = DiceKey.from_seed(0), np.array([1, 5, 30])
+    key, rows = RunKey.from_seed(0), np.array([1, 5, 30])
     ((inputs, *_),) = Inputs(zoomed).micro_batches(key, 2, rows)
     expected = windows(folder, key, 2, rows, 2)
     assert torch.allclose(inputs, expected, atol=1e-5)
@@ -83,7 +83,7 @@ def test_public_training_sees_them_too(folder, sources, monkeypatch):
     )
     seen = []
     job.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
-    key = DiceKey.from_seed(0)
+    key = RunKey.from_seed(0)
     steps = PublicSteps(job, key)
     steps(1, NoiseState(step=1))
     expected = windows(folder, key, 1, steps.batch(1), 2)

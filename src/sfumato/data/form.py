@@ -17,7 +17,7 @@ class Form(Protocol):
         """Of one record as a model takes it."""
         ...
 
-    def made_up(self, count: int) -> Tensor:
+    def synthetic(self, count: int) -> Tensor:
         """Made-up records (count, ...) as a model takes them: what is found out about a model is found out on these."""
         ...
 
@@ -26,7 +26,7 @@ class Form(Protocol):
 class Images:
     """Images of `channels` colours and `size` pixels a side.
 
-    >>> Images(size=8, channels=1).made_up(2).shape
+    >>> Images(size=8, channels=1).synthetic(2).shape
     torch.Size([2, 1, 8, 8])
     """
 
@@ -38,7 +38,7 @@ class Images:
         """(C, H, W)."""
         return (self.channels, self.size, self.size)
 
-    def made_up(self, count: int) -> Tensor:
+    def synthetic(self, count: int) -> Tensor:
         """Float images (count, C, H, W)."""
         return waves(count, self.shape)
 

@@ -142,7 +142,7 @@ class Source:
         """What another source must declare to have the same classes, as `open_source` takes it."""
         return {"label_columns" if self.multilabel else "classes": self.classes}
 
-    def made_up_labels(self, count: int) -> np.ndarray:
+    def synthetic_labels(self, count: int) -> np.ndarray:
         """Labels int64 (count,) or (count, L) that no record had a part in, different from one to the next."""
         places = np.arange(count)
         if not self.multilabel:

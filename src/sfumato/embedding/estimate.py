@@ -10,7 +10,7 @@ from sfumato.embedding.jobs.central import CentralJob
 from sfumato.embedding.jobs.dpsgd import DpsgdJob
 from sfumato.embedding.jobs.noiseless import NoiselessJob
 from sfumato.embedding.jobs.private import EmbeddingJob
-from sfumato.randomness import DiceKey, Noise
+from sfumato.randomness import Noise, RunKey
 from sfumato.training.preparation import estimate as of_steps
 from sfumato.training.preparation.estimate import seconds_of
 
@@ -37,6 +37,6 @@ def seconds(job: EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob) -> float |
     client = seconds_of(job, lambda: job.gradient(inputs, labels, np.random.default_rng(0)))
     if plan is None:
         return job.steps * count * client
-    noise = Noise(plan.mechanism, max_norm=1.0, key=DiceKey.fresh())
+    noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.fresh())
     drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return plan.steps * (count * client + drawing)

@@ -26,7 +26,7 @@ from sfumato.evaluation.recall import recall_at_far, roc
 from sfumato.gradients import GridSum
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Quantile
-from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
+from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.report import png
 from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
 from sfumato.training.run import Kind
@@ -51,7 +51,7 @@ class RoundClients:
     fixed groups it is the user's own group.
     """
 
-    def __init__(self, job: EmbeddingJob | NoiselessJob, key: DiceKey):
+    def __init__(self, job: EmbeddingJob | NoiselessJob, key: RunKey):
         source, self._job = job.source, job
         users, names = by_user(source.train)
         self._group: np.ndarray | None = None
@@ -84,7 +84,7 @@ class EmbeddingSteps:
     of the others; which client a user belongs to is a function of the run key and of that user alone (`clients`).
     """
 
-    def __init__(self, job: EmbeddingJob, key: DiceKey, progress: Progress | None = None):
+    def __init__(self, job: EmbeddingJob, key: RunKey, progress: Progress | None = None):
         plan, self._plan = job.plan, job.plan
         adaptive = isinstance(plan.clipping, Quantile)
         noise = Noise(plan.mechanism, max_norm=1.0 if adaptive else plan.max_norm, key=key)
@@ -111,7 +111,7 @@ class NoiselessSteps:
     **Guarantee.** None: see `noiseless_job`.
     """
 
-    def __init__(self, job: NoiselessJob, key: DiceKey, progress: Progress | None = None):
+    def __init__(self, job: NoiselessJob, key: RunKey, progress: Progress | None = None):
         self._job, self._key, self._clients = job, key, RoundClients(job, key)
         self._probability = job.batch_size / job.rounds.population
         self._bound = job.rounds.clipping.max_norm

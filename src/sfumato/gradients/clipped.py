@@ -306,8 +306,8 @@ class ClippedGradient:
             targets: (M, ...) made-up targets, used in turn; by default the template's if `example_shape` is, or else
                 the classes of the model's output.
         """
-        made_up = self._made_up(example_shape, targets, examples=6)
-        self._path(made_up)
+        synthetic = self._synthetic(example_shape, targets, examples=6)
+        self._path(synthetic)
 
         def build(model: nn.Module) -> ClippedGradient:
             return ClippedGradient(
@@ -316,10 +316,10 @@ class ClippedGradient:
                 max_norm=self._max_norm,
                 views=self._views,
                 ways=self.ways,
-                template=made_up,
+                template=synthetic,
             )
 
-        selfcheck.check(self, build, self._model, self._loss, made_up, max_norm=self._max_norm, views=self._views)
+        selfcheck.check(self, build, self._model, self._loss, synthetic, max_norm=self._max_norm, views=self._views)
 
     def bytes_per_example(self, example_shape: Any = None, *, targets: Tree | None = None) -> int:
         """An estimate of the memory, in bytes, that one more example in a batch costs, views included.
@@ -329,10 +329,10 @@ class ClippedGradient:
             targets: as in `self_check`.
         """
         with torch.enable_grad():
-            return self._bytes_each(self._path(self._made_up(example_shape, targets, examples=1))[1])
+            return self._bytes_each(self._path(self._synthetic(example_shape, targets, examples=1))[1])
 
-    def _made_up(self, example_shape: Any, targets: Tree | None, *, examples: int) -> Examples:
-        found = selfcheck.made_up(
+    def _synthetic(self, example_shape: Any, targets: Tree | None, *, examples: int) -> Examples:
+        found = selfcheck.synthetic(
             self._model, example_shape, targets, self._views, examples=examples, template=self._template
         )
         if not self._given:

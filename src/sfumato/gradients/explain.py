@@ -110,11 +110,11 @@ def explain(
     memory: Memory,
 ) -> Explanation:
     """Runs a batch of so many copies of the path's made-up example twice, and times the second run."""
-    made_up, keys = repeated(path.made_up, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
+    synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
     with undisturbed_random():
         for _ in range(2):
             began = time.perf_counter()
-            found = run(model, loss, *made_up, views=views, path=path, memory=memory, keys=keys)
+            found = run(model, loss, *synthetic, views=views, path=path, memory=memory, keys=keys)
             sums: list[tuple[tuple[str, ...], float, int]] = []
             with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
                 factors = clipping.clip_factors(

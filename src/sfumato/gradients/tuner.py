@@ -97,13 +97,13 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
     examples = max(2, min(_MOST_EXAMPLES, _TRIAL // activations))
     generator = torch.Generator().manual_seed(0)
 
-    def made_up(like: Tensor) -> Tensor:
+    def synthetic(like: Tensor) -> Tensor:
         shape = (examples * kernel.views, *like.shape[1:])
         values = torch.randn(shape, generator=generator).to(like)
         channels_last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
         return values.contiguous(memory_format=torch.channels_last) if channels_last else values
 
-    x, g = made_up(x), made_up(g)
+    x, g = synthetic(x), synthetic(g)
     factors = torch.ones(examples, dtype=torch.float64, device=x.device)
 
     def keeping(method: str) -> Callable[[], object]:

@@ -164,11 +164,11 @@ class UserGradient:
             targets: (M, ...) made-up targets of records, used in turn; by default the classes of the model's output.
         """
         for records in (1, 2):
-            self._of(records).self_check(example_shape, targets=self._made_up(example_shape, records, targets))
+            self._of(records).self_check(example_shape, targets=self._synthetic(example_shape, records, targets))
 
     def bytes_per_example(self, example_shape: tuple[int, ...] | Tensor, *, targets: Tensor | None = None) -> int:
         """An estimate of the memory, in bytes, that one more record costs, views included."""
-        return self._of(1).bytes_per_example(example_shape, targets=self._made_up(example_shape, 1, targets))
+        return self._of(1).bytes_per_example(example_shape, targets=self._synthetic(example_shape, 1, targets))
 
     def _of(self, records: int, *, clipped: bool = True) -> ClippedGradient:
         """The clipped gradient where a user's `records` K views are the views of one example."""
@@ -183,7 +183,9 @@ class UserGradient:
             )
         return self._by_records[records, clipped]
 
-    def _made_up(self, shape: tuple[int, ...] | Tensor, records: int, targets: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _synthetic(
+        self, shape: tuple[int, ...] | Tensor, records: int, targets: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Targets (M, R, ...) and shares (M, R) for made-up users."""
         parameter = next(self._model.parameters())
         if isinstance(shape, Tensor):

@@ -1,6 +1,6 @@
 from .choice import choose as choose
 from .counts import noisy_counts as noisy_counts
-from .keys import DiceKey as DiceKey
+from .keys import RunKey as RunKey
 from .keys import owner_key as owner_key
 from .noise import Noise as Noise
 from .noise import NoiseState as NoiseState

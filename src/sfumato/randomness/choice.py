@@ -8,23 +8,23 @@ from fractions import Fraction
 from itertools import count
 
 from sfumato.privacy.choice import PrivateChoice
-from sfumato.randomness.keys import DiceKey
+from sfumato.randomness.keys import RunKey
 
 
-def choose(choice: PrivateChoice, scores: Sequence[int], key: DiceKey) -> int:
+def choose(choice: PrivateChoice, scores: Sequence[int], key: RunKey) -> int:
     """The candidate that is chosen, by its place from 0.
 
     Args:
         choice: epsilon and the number of candidates.
         scores: how many held-out records each candidate labels rightly. Private.
-        key: a secret of this choice alone: `DiceKey.fresh()`, thrown away afterwards.
+        key: a secret of this choice alone: `RunKey.fresh()`, thrown away afterwards.
 
     **Guarantee.** The law of `choice` exactly: epsilon is the number that the float stands for, every comparison is one
     of whole numbers, and no logarithm or exponential is rounded. Bits are those of HMAC-SHA512 of the whole key. A key
     that another choice knows would tell of both: two choices with one key and scores that differ by a record compare
     the same coins.
 
-    >>> choose(PrivateChoice(epsilon=0.5, candidates=3), [900, 890, 850], DiceKey.from_seed(0))
+    >>> choose(PrivateChoice(epsilon=0.5, candidates=3), [900, 890, 850], RunKey.from_seed(0))
     0
     """
     bits = Bits(key)
@@ -35,12 +35,12 @@ def choose(choice: PrivateChoice, scores: Sequence[int], key: DiceKey) -> int:
 class Bits:
     """Random whole numbers and coins from a key's bits, one after the other.
 
-    >>> bits = Bits(DiceKey.from_seed(0))
+    >>> bits = Bits(RunKey.from_seed(0))
     >>> sum(bits.coin_exp(Fraction(1)) for _ in range(1000))  # 368 expected
     382
     """
 
-    def __init__(self, key: DiceKey):
+    def __init__(self, key: RunKey):
         self._bits = _bits(key)
 
     def below(self, bound: int) -> int:
@@ -70,7 +70,7 @@ class Bits:
         return next(number for number in count(1) if not self.coin(rest / number)) % 2 == 1
 
 
-def _bits(key: DiceKey) -> Iterator[int]:
+def _bits(key: RunKey) -> Iterator[int]:
     for block in count():
         for word in key.words("choice", block):
             yield from (int(word) >> place & 1 for place in range(64))

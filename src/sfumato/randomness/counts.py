@@ -8,10 +8,10 @@ from fractions import Fraction
 from sfumato._checks import SfumatoError
 from sfumato.privacy.noisy_table import NoisyTable
 from sfumato.randomness.choice import Bits
-from sfumato.randomness.keys import DiceKey
+from sfumato.randomness.keys import RunKey
 
 
-def noisy_counts(table: NoisyTable, counts: Sequence[int], key: DiceKey) -> list[int]:
+def noisy_counts(table: NoisyTable, counts: Sequence[int], key: RunKey) -> list[int]:
     """The counts with the table's noise; some come out negative.
 
     Args:

@@ -18,14 +18,14 @@ KEY_BYTES = 32
 HOME_VARIABLE = "SFUMATO_HOME"
 
 
-class DiceKey:
+class RunKey:
     """The 256-bit secret from which a run draws everything random.
 
     **Guarantee.** Each (stream, step, name) has a counter-based generator (Philox 4x64) of its own, keyed and placed by
     HMAC-SHA512 of the whole key: 320 derived bits. Under the assumption that HMAC-SHA512 is a pseudo-random function,
     draws of different streams, steps and names are independent of each other, and no draw helps to find the key.
 
-    >>> key = DiceKey.from_seed(0)
+    >>> key = RunKey.from_seed(0)
     >>> first, again = (key.generator("noise", 3, "weight").integers(100, size=5) for _ in range(2))
     >>> first.tolist() == again.tolist()
     True
@@ -35,17 +35,17 @@ class DiceKey:
         if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
             raise SfumatoError(
                 f"a run key must be {KEY_BYTES} bytes, got {type(secret).__name__} of another kind or length",
-                "use DiceKey.fresh() or DiceKey.from_seed(seed)",
+                "use RunKey.fresh() or RunKey.from_seed(seed)",
             )
         self._secret = secret
 
     @classmethod
-    def fresh(cls) -> DiceKey:
+    def fresh(cls) -> RunKey:
         """A new secret from the operating system."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
-    def from_seed(cls, seed: int, context: str = "") -> DiceKey:
+    def from_seed(cls, seed: int, context: str = "") -> RunKey:
         """A key for experiments that are to be repeated. Whoever knows the seed knows every draw.
 
         `context` names what they are drawn for (plan, data, settings): with the seed alone, two runs on different
@@ -87,7 +87,7 @@ class DiceKey:
         _write_secret(path, self._secret)
 
     @classmethod
-    def load(cls, path: Path) -> DiceKey:
+    def load(cls, path: Path) -> RunKey:
         """Read a key back; a missing or damaged one ends the run."""
         try:
             return cls(bytes.fromhex(ordinary(path).read_text("ascii").strip()))
@@ -100,7 +100,7 @@ class DiceKey:
             ) from None
 
     def __repr__(self) -> str:
-        return "DiceKey(secret)"
+        return "RunKey(secret)"
 
 
 def home() -> Path:

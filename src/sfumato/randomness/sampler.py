@@ -18,7 +18,7 @@ from sfumato.privacy import (
     PrivacyPlan,
     TruncatedPoisson,
 )
-from sfumato.randomness.keys import DiceKey
+from sfumato.randomness.keys import RunKey
 
 Draw = Callable[[int], np.ndarray]
 """Of a step, who takes part in it: ascending record numbers, int64."""
@@ -32,20 +32,20 @@ class _Records(NamedTuple):
     groups: object
 
 
-def _coins(key: DiceKey, step: int, records: _Records) -> np.ndarray:
+def _coins(key: RunKey, step: int, records: _Records) -> np.ndarray:
     """Of each record, uniform in [0, 1)."""
     return key.generator("sampling", step).random(records.number)
 
 
-def _poisson(rule: Poisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+def _poisson(rule: Poisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     return lambda step: np.flatnonzero(_coins(key, step, records) < plan.sampling_probability)
 
 
-def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     return lambda step: np.arange(records.number)
 
 
-def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     if records.number != plan.population:
         raise SfumatoError(
             f"truncated sampling takes N as public, and of {plan.population} declared examples there are "
@@ -64,7 +64,7 @@ def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: DiceKey, 
     return draw
 
 
-def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     members = _members(key.generator("groups", 0).integers(rule.groups, size=records.number))
     probability = rule.turn_probability(plan.population)
 
@@ -75,7 +75,7 @@ def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: DiceKey, record
     return draw
 
 
-def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     in_second = _groups_checked(records)
 
     def draw(step: int) -> np.ndarray:
@@ -85,7 +85,7 @@ def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: DiceKey, re
     return draw
 
 
-def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: DiceKey, records: _Records) -> Draw:
+def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     bins = rule.bins(plan.population)
     match rule.assignment:
         case "time":
@@ -97,7 +97,7 @@ def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: DiceKey, records: _Re
     return lambda step: members(step % bins)
 
 
-DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, DiceKey, _Records], Draw]] = {
+DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, RunKey, _Records], Draw]] = {
     Poisson: _poisson,
     FullBatch: _full_batch,
     FixedOrder: _fixed_order,
@@ -145,12 +145,12 @@ class Sampler:
     Bins and groups are as secret as the key, from which they are drawn again whenever they are needed.
 
     >>> plan = PrivacyPlan.calibrate(examples=10, batch_size=3, steps=9, noise_multiplier=1.0, delta=1e-5)
-    >>> sampler = Sampler(plan, DiceKey.from_seed(0), records=10)
+    >>> sampler = Sampler(plan, RunKey.from_seed(0), records=10)
     >>> bool((sampler.draw(7) == sampler.draw(7)).all())
     True
     """
 
-    def __init__(self, plan: PrivacyPlan, key: DiceKey, *, records: int, times: object = None, groups: object = None):
+    def __init__(self, plan: PrivacyPlan, key: RunKey, *, records: int, times: object = None, groups: object = None):
         if type(getattr(plan, "participation", None)) not in DRAWS:
             raise SfumatoError(f"plan must be a PrivacyPlan, got {plan!r}", "give the plan of the run")
         self.plan = plan

@@ -6,24 +6,24 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive
 from sfumato.privacy.candidate_count import CandidateCount
-from sfumato.randomness.keys import DiceKey
+from sfumato.randomness.keys import RunKey
 from sfumato.randomness.space import Choice, LogUniform, Space, Uniform
 
 
-def number_of_candidates(draws: CandidateCount, key: DiceKey) -> int:
+def number_of_candidates(draws: CandidateCount, key: RunKey) -> int:
     """K, drawn by its law: the law's inverse at a uniform number. Always the same for one key.
 
     **Guarantee.** K has the law of `draws` to within 1e-12 in total variation (float64 sums, a uniform number of 53
     bits), independently of the data and of every other draw. A search that goes on after a kill has the same K. K is a
     secret of the search, like the key: see `PrivateSelection`.
 
-    >>> number_of_candidates(CandidateCount(mean=10), DiceKey.from_seed(0))
+    >>> number_of_candidates(CandidateCount(mean=10), RunKey.from_seed(0))
     1
     """
     return draws.quantile(key.generator("number of candidates", 0).random())
 
 
-def settings_of(candidate: int, space: Space, key: DiceKey) -> dict[str, Any]:
+def settings_of(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
     """The settings of one candidate, counted from 0: {name: value}, one value from each dimension of the space.
 
     **Guarantee.** Each value is drawn by its dimension alone, independently of the data, of the other names and of the
@@ -31,7 +31,7 @@ def settings_of(candidate: int, space: Space, key: DiceKey) -> dict[str, Any]:
     function of (key, candidate, name): another dimension in the space moves no value.
 
     >>> space = {"learning_rate": LogUniform(low=0.1, high=10), "views": Choice(values=(1, 4, 16))}
-    >>> settings_of(3, space, DiceKey.from_seed(0)) == settings_of(3, space, DiceKey.from_seed(0))
+    >>> settings_of(3, space, RunKey.from_seed(0)) == settings_of(3, space, RunKey.from_seed(0))
     True
     """
     _counted(candidate)
@@ -43,7 +43,7 @@ def settings_of(candidate: int, space: Space, key: DiceKey) -> dict[str, Any]:
     return {name: rule.value(key.generator("candidate's settings", candidate, name)) for name, rule in space.items()}
 
 
-def noisy_score(right: int, noise: float, candidate: int, key: DiceKey) -> int:
+def noisy_score(right: int, noise: float, candidate: int, key: RunKey) -> int:
     """A candidate's number of right answers plus Gaussian noise, rounded to a whole number.
 
     Args:

@@ -32,7 +32,7 @@ EVALUATION = "evaluation.json"
 PAGE = "page.json"
 """What the owner has written for the head of the page."""
 FIGURES = "figures.json"
-DICE_KEY = "dice.key"
+RUN_KEY = "dice.key"
 DONE = "done"
 
 
@@ -91,7 +91,7 @@ class RunDirectory:
         concluded = not self.finished and self._has_ended()
         if concluded:
             write(self / DONE, b"")
-        if concluded or (self.finished and any((self / name).exists() for name in (DICE_KEY, CHECKPOINT))):
+        if concluded or (self.finished and any((self / name).exists() for name in (RUN_KEY, CHECKPOINT))):
             with contextlib.suppress(OSError):
                 self.clean()
         return concluded
@@ -112,7 +112,7 @@ class RunDirectory:
 
     def clean(self) -> None:
         """After the end: delete the run key, so that nobody can subtract the noise again, and the checkpoint."""
-        for name in (DICE_KEY, CHECKPOINT):
+        for name in (RUN_KEY, CHECKPOINT):
             (self / name).unlink(missing_ok=True)
         sweep(self.path)
 

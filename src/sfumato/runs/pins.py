@@ -36,14 +36,14 @@ def environment() -> dict[str, str]:
     return pins
 
 
-def model_digest(module: nn.Module, made_up: Tensor, *, training: bool = False) -> str:
+def model_digest(module: nn.Module, synthetic: Tensor, *, training: bool = False) -> str:
     """SHA-256 of what the model computes on made-up inputs, with made-up parameters: the same for the same function.
 
     Moments of public examples are made up too, since they belong to the parameters.
 
     Args:
         module: any model; a copy of it is looked at, on the CPU.
-        made_up: inputs (n, ...), as `Form.made_up` gives them.
+        synthetic: inputs (n, ...), as `Form.synthetic` gives them.
         training: in training mode, dropout and the like included, instead of evaluation mode.
     """
     copied = copy.deepcopy(module).cpu().train(training)
@@ -56,7 +56,7 @@ def model_digest(module: nn.Module, made_up: Tensor, *, training: bool = False) 
             parameter.copy_(waves.reshape(parameter.shape))
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}".encode())
         forget_moments(copied)
-        digest.update(copied(made_up).double().contiguous().numpy().tobytes())
+        digest.update(copied(synthetic).double().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

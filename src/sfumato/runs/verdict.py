@@ -125,8 +125,8 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
         _require(inside == written, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
     with _noted(checks, "the dice key is gone"):
-        gone = not (run / names.DICE_KEY).exists()
-        _require(gone, f"{names.DICE_KEY} still stands: whoever has it can undo the noise")
+        gone = not (run / names.RUN_KEY).exists()
+        _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
 
 
 @contextlib.contextmanager

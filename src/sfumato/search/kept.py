@@ -17,7 +17,7 @@ from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan, Search
 from sfumato.privacy.statements.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
-from sfumato.randomness import DiceKey, Space
+from sfumato.randomness import RunKey, Space
 from sfumato.report import swept
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
@@ -211,11 +211,11 @@ def _changes(
         return spaces.grid(space)
     positive_integer("candidates", candidates)
     if seed is not None:
-        key = DiceKey.from_seed(seed, "search")
+        key = RunKey.from_seed(seed, "search")
     elif (place / KEY).exists():
-        key = DiceKey.load(place / KEY)
+        key = RunKey.load(place / KEY)
     else:
-        key = DiceKey.fresh()
+        key = RunKey.fresh()
         if keep:
             with writing(place):
                 place.mkdir(parents=True, exist_ok=True)

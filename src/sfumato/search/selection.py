@@ -19,7 +19,7 @@ from sfumato.observers.progress import Progress
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection, Search, least_score_noise
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.statements.statement import rounded_up
-from sfumato.randomness import DiceKey, Space
+from sfumato.randomness import RunKey, Space
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses
@@ -245,7 +245,7 @@ def _with(behind: Behind | None, selection: PrivateSelection, held: Held) -> Sea
     return earlier and earlier + Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
 
 
-def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSelection, seed: int | None) -> DiceKey:
+def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSelection, seed: int | None) -> RunKey:
     """The search's key: kept from the first moment on, so that a search that was cut has the same randomness."""
     run = RunDirectory(place)
     if (place / FILE).exists():
@@ -260,7 +260,7 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
             where=str(place),
         )
         pins.compare("options", options, record["options"], remedy=remedy, where=str(place))
-        key = DiceKey.load(place / KEY)
+        key = RunKey.load(place / KEY)
         if key.check_value(_CHECK) != check:
             raise SfumatoError(
                 f"the key of the search in {place} is not the one that the search began with",
@@ -270,7 +270,7 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
     shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
     with writing(place):
         place.mkdir(parents=True, mode=0o700)
-    key = DiceKey.fresh() if seed is None else DiceKey.from_seed(seed, f"{record}")
+    key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"{record}")
     key.save(place / KEY)
     if not held.source.public:
         uses.record(held.source.materials, f"{key.seed('search', 0):x}", selection, places=held.source.places)
@@ -283,7 +283,7 @@ def _choose(
     right: Mapping[int, int | None],
     changes: Sequence[Mapping[str, Any]],
     selection: PrivateSelection,
-    key: DiceKey,
+    key: RunKey,
 ) -> None:
     """Write down which candidate has won, and its score: noisy, unless the validation data are public.
 

@@ -17,7 +17,7 @@ from sfumato.experiment.settings import Settings
 from sfumato.experiment.times import steps_by_time
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
-from sfumato.randomness import Choice, DiceKey, Space, owner_key
+from sfumato.randomness import Choice, RunKey, Space, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.search.trial import Trial
@@ -250,7 +250,7 @@ def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock
     steps_by_time(source, plan, clock)
     second_group(source, plan)
     refuse_trained_on(source, trained_on(source, settings))
-    check_choices(build(None, source, settings, DiceKey.from_seed(0)), settings, steps=plan.steps)
+    check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
 
 
 def check_machine(trial: Trial, run: RunDirectory | None = None) -> None:

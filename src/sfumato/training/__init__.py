@@ -6,5 +6,7 @@ from sfumato._renamed import with_old_names
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __getattr__ = with_old_names(
-    __name__, __getattr__, dict.fromkeys(("Experiment", "Performance", "Settings"), "sfumato.experiment")
+    __name__,
+    __getattr__,
+    {name: f"sfumato.experiment.{name}" for name in ("Experiment", "Performance", "Settings")},
 )

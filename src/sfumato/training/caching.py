@@ -199,7 +199,7 @@ def contents_for(
     Errors: `SfumatoError` where that is the source itself, and the source is private.
     """
     refuse_trained_on(source, trained_on)
-    seen = Images(size=backbone.architecture.size, channels=backbone.architecture.channels).made_up(2)
+    seen = Images(size=backbone.architecture.size, channels=backbone.architecture.channels).synthetic(2)
     weights = pins.weights_digest(backbone.state_dict())
     return Contents(
         width=backbone.width,

@@ -18,7 +18,7 @@ from sfumato.experiment.class_weights import weights_of
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
 from sfumato.observers.progress import Progress, Silence
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 
 if TYPE_CHECKING:
     from sfumato.training.job import Job, PrivateJob
@@ -94,7 +94,7 @@ class Inputs:
         """How many there are of what coins are tossed for."""
         return len(self._job.source.train)
 
-    def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[MicroBatch]:
+    def micro_batches(self, key: RunKey, step: int, participants: np.ndarray) -> Iterator[MicroBatch]:
         """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys,
         weights (b,) if the plan pads its steps or classes are weighted.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sfumato.data import by_user
 from sfumato.observers.progress import Progress
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.training.inputs import Inputs, ahead
 from sfumato.training.job import PrivateJob
 
@@ -39,7 +39,7 @@ class UserInputs(Inputs):
         """How many users there are."""
         return len(self._ends) - 1
 
-    def micro_batches(self, key: DiceKey, step: int, participants: np.ndarray) -> Iterator[UserBatch]:  # type: ignore[override]
+    def micro_batches(self, key: RunKey, step: int, participants: np.ndarray) -> Iterator[UserBatch]:  # type: ignore[override]
         """The step's users (ascending numbers) in pieces: inputs (b, R, ...) or (b, R, K, ...), targets and shares
         (b, R), and the keys of dropout (b, 4)."""
         job = self._job

@@ -17,7 +17,7 @@ from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.training.parts.public_examples import PublicExamples
 
@@ -50,7 +50,7 @@ class Job:
     steps: int
     performance: Performance
     transform: Preparation
-    key: DiceKey
+    key: RunKey
     functions: Mapping[str, str]
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
@@ -98,9 +98,9 @@ class Job:
         }
 
 
-def made_up_targets(source: Source, device: torch.device | str) -> Tensor | None:
+def synthetic_targets(source: Source, device: torch.device | str) -> Tensor | None:
     """Labels (M, L) of nobody's where a record has several; None where it has one, which any model's output shows."""
-    return torch.from_numpy(source.made_up_labels(len(source.classes) + 3)).to(device) if source.multilabel else None
+    return torch.from_numpy(source.synthetic_labels(len(source.classes) + 3)).to(device) if source.multilabel else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +135,9 @@ class PrivateJob(Job):
     calibration: PublicCalibration | None = None
 
     @property
-    def made_up_targets(self) -> Tensor | None:
+    def synthetic_targets(self) -> Tensor | None:
         """What `gradient` is tried on in place of the classes of the model's output; None for these."""
-        return made_up_targets(self.source, self.device)
+        return synthetic_targets(self.source, self.device)
 
     @property
     def overlap(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.observers.progress import Progress
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.training.loop import Measure, Steps
 
 
@@ -20,5 +20,5 @@ class Kind:
         scorer: of a job.
     """
 
-    steps: Callable[[Any, DiceKey, Progress], Steps]
+    steps: Callable[[Any, RunKey, Progress], Steps]
     scorer: Callable[[Any, Progress], Measure]

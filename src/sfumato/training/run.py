@@ -20,7 +20,7 @@ from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
-from sfumato.randomness import DiceKey, goes_by_time, owner_key
+from sfumato.randomness import RunKey, goes_by_time, owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
@@ -159,10 +159,10 @@ def recorded_performance(run: RunDirectory) -> Performance | None:
     return Performance.from_dict(run.read_json(names.SETTINGS)["performance"]) if run.exists else None
 
 
-def recorded_key(run: RunDirectory) -> DiceKey | None:
+def recorded_key(run: RunDirectory) -> RunKey | None:
     """The run key of an unfinished run; None where it is lost: more steps are then refused, an early end is not."""
     try:
-        return DiceKey.load(run / names.DICE_KEY)
+        return RunKey.load(run / names.RUN_KEY)
     except SfumatoError:
         return None
 

@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
+from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
@@ -27,7 +27,7 @@ class PrivateSteps:
     moves no other one (unit: one record).
     """
 
-    def __init__(self, job: PrivateJob, key: DiceKey, progress: Progress | None = None):
+    def __init__(self, job: PrivateJob, key: RunKey, progress: Progress | None = None):
         plan = job.plan
         noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
         self._plan, self._key = plan, key
@@ -65,7 +65,7 @@ class PublicSteps:
     No noise, and no promise: public data only.
     """
 
-    def __init__(self, job: PublicJob, key: DiceKey, progress: Progress | None = None):
+    def __init__(self, job: PublicJob, key: RunKey, progress: Progress | None = None):
         self._job, self._key = job, key
         self._records = job.source.shown(job.views)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}

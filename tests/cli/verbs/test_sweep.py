@@ -333,7 +333,7 @@ def test_a_selection_goes_on_with_its_own_key_alone(call, spots, monkeypatch):
                 main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
     own = key.read_bytes()
     key.unlink()
-    randomness.DiceKey.fresh().save(key)
+    randomness.RunKey.fresh().save(key)
     assert "is not the one that the search began with" in call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
     key.write_bytes(own)
     begun = json.loads(record.read_text())

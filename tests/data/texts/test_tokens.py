@@ -63,11 +63,11 @@ def test_numbers_are_taken_as_they_are():
 
 def test_made_up_texts_are_of_many_lengths():
     tokens = Tokens(length=8, vocabulary=50)
-    rows = tokens.made_up(6)
+    rows = tokens.synthetic(6)
     assert (rows > 0).sum(1).tolist()[:4] == [8, 0, 1, 8]
     assert len(set(rows[3].tolist())) < 8
     assert rows.max() < 50
-    assert torch.equal(rows, tokens.made_up(6))
+    assert torch.equal(rows, tokens.synthetic(6))
 
 
 @pytest.mark.parametrize(

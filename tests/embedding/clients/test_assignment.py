@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato import DiceKey, SfumatoError
+from sfumato import RunKey, SfumatoError
 from sfumato.embedding import anew, by_group
 
-KEY = DiceKey.from_seed(3)
+KEY = RunKey.from_seed(3)
 GROUPS = np.array([f"site {number % 40}" for number in range(50)])
 
 
@@ -50,7 +50,7 @@ def test_users_of_a_group_are_together_and_groups_are_spread_evenly():
 def test_fixed_groups_stay_for_the_run_and_follow_the_key():
     assigned = by_group(KEY, GROUPS, clients=8, fixed=True)
     assert (assigned(0) == assigned(9)).all()
-    assert (assigned(0) != by_group(DiceKey.from_seed(4), GROUPS, clients=8, fixed=True)(0)).any()
+    assert (assigned(0) != by_group(RunKey.from_seed(4), GROUPS, clients=8, fixed=True)(0)).any()
 
 
 def test_what_cannot_be_assigned_is_refused():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sfumato.embedding.clients.losses import MARGIN, PAIRED, SHARPNESS, binary, triplet, triplet_hard
 
 
-def made_up(labels: list[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def synthetic(labels: list[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     embeddings = torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return embeddings.requires_grad_(), torch.tensor(labels)
 
@@ -29,7 +29,7 @@ BATCHES = st.lists(st.integers(0, 3), min_size=1, max_size=9)
 @settings(max_examples=40)
 @given(labels=BATCHES, seed=st.integers(0, 99))
 def test_binary_is_the_mean_over_pairs(labels, seed):
-    embeddings, targets = made_up(labels, seed)
+    embeddings, targets = synthetic(labels, seed)
     losses = []
     for one, other in itertools.combinations(range(len(labels)), 2):
         logit = SHARPNESS * (0.5 - distance(embeddings, one, other) / 2)
@@ -41,7 +41,7 @@ def test_binary_is_the_mean_over_pairs(labels, seed):
 @settings(max_examples=40)
 @given(labels=BATCHES, seed=st.integers(0, 99))
 def test_triplets_are_all_those_of_a_batch_or_the_hardest_of_each_record(labels, seed):
-    embeddings, targets = made_up(labels, seed)
+    embeddings, targets = synthetic(labels, seed)
     short, hardest = [], []
     for anchor in range(len(labels)):
         same = [
@@ -62,7 +62,7 @@ def test_triplets_are_all_those_of_a_batch_or_the_hardest_of_each_record(labels,
 @pytest.mark.parametrize("name", PAIRED)
 @pytest.mark.parametrize("labels", [[0], [0, 0], [0, 1], [0, 0, 1, 2]])
 def test_gradients_are_finite_in_batches_with_nothing_to_compare(name, labels):
-    embeddings, targets = made_up(labels, 0)
+    embeddings, targets = synthetic(labels, 0)
     PAIRED[name](embeddings, targets).backward()
     assert embeddings.grad is not None
     assert embeddings.grad.isfinite().all()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sfumato import DiceKey, SfumatoError
+from sfumato import RunKey, SfumatoError
 from sfumato.embedding import ClippedUpdates, LocalTraining, Rounds, by_group
 from sfumato.gradients import GridSum
 from sfumato.training.step import descend
@@ -205,7 +205,7 @@ def test_users_that_are_no_numbers_are_refused(rounds):
 
 
 def test_the_key_decides(rounds):
-    other = replace(rounds, key=DiceKey.from_seed(2))
+    other = replace(rounds, key=RunKey.from_seed(2))
     drawn = np.arange(USERS)
     first, second = (next(each.micro_batches(0, drawn))[2].random() for each in (rounds, other))
     assert first != second

@@ -144,11 +144,11 @@ def test_a_template_is_not_what_the_caller_goes_on_with():
 
 
 def test_copies_of_one_example_are_no_views_of_it():
-    made_up = (torch.arange(6).reshape(2, 3), torch.tensor([1, 2]))
-    copies = repeated(made_up, 3)
+    synthetic = (torch.arange(6).reshape(2, 3), torch.tensor([1, 2]))
+    copies = repeated(synthetic, 3)
     assert copies[0].tolist() == [[0, 1, 2]] * 3
     each(lambda tensor: tensor.zero_(), copies)
-    assert made_up[0].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert synthetic[0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize(

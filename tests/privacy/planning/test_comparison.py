@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import DiceKey, Noise
+from sfumato import Noise, RunKey
 from sfumato.privacy.planning.comparison import compare, to_take
 
 STEPS, MOMENTUM = 24, 0.8
@@ -33,7 +33,7 @@ def test_predictions_are_what_replays_of_the_noise_leave_in_the_weights(pairs):
     for pair in pairs:
         if pair.plan is None:
             continue
-        noise = Noise(pair.plan.mechanism, max_norm=1.0, key=DiceKey.from_seed(3))
+        noise = Noise(pair.plan.mechanism, max_norm=1.0, key=RunKey.from_seed(3))
         state, velocity, weights, squares = noise.begin(), np.zeros(count), np.zeros(count), 0.0
         for step in range(STEPS):
             noisy, state = noise.add({"w": torch.zeros(count)}, step, state)
@@ -47,7 +47,7 @@ def test_predictions_are_what_replays_of_the_noise_leave_in_the_weights(pairs):
 def test_memory_is_what_the_noise_keeps(pairs):
     for pair in pairs:
         if pair.plan is not None:
-            noise = Noise(pair.plan.mechanism, max_norm=1.0, key=DiceKey.from_seed(0))
+            noise = Noise(pair.plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
             state = noise.begin()
             for step in range(STEPS):
                 _, state = noise.add({"w": torch.zeros(3)}, step, state)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sfumato
-from sfumato import DiceKey, PrivacyPlan, SfumatoError, load, open_source, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, load, open_source, train, verify
 from sfumato.data import Clock
 from sfumato.data.subsets.filtered import MARK
 from sfumato.experiment.settings import Settings
@@ -208,7 +208,7 @@ def test_records_that_are_left_out_move_no_others(source, choices, archives, tmp
 
     def seen(name, count):
         public = replace(choices, public_data=f"npz:{name}", public_examples=count)
-        job = prepare.prepare(None, source, plan, public, threads=1, key=DiceKey.from_seed(1, "test"), clock=clock)
+        job = prepare.prepare(None, source, plan, public, threads=1, key=RunKey.from_seed(1, "test"), clock=clock)
         private, found = steps.PrivateSteps(job, job.key), []
 
         def looking(key, step, participants):

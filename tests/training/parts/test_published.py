@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import DiceKey, PrivacyPlan, SfumatoError, load, open_source, search, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, load, open_source, search, train, verify
 from sfumato.evaluation import accuracy
 from sfumato.experiment import Experiment
 from sfumato.experiment.settings import Settings
@@ -73,7 +73,7 @@ def finished(private, tmp_path_factory):
         return trained(private, plan, tmp_path_factory.mktemp("runs") / "run")
 
 
-def made_up(records=400, seed=0):
+def synthetic(records=400, seed=0):
     """Logits of two classes and labels that they are right of in most cases."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (records,), generator=generator)
@@ -84,7 +84,7 @@ def made_up(records=400, seed=0):
 def released(place, table=TABLE, *, key=None, step=3, records=400, temperature=1.0, outputs=None):
     """A release in a directory, with a ledger of its own."""
     place.mkdir(exist_ok=True)
-    given, labels = made_up(records)
+    given, labels = synthetic(records)
     with Ledger(place / names.LEDGER) as ledger:
         return published.released(
             table,
@@ -96,7 +96,7 @@ def released(place, table=TABLE, *, key=None, step=3, records=400, temperature=1
             classes=("no", "yes"),
             loss="softmax",
             temperature=temperature,
-            key=DiceKey.from_seed(1) if key is None else key,
+            key=RunKey.from_seed(1) if key is None else key,
         )
 
 
@@ -145,7 +145,7 @@ def test_the_exact_number_of_test_records_is_nowhere_given_away(finished, privat
 
 
 def test_the_sum_of_counts_has_the_noise_of_all_cells(tmp_path):
-    sums = [released(tmp_path / f"{seed}", key=DiceKey.from_seed(seed)).counts.sum() - 400 for seed in range(150)]
+    sums = [released(tmp_path / f"{seed}", key=RunKey.from_seed(seed)).counts.sum() - 400 for seed in range(150)]
     expected = TABLE.cells * TABLE.variance
     assert 0.6 < np.var(sums) / expected < 1.6
     assert abs(np.mean(sums)) < 4 * math.sqrt(expected / len(sums))
@@ -175,7 +175,7 @@ def test_the_ledger_has_the_release_before_anything_is_drawn(tmp_path, monkeypat
 def test_a_release_is_made_once(tmp_path):
     first = released(tmp_path / "run")
     before = (tmp_path / "run" / names.FIGURES).read_bytes()
-    again = released(tmp_path / "run", outputs=made_up()[0].flip(1))  # another machine's rounding, only more of it
+    again = released(tmp_path / "run", outputs=synthetic()[0].flip(1))  # another machine's rounding, only more of it
     assert (again.counts == first.counts).all()
     assert (tmp_path / "run" / names.FIGURES).read_bytes() == before
     assert len(ledgers.read(tmp_path / "run" / names.LEDGER)) == 1
@@ -188,11 +188,11 @@ def test_a_release_is_made_once(tmp_path):
 def test_a_file_that_no_ledger_records_is_no_release(tmp_path):
     first = released(tmp_path / "run")
     (tmp_path / "run" / names.LEDGER).unlink()
-    assert (released(tmp_path / "run", key=DiceKey.from_seed(2)).counts != first.counts).any()
+    assert (released(tmp_path / "run", key=RunKey.from_seed(2)).counts != first.counts).any()
 
 
 def test_of_other_counts_the_noise_is_another(tmp_path):
-    outputs, labels = made_up()
+    outputs, labels = synthetic()
     changed = outputs.clone()
     changed[0] = changed[0].flip(0)
     one, other = (released(tmp_path / f"{place}", outputs=given) for place, given in enumerate((outputs, changed)))
@@ -204,7 +204,7 @@ def test_of_other_counts_the_noise_is_another(tmp_path):
 def test_without_the_run_key_nothing_is_released(tmp_path, monkeypatch):
     place = tmp_path / "run"
     place.mkdir()
-    outputs, labels = made_up()
+    outputs, labels = synthetic()
     given = {"classes": ("no", "yes"), "loss": "softmax", "temperature": None, "key": None}
     with Ledger(place / names.LEDGER) as ledger:
         assert published.released(TABLE, RunDirectory(place), ledger, 3, outputs, labels, **given) is None
@@ -215,7 +215,7 @@ def test_without_the_run_key_nothing_is_released(tmp_path, monkeypatch):
 
 
 def test_a_record_is_in_one_cell(tmp_path):
-    outputs, labels = made_up(50)
+    outputs, labels = synthetic(50)
     whole = published.counted(TABLE, outputs.double(), labels, loss="softmax")
     assert whole.sum() == 50
     for place in range(50):
@@ -229,7 +229,7 @@ def test_a_record_is_in_one_cell(tmp_path):
 
 
 def test_a_record_moves_each_score_of_a_temperature_by_at_most_one():
-    outputs, labels = made_up(60)
+    outputs, labels = synthetic(60)
     for one in TEMPERATURES[::24]:
         whole = published._gap(outputs.double() / one, labels, "softmax")
         for place in range(60):
@@ -240,12 +240,12 @@ def test_a_record_moves_each_score_of_a_temperature_by_at_most_one():
 
 def test_the_temperature_meets_confidence_with_accuracy(tmp_path):
     table = replace(TABLE, epsilon=4.0, temperature=True)
-    outputs, labels = made_up(4000)
+    outputs, labels = synthetic(4000)
     sharp = 3.0 * outputs
     with Ledger(tmp_path / names.LEDGER) as ledger:
         found = published.released(
             table, RunDirectory(tmp_path), ledger, 3, sharp, labels,
-            classes=("no", "yes"), loss="softmax", temperature=None, key=DiceKey.from_seed(1),
+            classes=("no", "yes"), loss="softmax", temperature=None, key=RunKey.from_seed(1),
         )  # fmt: skip
     confidence, chosen = (sharp / found.temperature).softmax(1).max(1)
     assert abs(confidence.mean() - (chosen == labels).double().mean()) < 0.02
@@ -255,10 +255,10 @@ def test_the_temperature_meets_confidence_with_accuracy(tmp_path):
 def test_the_temperature_is_drawn_by_the_law_of_its_choice(monkeypatch):
     table, scores = replace(TABLE, epsilon=0.4, temperature=True), list(range(len(TEMPERATURES)))
     monkeypatch.setattr(published, "scores_of", lambda _: scores)
-    outputs, labels = made_up(4)
+    outputs, labels = synthetic(4)
     given = {"classes": ("no", "yes"), "loss": "softmax", "temperature": None}
     drawn = [
-        published._drawn(table, DiceKey.from_seed(seed), outputs, labels, **given).temperature for seed in range(100)
+        published._drawn(table, RunKey.from_seed(seed), outputs, labels, **given).temperature for seed in range(100)
     ]
     mean = np.mean([scores[TEMPERATURES.index(one)] for one in drawn])
     for times, right in ((1.0, True), (0.5, False), (2.0, False)):

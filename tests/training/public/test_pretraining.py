@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato.experiment import Settings
 from sfumato.models import METADATA, stored_about
 from sfumato.observers.progress import Silence
-from sfumato.randomness import DiceKey, NoiseState
+from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
@@ -115,7 +115,7 @@ def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
 
 def test_an_epoch_shows_every_example_once(shown, training):
     job = job_for(shown, training)
-    steps = PublicSteps(job, DiceKey.from_seed(3))
+    steps = PublicSteps(job, RunKey.from_seed(3))
     first = np.concatenate([steps.batch(step) for step in range(4)])
     second = np.concatenate([steps.batch(step) for step in range(4, 8)])
     assert sorted(first) == sorted(second) == list(range(200))
@@ -125,7 +125,7 @@ def test_an_epoch_shows_every_example_once(shown, training):
 @pytest.mark.parametrize("max_norm", [None, 1e-3, 1e3])
 def test_a_steps_mean_gradient_is_clipped_as_a_whole(shown, training, max_norm):
     def gradient(training):
-        steps = PublicSteps(job_for(shown, training), DiceKey.from_seed(0))
+        steps = PublicSteps(job_for(shown, training), RunKey.from_seed(0))
         found, _ = steps(0, NoiseState(step=0))
         return torch.cat([value.flatten() for value in found.values()]).double().numpy()
 

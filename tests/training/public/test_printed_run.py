@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import DiceKey, SfumatoError, load, models, open_source, train
+from sfumato import RunKey, SfumatoError, load, models, open_source, train
 from sfumato.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState, Sampler
@@ -63,7 +63,7 @@ def test_a_step_is_the_noisy_sum_of_the_whole_batch(digits, monkeypatch):
 
     monkeypatch.setattr(printed_run.public, "execute", execute)
     trained("unused", digits)
-    job, key = seen["job"], DiceKey.from_seed(1, "test")
+    job, key = seen["job"], RunKey.from_seed(1, "test")
     steps = printed_run.PrintedSteps(job, key)
     found, state = steps(2, NoiseState(step=2))
     rows = Sampler(job.plan, key, records=len(digits.train)).draw(2)

@@ -219,7 +219,7 @@ class AsStored:
         """(D,)."""
         return (self.width,)
 
-    def made_up(self, count: int) -> torch.Tensor:
+    def synthetic(self, count: int) -> torch.Tensor:
         """Made-up features (count, D)."""
         return waves(count, self.shape)
 

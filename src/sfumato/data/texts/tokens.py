@@ -204,7 +204,7 @@ class Tokens:
             return given.ndim == 1 and given.dtype.kind in "iu"
         return isinstance(given, str)
 
-    def made_up(self, count: int) -> Tensor:
+    def synthetic(self, count: int) -> Tensor:
         """Made-up texts int64 (count, T): a full one, an empty one, one of a single word, one with words that come
         again, and then others of any length."""
         waves = torch.arange(count * self.length).reshape(count, self.length)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 
 Assign = Callable[[int], np.ndarray]
 """Of a round, the virtual client of each user, drawn or not: (users,) int64 from 0 to m - 1."""
 
 
-def anew(key: DiceKey, users: int, *, clients: int) -> Assign:
+def anew(key: RunKey, users: int, *, clients: int) -> Assign:
     """In each round each user's client is an independent uniform draw of the run key for the user's number.
 
     Args:
@@ -29,7 +29,7 @@ def anew(key: DiceKey, users: int, *, clients: int) -> Assign:
     user takes part, so nobody's presence moves anybody else: adding or removing one user changes the records of one
     client alone.
 
-    >>> assigned = anew(DiceKey.from_seed(0), 6, clients=3)
+    >>> assigned = anew(RunKey.from_seed(0), 6, clients=3)
     >>> assigned(0).tolist() == assigned(0).tolist(), assigned(0).tolist() == assigned(1).tolist()
     (True, False)
     """
@@ -38,7 +38,7 @@ def anew(key: DiceKey, users: int, *, clients: int) -> Assign:
     return lambda step: key.generator("clients", step).integers(clients, size=users)
 
 
-def by_group(key: DiceKey, groups: np.ndarray, *, clients: int, fixed: bool = False) -> Assign:
+def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = False) -> Assign:
     """Users of one group are always together; which client that is, a keyed hash of the group's name decides.
 
     Args:
@@ -51,7 +51,7 @@ def by_group(key: DiceKey, groups: np.ndarray, *, clients: int, fixed: bool = Fa
     where it is fixed, so adding or removing one user changes the records of one client alone. With fixed groups a
     client's users are the same in all rounds: without all of them together that client is empty, and its update zero.
 
-    >>> assigned = by_group(DiceKey.from_seed(0), np.array(["a", "b", "a"]), clients=5, fixed=True)(7)
+    >>> assigned = by_group(RunKey.from_seed(0), np.array(["a", "b", "a"]), clients=5, fixed=True)(7)
     >>> bool(assigned[0] == assigned[2])
     True
     """

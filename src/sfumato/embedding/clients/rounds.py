@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato.embedding.clients.assignment import Assign
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,7 +38,7 @@ class Rounds:
     them. Records come in the order of user numbers, then record numbers, whatever order they were drawn in.
     """
 
-    key: DiceKey
+    key: RunKey
     assign: Assign
     users: np.ndarray
     labels: np.ndarray

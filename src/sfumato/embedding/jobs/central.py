@@ -13,7 +13,7 @@ from sfumato.data import Source
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored
 from sfumato.experiment.settings import Performance
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PUBLIC, PublicJob
@@ -43,7 +43,7 @@ def prepare(
     device: str | None = None,
     threads: int | None = None,
     recorded: Performance | None = None,
-    key: DiceKey | None = None,
+    key: RunKey | None = None,
     request: Mapping[str, Any] | None = None,
 ) -> CentralJob:
     """Everything up to the first step. Refuses data that are not declared public.
@@ -66,7 +66,7 @@ def prepare(
     clients = experiment.clients_of(count=1, method="central")
     device, threads = settled_on(device, threads or None, recorded)
     if key is None:
-        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, PUBLIC)
+        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
     module = build(source, settings, clients, key, model).to(device)
     check_choices(module, settings, steps=steps)
     return CentralJob(
@@ -78,7 +78,7 @@ def prepare(
         performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
         transform=transform_for(module, source, settings),
         key=key,
-        functions={"function": pins.model_digest(module, source.form.made_up(2))},
+        functions={"function": pins.model_digest(module, source.form.synthetic(2))},
         origins=origins(source, settings),
         request=request or {},
         clients=clients,

@@ -14,7 +14,7 @@ from sfumato.embedding.jobs.private import OfEmbeddings, build, check_scored
 from sfumato.experiment.experiment import Averages, Budget, Experiment, Pair
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.building import transform_for
@@ -56,7 +56,7 @@ def prepare(
     clients: Clients,
     *,
     model: nn.Module | None = None,
-    key: DiceKey | None = None,
+    key: RunKey | None = None,
     **performance: Any,
 ) -> DpsgdJob:
     """Everything up to the first step; see `sfumato.training.preparation.prepare`."""
@@ -64,7 +64,7 @@ def prepare(
     refuse_trained_on(source, trained_on(source, settings))
     first = key
     if first is None:
-        first = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
+        first = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, "initial weights")
     module = build(source, settings, clients, first, model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
     job = prepare_classifier(module, source, plan, own, key=key, keep=0, **performance)

@@ -22,7 +22,7 @@ from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scor
 from sfumato.experiment.experiment import Pair
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.privacy import ClippedAlone, Fixed, Quantile, User
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PUBLIC, PublicJob
@@ -159,7 +159,7 @@ def prepare(
     device: str | None = None,
     threads: int | None = None,
     recorded: Performance | None = None,
-    key: DiceKey | None = None,
+    key: RunKey | None = None,
     request: Mapping[str, Any] | None = None,
 ) -> NoiselessJob:
     """Everything up to the first round; arguments as for `sfumato.embedding.jobs.private.prepare`.
@@ -178,7 +178,7 @@ def prepare(
     check_scored(source)
     device, threads = settled_on(device, threads or None, recorded)
     if key is None:
-        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, PUBLIC)
+        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
     module = build(source, settings, clients, key, model).to(device)
     check_choices(module, settings, steps=rounds.steps)
     return NoiselessJob(
@@ -192,7 +192,7 @@ def prepare(
         performance=Performance(device=device, threads=threads, micro_batch=clients.local.batch_size),
         transform=transform_for(module, source, settings),
         key=key,
-        functions={"function": pins.model_digest(module, source.form.made_up(2))},
+        functions={"function": pins.model_digest(module, source.form.synthetic(2))},
         origins=origins(source, settings),
         request=request or {},
         clients=clients,

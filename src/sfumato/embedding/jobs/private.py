@@ -22,7 +22,7 @@ from sfumato.embedding.head import WithHead
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
-from sfumato.randomness import DiceKey, owner_key
+from sfumato.randomness import RunKey, owner_key
 from sfumato.runs import pins
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.descent import check_choices
@@ -77,7 +77,7 @@ def prepare(
     device: str | None = None,
     threads: int | None = None,
     recorded: Performance | None = None,
-    key: DiceKey | None = None,
+    key: RunKey | None = None,
     request: Mapping[str, Any] | None = None,
 ) -> EmbeddingJob:
     """Everything up to the first round.
@@ -120,9 +120,9 @@ def prepare(
     device, threads = settled_on(device, threads or None, recorded)
     seeded = key is None and settings.seed is not None
     if key is None:
-        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
+        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, "initial weights")
     module = build(source, settings, clients, key, model)
-    functions = functions_of(module, source.form.made_up(2))
+    functions = functions_of(module, source.form.synthetic(2))
     if seeded:
         key = _seeded(module, functions, source, plan, settings, clients)
     module.to(device)
@@ -152,7 +152,7 @@ def prepare(
 
 
 def build(
-    source: Source, settings: Settings, clients: Clients, key: DiceKey, model: nn.Module | None = None
+    source: Source, settings: Settings, clients: Clients, key: RunKey, model: nn.Module | None = None
 ) -> nn.Module:
     """The model with its initial weights, which are public: a backbone, with a head over all classes for fedavg."""
     with torch.random.fork_rng(devices=[]):
@@ -191,11 +191,11 @@ def _seeded(
     plan: PrivacyPlan,
     settings: Settings,
     clients: Clients,
-) -> DiceKey:
+) -> RunKey:
     """The run key of a run with a seed: of its own wherever anything differs that sums depend on."""
     weights = pins.weights_digest(module.state_dict())
     parts = (plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict())
-    return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
+    return RunKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
 
 
 def check_scored(source: Source) -> None:

@@ -60,17 +60,17 @@ def _vectorised(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 @contextmanager
-def same_throughout(model: nn.Module, made_up: Tensor) -> Iterator[None]:
+def same_throughout(model: nn.Module, synthetic: Tensor) -> Iterator[None]:
     """Around a pass over all records: refuses a model that gives made-up examples other outputs after it than before.
 
     So one that has kept something of the records in a place that `isolation` cannot see is found, if it acts on it.
 
     Args:
-        made_up: (n, ...), nothing private.
+        synthetic: (n, ...), nothing private.
     """
-    before = outputs_alone(model, made_up)
+    before = outputs_alone(model, synthetic)
     yield
-    if not torch.allclose(before, outputs_alone(model, made_up), rtol=1e-5, atol=1e-6, equal_nan=True):
+    if not torch.allclose(before, outputs_alone(model, synthetic), rtol=1e-5, atol=1e-6, equal_nan=True):
         raise SfumatoError(
             "the model gives a made-up example other outputs after the records than before them: it keeps something",
             "compute everything anew in every forward pass",
@@ -97,7 +97,7 @@ def outputs_together(model: nn.Module, inputs: Tensor) -> Tensor:
         return model(inputs.clone())
 
 
-def keeps_apart(model: nn.Module, made_up: Tensor) -> bool:
+def keeps_apart(model: nn.Module, synthetic: Tensor) -> bool:
     """Whether an ordinary batch gives each example the row that it has by itself, found by trying.
 
     Three things must hold: vmap can run the model, so that no branch hangs on an example's values; on made-up examples
@@ -106,22 +106,22 @@ def keeps_apart(model: nn.Module, made_up: Tensor) -> bool:
 
     Args:
         model: in the mode in which it is to be run.
-        made_up: (N, ...), of the shape and number in which private examples will come. Fewer than 4 examples show too
+        synthetic: (N, ...), of the shape and number in which private examples will come. Fewer than 4 examples show too
             little, and the answer is no.
 
     **Guarantee.** Nothing private is looked at. Assumed for a model that passes: it does not look for NaN.
     """
-    if len(made_up) < _FEWEST:
+    if len(synthetic) < _FEWEST:
         return False
     try:
         refuse_mixing_layers(model)
-        together = outputs_together(model, made_up)
-        if not torch.allclose(together, _vectorised(model, made_up), rtol=_ROUNDING, atol=_ROUNDING):
+        together = outputs_together(model, synthetic)
+        if not torch.allclose(together, _vectorised(model, synthetic), rtol=_ROUNDING, atol=_ROUNDING):
             return False
-        places = torch.tensor([0, len(made_up) // 2, len(made_up) - 1], device=made_up.device)
-        rest = torch.ones(len(made_up), dtype=torch.bool, device=made_up.device).index_fill(0, places, False)
+        places = torch.tensor([0, len(synthetic) // 2, len(synthetic) - 1], device=synthetic.device)
+        rest = torch.ones(len(synthetic), dtype=torch.bool, device=synthetic.device).index_fill(0, places, False)
         for odd in (_ODD, _ODD[::-1]):
-            tried = made_up.clone()
+            tried = synthetic.clone()
             for place, value in zip(places, odd, strict=True):
                 tried[place] = value
             if not torch.equal(outputs_together(model, tried)[rest], together[rest]):

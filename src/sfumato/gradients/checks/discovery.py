@@ -76,9 +76,9 @@ def discover(
     """
     failure: Exception | None = None
     with undisturbed_random():
-        for made_up in candidates(batch, template):
+        for synthetic in candidates(batch, template):
             try:
-                path = _found(model, loss, made_up, views, memory)
+                path = _found(model, loss, synthetic, views, memory)
                 break
             except SfumatoError:
                 raise
@@ -96,19 +96,19 @@ def discover(
             "loss does not depend on any trainable parameter of the model",
             "check the loss function, and that the forward pass is not detached or under torch.no_grad()",
         )
-    return replace(path, made_up=each(lambda tensor: tensor[:1], made_up))
+    return replace(path, synthetic=each(lambda tensor: tensor[:1], synthetic))
 
 
-def _found(model, loss, made_up: Examples, views: int, memory: Memory) -> RunPath:
+def _found(model, loss, synthetic: Examples, views: int, memory: Memory) -> RunPath:
     """The path that these examples can go; the model's own error if there is none."""
     try:
-        return _fast(model, loss, made_up, views, memory)
+        return _fast(model, loss, synthetic, views, memory)
     except SfumatoError:
         raise
     except Exception as error:
         reason = first_line(error)
     used: set[str] = set()
-    sequential.clipped_sum(model, loss, *made_up, max_norm=1.0, views=views, used=used)
+    sequential.clipped_sum(model, loss, *synthetic, max_norm=1.0, views=views, used=used)
     warnings.warn(
         f"this model cannot be vectorised over examples, so they run one at a time, slowly: {reason}",
         RuntimeWarning,
@@ -117,13 +117,13 @@ def _found(model, loss, made_up: Examples, views: int, memory: Memory) -> RunPat
     return RunPath(fast=False, used=frozenset(used))
 
 
-def _fast(model, loss, made_up: Examples, views: int, memory: Memory) -> RunPath:
-    path, examples = RunPath(fast=True), len(tensors(made_up)[0])
+def _fast(model, loss, synthetic: Examples, views: int, memory: Memory) -> RunPath:
+    path, examples = RunPath(fast=True), len(tensors(synthetic)[0])
     keys = torch.zeros(examples, WORDS, dtype=torch.int64)
 
     def explore(rows: Any) -> None:
         nonlocal path
-        part = each(itemgetter(rows), made_up)
+        part = each(itemgetter(rows), synthetic)
         try:
             found, path = run_expanding(
                 model, loss, *part, views=views, path=path, memory=memory, keys=keys[rows], own_copies=True

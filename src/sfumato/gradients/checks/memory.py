@@ -34,7 +34,7 @@ def bytes_per_example(
 
     The difference between four copies of the path's made-up example and two is what two examples cost.
     """
-    own = sum(tensor.numel() * tensor.element_size() for tensor in tensors(path.made_up[0]))
+    own = sum(tensor.numel() * tensor.element_size() for tensor in tensors(path.synthetic[0]))
     if not path.fast:
         return own
 
@@ -45,9 +45,9 @@ def bytes_per_example(
             saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
             return tensor
 
-        made_up, keys = repeated(path.made_up, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
+        synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
         with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            found = run(model, loss, *made_up, views=views, path=path, memory=memory, keys=keys, own_copies=True)
+            found = run(model, loss, *synthetic, views=views, path=path, memory=memory, keys=keys, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
         saved.clear()  # a graph holds the hook, and thus all that is saved, as long as it lives: for ever
         return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(part.bytes() for part in found.parts)

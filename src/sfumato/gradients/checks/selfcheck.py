@@ -43,7 +43,7 @@ _REMEDY = (
 )
 
 
-def made_up(
+def synthetic(
     model: nn.Module,
     example_shape: Any,
     targets: Tree | None,
@@ -125,7 +125,7 @@ def check(
     build: Callable[[nn.Module], Gradient],
     model: nn.Module,
     loss: Callable[[Any, Tree], Tensor],
-    made_up: Examples,
+    synthetic: Examples,
     *,
     max_norm: float,
     views: int,
@@ -141,10 +141,10 @@ def check(
         gradient: what is checked.
         build: makes the like of it for a copy of the model.
     """
-    everything = list(range(len(tensors(made_up)[0])))
+    everything = list(range(len(tensors(synthetic)[0])))
 
     def truth(index: int, dtype: torch.dtype | None) -> _Answer:
-        one = each(itemgetter(slice(index, index + 1)), made_up)
+        one = each(itemgetter(slice(index, index + 1)), synthetic)
         gradients, norms, _ = oracle.clipped_sum(model, loss, *one, max_norm=max_norm, views=views, dtype=dtype)
         return _Answer(gradients, norms)
 
@@ -162,10 +162,10 @@ def check(
         if exact is not plain:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="this model cannot be vectorised")
-                sharp = _Answers(build(doubled), each(_double, made_up))
+                sharp = _Answers(build(doubled), each(_double, synthetic))
                 for chosen in ([0], everything):
                     _compare(sharp, chosen, exact, exact, relative=_SHARP)
-        _compare(_Answers(gradient, made_up), everything, plain, exact, relative=_LOOSE)
+        _compare(_Answers(gradient, synthetic), everything, plain, exact, relative=_LOOSE)
 
 
 def _double(tensor: Tensor) -> Tensor:
@@ -194,10 +194,10 @@ class _Answers(NamedTuple):
     """What is checked, with the examples it is checked on."""
 
     gradient: Gradient
-    made_up: Examples
+    synthetic: Examples
 
     def of(self, chosen: list[int]) -> _Answer:
-        total = self.gradient(*each(itemgetter(chosen), self.made_up))
+        total = self.gradient(*each(itemgetter(chosen), self.synthetic))
         return _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
 
 

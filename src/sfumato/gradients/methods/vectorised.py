@@ -35,7 +35,7 @@ class RunPath:
         draws: whether the model draws random numbers that are keyed by example.
         conditional: whether the model asks about its example (`conditions`).
         writes: whether model or loss write to the inputs or targets that they are given.
-        made_up: one example's inputs and targets, (1, ...), on which all this was found out.
+        synthetic: one example's inputs and targets, (1, ...), on which all this was found out.
     """
 
     fast: bool
@@ -44,7 +44,7 @@ class RunPath:
     draws: bool = False
     conditional: bool = False
     writes: bool = False
-    made_up: tuple[Tree, Tree] = field(default=((), ()), repr=False, compare=False)
+    synthetic: tuple[Tree, Tree] = field(default=((), ()), repr=False, compare=False)
 
 
 @dataclass(frozen=True)

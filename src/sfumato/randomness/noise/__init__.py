@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, positive
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
-from sfumato.randomness.keys import DiceKey
+from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import blocks
 from sfumato.randomness.noise.banded_toeplitz import BandedToeplitzNoise
 from sfumato.randomness.noise.blocks import StepNoise
@@ -63,7 +63,7 @@ class Noise:
     together. A replayed step has the same noise; two steps never share any z.
     """
 
-    def __init__(self, mechanism: Mechanism, *, max_norm: float, key: DiceKey):
+    def __init__(self, mechanism: Mechanism, *, max_norm: float, key: RunKey):
         self.mechanism = mechanism
         self.max_norm = positive("max_norm", max_norm)
         self._key = key
@@ -78,7 +78,7 @@ class Noise:
         """How many float64 numbers for each coordinate are remembered after so many steps: the state's memory.
 
         >>> from sfumato.privacy.mechanism import Tree
-        >>> Noise(Tree(noise_multiplier=2.0), max_norm=1.0, key=DiceKey.from_seed(0)).buffers(1000)
+        >>> Noise(Tree(noise_multiplier=2.0), max_norm=1.0, key=RunKey.from_seed(0)).buffers(1000)
         10
         """
         return self.mechanism.buffers(steps)

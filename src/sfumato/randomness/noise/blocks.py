@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato.randomness.keys import DiceKey
+from sfumato.randomness.keys import RunKey
 
 BLOCK = 1 << 20
 """So many numbers of a parameter are drawn by one generator, so that several workers may draw one parameter's noise."""
@@ -37,7 +37,7 @@ def add(
     total: Mapping[str, Tensor],
     kept: Mapping[str, Tensor],
     step: int,
-    key: DiceKey,
+    key: RunKey,
     standard_deviation: float,
 ) -> dict[str, Tensor]:
     """The sum plus the step's noise: {name: float32 tensor} of the same shapes, on the same devices.

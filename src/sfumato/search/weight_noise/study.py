@@ -16,7 +16,7 @@ from sfumato.data import Source, Transform, hold_out, open_source
 from sfumato.experiment.settings import Performance
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
-from sfumato.randomness import DiceKey, owner_key
+from sfumato.randomness import RunKey, owner_key
 from sfumato.report import page_of_noise
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
@@ -132,7 +132,7 @@ class _Study:
         """One run that is to be. Its key follows from the seed and from what the run is."""
         design, source = self._design, self._source
         settings = design.settings(form, rate)
-        key = DiceKey.from_seed(design.seed, f"noise study, {form}, deviation {deviation!r}, run {number}")
+        key = RunKey.from_seed(design.seed, f"noise study, {form}, deviation {deviation!r}, run {number}")
         module = build(None, source, settings, key).to(self._performance.device)
         source.shown(settings.view_rule)
         per_epoch = len(source.train) // design.batch_size

@@ -22,7 +22,7 @@ from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
 from sfumato.models.losses import exclusive, probabilities
 from sfumato.privacy import PrivacyPlan, PrivateChoice
-from sfumato.randomness import DiceKey, choose
+from sfumato.randomness import RunKey, choose
 from sfumato.runs import aggregated
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
@@ -134,7 +134,7 @@ def aggregate(
         else:
             choice = PrivateChoice(epsilon=epsilon, candidates=len(candidates))
             uses.record_choice(source.materials, choice, places=source.places)
-            place = choose(choice, right, DiceKey.fresh())
+            place = choose(choice, right, RunKey.fresh())
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]
         told = {"candidates": len(candidates), "epsilon": epsilon, "public": source.public}

@@ -15,7 +15,7 @@ from sfumato.data import Source
 from sfumato.models.losses import probabilities
 from sfumato.privacy import Ledger, NoisyTable, PrivacyPlan
 from sfumato.privacy.noisy_table import GRAIN, TEMPERATURES, scores_of
-from sfumato.randomness import DiceKey, choose, noisy_counts
+from sfumato.randomness import RunKey, choose, noisy_counts
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
@@ -80,7 +80,7 @@ def released(
     classes: Sequence[str],
     loss: str,
     temperature: float | None,
-    key: DiceKey | None,
+    key: RunKey | None,
 ) -> NoisyFigures | None:
     """The table's release, made once in the life of a run; what is there already is read.
 
@@ -127,7 +127,7 @@ def released(
 
 def _drawn(
     table: NoisyTable,
-    key: DiceKey,
+    key: RunKey,
     outputs: Tensor,
     labels: Tensor,
     *,
@@ -150,9 +150,9 @@ def _drawn(
     )
 
 
-def _own_key(key: DiceKey, what: str, of: list[int]) -> DiceKey:
+def _own_key(key: RunKey, what: str, of: list[int]) -> RunKey:
     """A key for one draw, for what it is drawn for: of other counts it is another one."""
-    return DiceKey(key.words(f"figures {what}", 0, hashlib.sha256(repr(of).encode()).hexdigest()).tobytes())
+    return RunKey(key.words(f"figures {what}", 0, hashlib.sha256(repr(of).encode()).hexdigest()).tobytes())
 
 
 def _gap(outputs: Tensor, labels: Tensor, loss: str) -> int:

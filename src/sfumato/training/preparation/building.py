@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Contents, Preparation, Source, Tokens, Transform
 from sfumato.experiment.settings import Settings
 from sfumato.models.losses import MULTILABEL, exclusive
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs import checkpoint
 from sfumato.training.parts.public_examples import PublicExamples
 
@@ -47,7 +47,7 @@ def build(
     model: nn.Module | None,
     source: Source,
     settings: Settings,
-    key: DiceKey,
+    key: RunKey,
     *,
     examples: PublicExamples | None = None,
 ) -> nn.Module:
@@ -76,7 +76,7 @@ def build(
             module = _created(settings, source)
     else:
         module = copy.deepcopy(model).cpu()
-        shape = source.shape if source.tokens is None else source.tokens.made_up(1)
+        shape = source.shape if source.tokens is None else source.tokens.synthetic(1)
         models.check_shapes("module", module, classes=len(source.classes), shape=shape)
     if source.cache is not None:
         _check_cache(source.cache.contents, settings)
@@ -100,7 +100,7 @@ def build(
 
 
 def _normalise(
-    module: nn.Module, source: Source, settings: Settings, key: DiceKey, examples: PublicExamples | None
+    module: nn.Module, source: Source, settings: Settings, key: RunKey, examples: PublicExamples | None
 ) -> None:
     """Put the asked normalisation in the place of the model's own."""
     inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))

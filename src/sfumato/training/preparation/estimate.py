@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sfumato.randomness import DiceKey, Noise
+from sfumato.randomness import Noise, RunKey
 from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
 from sfumato.training.job import Job, PrivateJob
@@ -38,16 +38,16 @@ def estimate(job: PrivateJob) -> Estimate:
         inputs = job.input_shape.to(job.device).expand(*lead, -1)
     else:
         inputs = torch.randn(*lead, *views, *job.input_shape, device=job.device)
-    made_up = [inputs, torch.from_numpy(job.source.made_up_labels(count)).to(job.device).unflatten(0, lead)]
+    synthetic = [inputs, torch.from_numpy(job.source.synthetic_labels(count)).to(job.device).unflatten(0, lead)]
     if each is not None:
-        made_up.append(torch.full(lead, 1 / each, device=job.device))
-    job.gradient(*(values[:1] for values in made_up))
-    one = seconds_of(job, lambda: job.gradient(*made_up)) / count
-    noise = Noise(job.plan.mechanism, max_norm=1.0, key=DiceKey.fresh())
+        synthetic.append(torch.full(lead, 1 / each, device=job.device))
+    job.gradient(*(values[:1] for values in synthetic))
+    one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
+    noise = Noise(job.plan.mechanism, max_norm=1.0, key=RunKey.fresh())
     drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return Estimate(
         seconds=job.plan.steps * (one * rows + drawing) + _trunk_seconds(job),
-        activation_bytes=job.gradient.bytes_per_example(job.input_shape, targets=job.made_up_targets) * count,
+        activation_bytes=job.gradient.bytes_per_example(job.input_shape, targets=job.synthetic_targets) * count,
         data_bytes=_data_bytes(job),
         parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
         micro_batches=-(-rows // job.performance.micro_batch),

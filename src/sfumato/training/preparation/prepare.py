@@ -26,12 +26,12 @@ from sfumato.experiment.times import steps_by_time
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Circumstances, PrivacyPlan, Search, User
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.descent import check_choices, trained_bytes
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
-from sfumato.training.job import PrivateJob, Shape, made_up_targets
+from sfumato.training.job import PrivateJob, Shape, synthetic_targets
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.parts.published import planned
 from sfumato.training.preparation.building import build, transform_for
@@ -43,7 +43,7 @@ CUDA_SHARE = 0.5
 MOST_AT_ONCE = 8192
 MOST_IMAGES_ON_CPU = 128
 FEATURE_MEMORY = 2 << 30
-MADE_UP_TEXTS = 6
+SYNTHETIC_TEXTS = 6
 KEEP = "give a number of weights such as 20, or 0 for none"
 
 
@@ -57,7 +57,7 @@ def prepare(
     threads: int | None = None,
     micro_batch: int | None = None,
     recorded: Performance | None = None,
-    key: DiceKey | None = None,
+    key: RunKey | None = None,
     request: Mapping[str, Any] | None = None,
     search: Search | None = None,
     candidate: int | None = None,
@@ -100,21 +100,21 @@ def prepare(
         positive_integer("micro_batch", micro_batch)
     seeded = key is None and settings.seed is not None
     if key is None:
-        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, "initial weights")
+        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, "initial weights")
     beside = public_examples(settings, source)
     source, left_out = (source, None) if beside is None else beside.kept_from(source)
     module = build(model, source, settings, key, examples=beside)
-    functions = functions_of(module, source.form.made_up(2))
+    functions = functions_of(module, source.form.synthetic(2))
     if seeded:
         key = _seeded(module, functions, source, plan, settings, candidate, clock)
     module.to(device)
     shape: Shape = source.shape
     texts: dict[str, Any] = {}
     if source.tokens is not None:
-        shape = source.tokens.made_up(1)[0]
+        shape = source.tokens.synthetic(1)[0]
         if plan.unit.drawn != "users":
-            rows = source.tokens.made_up(MADE_UP_TEXTS).to(device)
-            texts = {"template": (rows, torch.arange(MADE_UP_TEXTS, device=device) % len(source.classes))}
+            rows = source.tokens.synthetic(SYNTHETIC_TEXTS).to(device)
+            texts = {"template": (rows, torch.arange(SYNTHETIC_TEXTS, device=device) % len(source.classes))}
     trunk = _trunk(module, source, settings)
     if trunk is not None:
         features_alone(
@@ -122,7 +122,7 @@ def prepare(
         )  # refuses what would be refused after the beginning
         shape = (trunk.width,)
     trained = module if trunk is None else OnFeatures(module, trunk.head)
-    targets = made_up_targets(source, device)
+    targets = synthetic_targets(source, device)
     clipped = UserGradient if plan.unit.drawn == "users" else ClippedGradient
     gradient = clipped(
         trained,
@@ -234,7 +234,7 @@ def _seeded(
     settings: Settings,
     candidate: int | None,
     clock: Clock | None,
-) -> DiceKey:
+) -> RunKey:
     """The run key of a run with a seed.
 
     **Guarantee.** Runs that differ in anything that their sums depend on have keys of their own, under one seed too:
@@ -247,14 +247,14 @@ def _seeded(
         *(settings.to_dict(), candidate, functions["in training"]),
         *([] if clock is None else [clock.to_dict()]),
     )
-    return DiceKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
+    return RunKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
 
 
 def circumstances(
     source: Source,
     plan: PrivacyPlan,
     settings: Settings,
-    key: DiceKey,
+    key: RunKey,
     *,
     search: Search | None,
     behind: Collection[str],
@@ -278,11 +278,11 @@ def circumstances(
     )
 
 
-def functions_of(module: nn.Module, made_up: torch.Tensor) -> dict[str, str]:
+def functions_of(module: nn.Module, synthetic: torch.Tensor) -> dict[str, str]:
     """Digests of what a module computes, in evaluation and in training: a run's sums depend on the second."""
     return {
-        "function": pins.model_digest(module, made_up),
-        "in training": pins.model_digest(module, made_up, training=True),
+        "function": pins.model_digest(module, synthetic),
+        "in training": pins.model_digest(module, synthetic, training=True),
     }
 
 

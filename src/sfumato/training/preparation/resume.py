@@ -10,7 +10,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import Ledger, PrivacyPlan
-from sfumato.randomness import DiceKey
+from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint
@@ -27,7 +27,7 @@ def begin(job: PrivateJob, run: RunDirectory) -> None:
     with run.creating() as fresh:
         fresh.write_json(names.PLAN, job.plan.to_dict())
         fresh.write_json(names.SETTINGS, job.record(identity), private=True)
-        job.key.save(fresh / names.DICE_KEY)
+        job.key.save(fresh / names.RUN_KEY)
         with Ledger(fresh / names.LEDGER) as ledger:
             opening = ledger.append("begin", _opening(job, identity) | {"key_check": job.key.check_value(identity)})
             ledger.sync()
@@ -106,13 +106,13 @@ def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     return len(releases)
 
 
-def own_key(run: RunDirectory, ledger: Ledger) -> DiceKey:
+def own_key(run: RunDirectory, ledger: Ledger) -> RunKey:
     """The run's key, known by the check value in the ledger's first entry.
 
     **Guarantee.** Two runs never draw by one key: with a key from elsewhere both releases would have the same noise,
     and their difference would have none.
     """
-    key = DiceKey.load(run / names.DICE_KEY)
+    key = RunKey.load(run / names.RUN_KEY)
     found, recorded = key.check_value(run.identity), ledger.entries[0].body.get("key_check")
     if found != recorded:
         raise SfumatoError(
@@ -123,7 +123,7 @@ def own_key(run: RunDirectory, ledger: Ledger) -> DiceKey:
     return key
 
 
-def key_if_any(run: RunDirectory, ledger: Ledger) -> DiceKey | None:
+def key_if_any(run: RunDirectory, ledger: Ledger) -> RunKey | None:
     """The run's own key; None where it is lost, and for one that is another run's."""
     try:
         return own_key(run, ledger)

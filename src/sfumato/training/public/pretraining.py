@@ -26,7 +26,7 @@ from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence, read_source
 from sfumato.privacy import NoPromise
-from sfumato.randomness import DiceKey, owner_key
+from sfumato.randomness import RunKey, owner_key
 from sfumato.report import Facts, page
 from sfumato.runs import directory as names
 from sfumato.runs import pins
@@ -160,7 +160,7 @@ def prepare(
     device: str | None = None,
     threads: int | None = None,
     recorded: Performance | None = None,
-    key: DiceKey | None = None,
+    key: RunKey | None = None,
     request: Mapping[str, Any] | None = None,
 ) -> PublicJob:
     """Everything up to the first step. Refuses data that are not declared public."""
@@ -174,7 +174,7 @@ def prepare(
     device, threads = settled_on(device, threads or None, recorded)
     settings = training.settings
     if key is None:
-        key = DiceKey.fresh() if settings.seed is None else DiceKey.from_seed(settings.seed, PUBLIC)
+        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
     module = build(model, source, settings, key).to(device)
     source.shown(settings.view_rule)
     check_choices(module, settings, steps=training.steps)
@@ -188,7 +188,7 @@ def prepare(
         performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
         transform=transform_for(module, source, settings),
         key=key,
-        functions={"function": pins.model_digest(module, source.form.made_up(2))},
+        functions={"function": pins.model_digest(module, source.form.synthetic(2))},
         origins=origins(source, settings),
         request=request or {},
     )
@@ -217,13 +217,13 @@ def execute(
         with run.creating() as fresh:
             identity, optimizer = secrets.token_hex(32), optimizer_for(job.module, job.settings)
             fresh.write_json(names.SETTINGS, job.record(identity), private=True)
-            job.key.save(fresh / names.DICE_KEY)
+            job.key.save(fresh / names.RUN_KEY)
             start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity)
             start.save(fresh / names.CHECKPOINT)
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
     checkpoint.require_run(run.identity)
     sweep(run.path)
-    key, told = DiceKey.load(run / names.DICE_KEY), progress
+    key, told = RunKey.load(run / names.RUN_KEY), progress
     steps, scorer = kind.steps(job, key, told), kind.scorer(job, told)
     looking_on = (Rows(run), Shown(progress, "training without privacy"), *observers)
     outcome = take_steps(job, run, steps, checkpoint, scorer=scorer, observers=looking_on)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import DiceKey, Noise, Sampler
+from sfumato.randomness import Noise, RunKey, Sampler
 
 METHOD = "algorithm 1 of Davody et al. 2020 as printed"
 WHY = (
@@ -119,7 +119,7 @@ def train(
     positive("learning_rate", learning_rate)
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
         raise SfumatoError("the module has no batch norm", "give one such as lenet5,norm=batch")
-    key = DiceKey.from_seed(seed, "printed 2020")
+    key = RunKey.from_seed(seed, "printed 2020")
     noise, sampler = Noise(plan.mechanism, max_norm=plan.max_norm, key=key), Sampler(plan, key, records=len(images))
     parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
     state, generator = noise.begin(), torch.Generator().manual_seed(seed)

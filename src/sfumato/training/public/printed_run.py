@@ -24,7 +24,7 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import PUBLIC_EXAMPLES, Settings
 from sfumato.observers.progress import Progress, Silence, read_source
 from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
-from sfumato.randomness import DiceKey, Noise, NoiseState, Sampler
+from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.kind import Kind
@@ -82,7 +82,7 @@ class PrintedJob(PublicJob):
 class PrintedSteps:
     """Algorithm 1: noisy sums of gradients that were clipped each for itself, but are functions of the whole batch."""
 
-    def __init__(self, job: PrintedJob, key: DiceKey, progress: Progress | None = None):
+    def __init__(self, job: PrintedJob, key: RunKey, progress: Progress | None = None):
         self._job, self._public = job, job.inputs
         self._noise = Noise(job.plan.mechanism, max_norm=job.plan.max_norm, key=key)
         self._sampler = Sampler(job.plan, key, records=len(job.source.train))
