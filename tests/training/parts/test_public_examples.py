@@ -136,7 +136,7 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
         image.tobytes() for part in job.parts if part.examples is not None for image in part.examples.images
     )
     elsewhere = prepare.prepare(
-        None, source, plan, replace(choices, public_data=choices.public_data, public_examples=20), threads=1
+        None, source, plan, replace(choices, public_data=choices.norms.public_data, public_examples=20), threads=1
     )
     assert elsewhere.circumstances == replace(job.circumstances, public_examples=20)
     told = []
