@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 import sfumato
 from benchmarks import RESULTS
-from sfumato.experiment.class_weights import weights_of
+from sfumato.models.class_weights import weights_of
 from sfumato.training.preparation import prepare
 
 RESULT = RESULTS / "class-weights.json"
