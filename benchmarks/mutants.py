@@ -408,13 +408,13 @@ BUGS = (
     Bug(
         "that trees are to be completed is not heard",
         "privacy/planning/requested.py",
-        "completed=bool(complete_trees)",
-        "completed=False",
+        '"completed": bool(self.complete_trees)',
+        '"completed": False',
         ("privacy/planning/test_requested.py",),
     ),
     Bug(
         "runs of both adjacencies are composed for that of the first",
-        "runs/owner/uses.py",
+        "runs/owner/composition.py",
         'many = [replace(plan, adjacency="zero-out") for plan in many]',
         "many = [replace(plan, adjacency=many[0].adjacency) for plan in many]",
         ("runs/owner/test_uses.py",),
@@ -505,14 +505,14 @@ BUGS = (
     ),
     Bug(
         "selections together are each told the whole delta",
-        "runs/owner/uses.py",
+        "runs/owner/composition.py",
         "    share = delta / (len(selections) + bool(runs))",
         "    share = delta",
         ("runs/owner/test_uses.py",),
     ),
     Bug(
         "the delta of all runs is the smallest of theirs",
-        "runs/owner/uses.py",
+        "runs/owner/composition.py",
         "    delta = max(plan.delta for plan in",
         "    delta = min(plan.delta for plan in",
         ("runs/owner/test_uses.py",),
@@ -1661,7 +1661,7 @@ BUGS = (
     ),
     Bug(
         "many plans together are each told the whole delta",
-        "runs/owner/uses.py",
+        "runs/owner/composition.py",
         "    share = delta / len(loss.parts)",
         "    share = delta",
         ("runs/owner/test_uses.py",),
@@ -1682,7 +1682,7 @@ BUGS = (
     ),
     Bug(
         "figures of both adjacencies together are said to hold for add-or-remove",
-        "runs/owner/uses.py",
+        "runs/owner/composition.py",
         'return found.pop() if len(found) == 1 else "zero-out"',
         'return found.pop() if len(found) == 1 else "add-or-remove"',
         ("runs/owner/test_uses.py",),
@@ -2467,14 +2467,14 @@ BUGS = (
     ),
     Bug(
         "moments follow the examples that are trained on",
-        "models/normalisation/public_batch.py",
+        "models/normalisation/public_norms.py",
         "        if self.passes is not None:\n            self._take(x)",
         "        self.passes = self.passes or 0\n        if self.training or self.passes:\n            self._take(x)",
         ("models/normalisation/test_public_batch.py",),
     ),
     Bug(
         "an example's own moments are those of its batch",
-        "models/normalisation/public_batch.py",
+        "models/normalisation/public_norms.py",
         "own_mean, own_square = positions.mean(2), positions.square().mean(2)",
         "own_mean, own_square = (v.mean((0, 2), keepdim=True).squeeze(2).expand(len(x), -1) "
         "for v in (positions, positions.square()))",
@@ -2482,7 +2482,7 @@ BUGS = (
     ),
     Bug(
         "the joint form normalises all private examples together",
-        "models/normalisation/public_batch.py",
+        "models/normalisation/public_norms.py",
         "torch.var_mean(groups, dim=(1, 3), correction=0, keepdim=True)",
         "torch.var_mean(groups, dim=(0, 1, 3), correction=0, keepdim=True)",
         ("models/normalisation/test_public_batch.py",),
@@ -2791,7 +2791,7 @@ BUGS = (
     ),
     Bug(
         "figures of several runs cost what the dearest does",
-        "runs/owner/uses.py",
+        "runs/owner/sentences.py",
         "rounded_up(math.fsum(epsilons))",
         "rounded_up(max(epsilons))",
         ("runs/owner/test_uses.py",),

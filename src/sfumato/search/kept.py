@@ -21,7 +21,7 @@ from sfumato.randomness import RunKey, Space
 from sfumato.report import swept
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import composition
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
 from sfumato.search.space import line_of, plain
@@ -110,7 +110,7 @@ def open(
 
     **Guarantee.** On public data none is needed. An uncovered search has none either: each run's statement is its own
     plan's, and says that the choice among them, by exact scores, is not covered, and what all runs come to by
-    composition, had they been planned in advance (`uses.together`).
+    composition, had they been planned in advance (`composition.together`).
     """
     one_of("search", search, MODES)
     progress, place = shown(progress), Path(directory)
@@ -163,7 +163,7 @@ def check_kind(shared: Shared, held: Held, search: str) -> None:
 
 def together(plans: Sequence[PrivacyPlan], source: Source, behind: Behind | None) -> Search:
     """What all runs cost together by composition, with those of the search that the experiment came from."""
-    epsilon, delta = uses.together(list(plans))
+    epsilon, delta = composition.together(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
     earlier = behind(source) if behind else None
     return runs if earlier is None else earlier + runs
@@ -179,7 +179,7 @@ def together_in_words(uncovered: Search | None) -> str:
 def adjacency_of_all(told: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:
     """What the figure of a search holds for. Of an earlier one that it counts nothing is known but zero-out, which the
     runs of either adjacency hold for."""
-    return uses.adjacency_of(plans) if told.runs == len(plans) else "zero-out"
+    return composition.adjacency_of(plans) if told.runs == len(plans) else "zero-out"
 
 
 def begin(place: Path, record: Mapping[str, Any], file: str) -> None:

@@ -22,7 +22,7 @@ from sfumato.privacy.statements.statement import rounded_up
 from sfumato.randomness import RunKey, Space
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import sentences, uses
 from sfumato.runs.run import Run, read
 from sfumato.search import candidates
 from sfumato.search import shared as data
@@ -198,9 +198,9 @@ def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection
     if not held.source.public:
         known = {"places": held.source.places, "users": held.source.assignment}
         if earlier := uses.plans(held.source.materials, **known):
-            progress.report(uses.summary(earlier, selection))
-        if odd := uses.named_otherwise(held.source.materials, **known):
-            progress.report(f"note: {uses.told_apart(odd)}")
+            progress.report(sentences.summary(earlier, selection))
+        if odd := uses.other_assignments(held.source.materials, **known):
+            progress.report(f"note: {sentences.of_other_assignments(odd)}")
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
         progress.report(

@@ -129,7 +129,7 @@ def uses_of(run: Run) -> dict[str, Any]:
 
 def show_uses(run: Run) -> None:
     """The same in words, for each unit by itself."""
-    from sfumato.runs.owner.uses import beside, of_all, of_figures
+    from sfumato.runs.owner.sentences import of_all, of_figures, of_other_unit
 
     if run.together is not None:
         epsilon, delta = run.together
@@ -141,7 +141,7 @@ def show_uses(run: Run) -> None:
         console.result(line)
         console.result()
     for other in run.beside:
-        console.result(f"On the same data {beside(other)}.")
+        console.result(f"On the same data {of_other_unit(other)}.")
         console.result()
 
 

@@ -62,7 +62,7 @@ class Train(Observed, PrivateChoices):
         from sfumato.experiment.times import without_a_step
         from sfumato.observers.progress import Bars
         from sfumato.runs.heading import Heading
-        from sfumato.runs.owner import uses
+        from sfumato.runs.owner import sentences
         from sfumato.training.preparation import recorded
         from sfumato.training.run import earlier_plans, execute, refuse_finished
 
@@ -79,7 +79,7 @@ class Train(Observed, PrivateChoices):
                 refuse_finished(run)
                 earlier = earlier_plans(job)
                 if earlier and not run.exists:
-                    progress.report(uses.summary(earlier, job.plan))
+                    progress.report(sentences.summary(earlier, job.plan))
                 if (note := without_a_step(job.source, job.plan, job.times)) is not None:
                     progress.report(note)
                 show_dry_run(job, run, json=self.json)

@@ -37,7 +37,7 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import sentences, uses
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import Measure, Outcome
 from sfumato.training.parts.over_steps import over_steps
@@ -259,12 +259,12 @@ def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     materials = [data[name] for name in ("material", "pixels") if data.get(name)]
     try:
         known = {"places": places, "users": record.get("assignment", "")}
-        used, odd = uses.plans(materials, **known), uses.named_otherwise(materials, **known)
+        used, odd = uses.plans(materials, **known), uses.other_assignments(materials, **known)
         released = uses.figures(materials, places=places)
     except SfumatoError as error:
         return [f"What your runs on these data cost together is not known: {error.problem}."]
-    apart = [f"{uses.told_apart(odd, 'other')}."] if odd else []
-    return [*uses.sentences(used, plan), *apart, *uses.of_figures(released)]
+    apart = [f"{sentences.of_other_assignments(odd, 'other')}."] if odd else []
+    return [*sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:

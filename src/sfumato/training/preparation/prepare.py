@@ -129,7 +129,7 @@ def prepare(
         LOSSES[settings.loss],
         max_norm=plan.max_norm,
         views=settings.views,
-        ways=recorded.ways if recorded else None,
+        methods=recorded.ways if recorded else None,
         **texts,
     )
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
@@ -150,7 +150,7 @@ def prepare(
         plan=plan,
         steps=plan.steps,
         settings=settings,
-        performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
+        performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.methods),
         transform=transform,
         calibration=calibration,
         circumstances=replace(
