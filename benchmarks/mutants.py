@@ -359,8 +359,8 @@ BUGS = (
     Bug(
         "a drift's record that is added is accounted for as one that is removed",
         "privacy/theorems/drifting_gaussian.py",
-        "for way in (_removed, _added))",
-        "for way in (_removed, _removed))",
+        "for one in (_removed, _added))",
+        "for one in (_removed, _removed))",
         ("privacy/theorems/test_drifting_gaussian.py",),
     ),
     Bug(
@@ -2327,7 +2327,7 @@ BUGS = (
     Bug(
         "verify believes an aggregate",
         "runs/aggregated.py",
-        "if lying and written(run, recipe",
+        "if present and written(run, recipe",
         "if False and written(run, recipe",
         ("training/conclusion/test_aggregating.py",),
     ),
@@ -2377,8 +2377,8 @@ BUGS = (
     Bug(
         "verify does not compare the steps of statement and ledger",
         "runs/verdict.py",
-        "_require(list(recorded) == told,",
-        "_require(told is not None,",
+        "_require(list(recorded) == steps,",
+        "_require(steps is not None,",
         ("training/test_kept.py::test_verify_compares_the_steps_of_statement_and_ledger",),
     ),
     Bug(
@@ -2393,7 +2393,7 @@ BUGS = (
     Bug(
         "the statement of an aggregate is silent about private records",
         "runs/aggregated.py",
-        '["choice"].get("epsilon") is not None:',
+        'if paid.get("epsilon") is not None:',
         '["choice"].get("price") is not None:',
         ("training/conclusion/test_aggregating.py",),
     ),
@@ -2757,7 +2757,7 @@ BUGS = (
     Bug(
         "verify passes counts that no release wrote",
         "runs/verdict.py",
-        "published.ENTRY in last or lying:",
+        "published.ENTRY in last or present:",
         "published.ENTRY in last:",
         ("training/parts/test_published.py",),
     ),

@@ -104,8 +104,8 @@ def one_at_a_time(
         plan, settings = decided(shared, own, change)
         check_trainable(own.source, plan, settings, shared.changed(change).clock)
         plans.append(plan)
-    told = together(plans, held.source, behind) if search == "uncovered" else None
-    comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=told, scored_on=len(held.validation))
+    cost = together(plans, held.source, behind) if search == "uncovered" else None
+    comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=cost, scored_on=len(held.validation))
     if dry_run:
         return comparison
     record = {
@@ -114,7 +114,7 @@ def one_at_a_time(
         "data": held.source.fingerprint,
     }
     begin(place, record, FILE)
-    shared = replace(shared, search=told, fingerprint=held.source.fingerprint)
+    shared = replace(shared, search=cost, fingerprint=held.source.fingerprint)
     own = held if processes == 1 else None
     del worker, held  # several processes read their own
     rows = rows_of(shared, changes, place, first=0, processes=processes, held=own, progress=progress)

@@ -176,10 +176,10 @@ def together_in_words(uncovered: Search | None) -> str:
     return f"; not covered: together epsilon {rounded_up(uncovered.epsilon)} at delta {uncovered.delta!r}"
 
 
-def adjacency_of_all(told: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:
+def adjacency_of_all(cost: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:
     """What the figure of a search holds for. Of an earlier one that it counts nothing is known but zero-out, which the
     runs of either adjacency hold for."""
-    return composition.adjacency_of(plans) if told.runs == len(plans) else "zero-out"
+    return composition.adjacency_of(plans) if cost.runs == len(plans) else "zero-out"
 
 
 def begin(place: Path, record: Mapping[str, Any], file: str) -> None:

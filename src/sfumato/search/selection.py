@@ -100,7 +100,7 @@ def private(
     candidates but the winner, the key and the scores are deleted, and nothing of them is told.
     """
     progress, run, experiment = shown(progress), RunDirectory(directory), trial.experiment
-    place = _beside(run)
+    place = _candidates_place(run)
     _check(experiment, space, scoring, score_noise)
     if run.finished:
         return _ended(run, place)
@@ -171,7 +171,7 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
 
 
-def _beside(run: RunDirectory) -> Path:
+def _candidates_place(run: RunDirectory) -> Path:
     """Where candidates are kept while the search lasts."""
     return run.path.with_name(f".{run.path.name}.search")
 
@@ -200,8 +200,8 @@ def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection
         known = {"places": held.source.places, "users": held.source.assignment}
         if earlier := uses.plans(held.source.materials, **known):
             progress.report(sentences.summary(earlier, selection))
-        if odd := uses.other_assignments(held.source.materials, **known):
-            progress.report(f"note: {sentences.of_other_assignments(odd)}")
+        if others := uses.other_assignments(held.source.materials, **known):
+            progress.report(f"note: {sentences.of_other_assignments(others)}")
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
         progress.report(
@@ -313,7 +313,7 @@ def _release(
     run: RunDirectory,
 ) -> Selected:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
-    place = _beside(run)
+    place = _candidates_place(run)
     chosen = RunDirectory(place).read_json(CHOSEN)
     number = chosen["candidate"]
     if number is None:

@@ -71,10 +71,10 @@ def take_moments(module: nn.Module, examples: Tensor) -> None:
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, PublicNorm)}
     with evaluating(module), torch.no_grad():
         passes = _passed(module, layers, examples)
-    odd = [name for name, count in passes.items() if count != 1]
-    if odd:
+    wrong = [name for name, count in passes.items() if count != 1]
+    if wrong:
         raise SfumatoError(
-            f"normalisation layer {odd[0]!r} is run {passes[odd[0]]} times in a pass, and has one pair of moments",
+            f"normalisation layer {wrong[0]!r} is run {passes[wrong[0]]} times in a pass, and has one pair of moments",
             "give another normalisation, such as group",
         )
 
@@ -216,8 +216,8 @@ def _with_public(module: nn.Module, inputs: tuple[Tensor]) -> Tensor:
     """Each example with the public ones after it: (N, ...) to (N (M + 1), ...)."""
     (x,) = inputs
     public = getattr(module, EXAMPLES)
-    beside = public.unsqueeze(0).expand(len(x), *public.shape)
-    return torch.cat([x.unsqueeze(1), beside.to(x.dtype)], dim=1).flatten(0, 1)
+    copies = public.unsqueeze(0).expand(len(x), *public.shape)
+    return torch.cat([x.unsqueeze(1), copies.to(x.dtype)], dim=1).flatten(0, 1)
 
 
 def _of_the_example(module: nn.Module, _: Any, outputs: Tensor) -> Tensor:

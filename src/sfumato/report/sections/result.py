@@ -158,12 +158,12 @@ def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool
     return rows
 
 
-def _sample(shown: bytes | str, truth: str, prediction: str, score: float) -> dict[str, Any]:
-    if isinstance(shown, str):
-        own: dict[str, Any] = {"text": shown if len(shown) <= _LONGEST_TEXT else f"{shown[:_LONGEST_TEXT]} …"}
+def _sample(record: bytes | str, truth: str, prediction: str, score: float) -> dict[str, Any]:
+    if isinstance(record, str):
+        own: dict[str, Any] = {"text": record if len(record) <= _LONGEST_TEXT else f"{record[:_LONGEST_TEXT]} …"}
     else:
-        width = int.from_bytes(shown[16:20], "big")
-        own = {"source": "data:image/png;base64," + base64.b64encode(shown).decode("ascii")}
+        width = int.from_bytes(record[16:20], "big")
+        own = {"source": "data:image/png;base64," + base64.b64encode(record).decode("ascii")}
         own |= {"small": width <= _SMALL_IMAGE}
     return own | {
         "truth": truth,

@@ -62,8 +62,8 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
     earlier = uses.plans(source.materials, **known)
     earlier.remove(plan)  # this one is among them
     notes = [sentences.summary(earlier, plan).removeprefix("note: ")] if earlier else []
-    if odd := uses.other_assignments(source.materials, **known):
-        notes.append(sentences.of_other_assignments(odd))
+    if others := uses.other_assignments(source.materials, **known):
+        notes.append(sentences.of_other_assignments(others))
     return RecordedUse(
         run=identity,
         earlier=len(earlier),

@@ -92,8 +92,8 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
 
 def places_of(record: Mapping[str, Any]) -> tuple[str, ...]:
     """`Source.places` of a run by its settings.json; of one by an earlier version its source as it was asked for."""
-    asked = record["request"].get("source", {}).get("spec")
-    return tuple(record.get("places", () if asked is None else (asked,)))
+    spec = record["request"].get("source", {}).get("spec")
+    return tuple(record.get("places", () if spec is None else (spec,)))
 
 
 def plans(
