@@ -35,33 +35,21 @@ MOST_DRAWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking:
-    """What came of an open search, or with `dry_run` what would be run.
+class KeptRuns:
+    """What came of runs that are all kept, or with `dry_run` what would be run.
 
     Args:
         changes, plans: what each run changes, and its plan, in the order of the runs.
-        cost: what all runs cost together, with those of the search that the experiment came from.
-        uncovered: the same where no promise covers it; None on public data.
-        materials: keyed codes of the data, by which they are known again however they are named.
-        rows: for each run its change, its figures and where it is, the best one first; none after a dry run.
-        best: its change.
+        uncovered: what all runs cost together where no promise covers it; None on public data.
         scored_on: the number of records that no run was trained on.
+        rows: for each run its change, its figures and where it is; none after a dry run.
     """
 
     changes: tuple[Mapping[str, Any], ...]
     plans: tuple[PrivacyPlan, ...]
-    cost: Search
     uncovered: Search | None
-    materials: tuple[str, ...]
     scored_on: int
     rows: tuple[dict[str, Any], ...] = ()
-    best: Mapping[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        found = f"best {line_of(self.best)}" if self.rows else "nothing was run"
-        if self.rows and self.uncovered is None:
-            found += f" with accuracy {self.rows[0]['accuracy']:.1%} of {self.scored_on:,}"
-        return f"Ranking({len(self.changes)} runs, {found}{together_in_words(self.uncovered)})"
 
     @property
     def adjacency(self) -> Adjacency | None:
@@ -72,12 +60,36 @@ class Ranking:
         """What its file holds of it."""
         return {
             "rows": list(self.rows),
-            "best": plain(self.best),
             "scored_on": self.scored_on,
             "epsilon_of_all": self.uncovered.epsilon if self.uncovered else None,
             "delta": self.uncovered.delta if self.uncovered else self.plans[0].delta,
             "adjacency_of_all": self.adjacency,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking(KeptRuns):
+    """What came of an open search, the best run first.
+
+    Args:
+        cost: what all runs cost together, with those of the search that the experiment came from.
+        materials: keyed codes of the data, by which they are known again however they are named.
+        best: the best run's change.
+    """
+
+    cost: Search
+    materials: tuple[str, ...]
+    best: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        found = f"best {line_of(self.best)}" if self.rows else "nothing was run"
+        if self.rows and self.uncovered is None:
+            found += f" with accuracy {self.rows[0]['accuracy']:.1%} of {self.scored_on:,}"
+        return f"Ranking({len(self.changes)} runs, {found}{together_in_words(self.uncovered)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What its file holds of it."""
+        return {"rows": list(self.rows), "best": plain(self.best)} | super().to_dict()
 
 
 @own_threads()

@@ -316,6 +316,6 @@ def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome:
         uses=len(used),
         together=composition.together(own) if len(own) > 1 else None,
         adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
-        beside=tuple(composition.side_by_side(others)),
+        other_units=tuple(composition.side_by_side(others)),
         publishing=() if job.source.public else tuple(earlier_figures(job)),
     )
