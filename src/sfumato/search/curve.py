@@ -20,7 +20,7 @@ from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
 from sfumato.runs.owner import composition
 from sfumato.runs.run import Run
 from sfumato.search.repeated import with_other_runs
-from sfumato.search.trial import Behind, LookingOn, Trial
+from sfumato.search.trial import EarlierSearch, LookingOn, Trial
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.prepare import own_threads
 from sfumato.training.public import pretraining
@@ -79,7 +79,7 @@ def budgets(
     *,
     directory: str | os.PathLike[str],
     of_budget: Callable[[float], Trial] | None = None,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     observers: LookingOn | None = None,
     progress: Progress | None = None,
 ) -> Curve:
@@ -156,7 +156,7 @@ def foresee(
     directory: str | os.PathLike[str],
     told: Callable[[PrivateJob, RunDirectory], Told],
     of_budget: Callable[[float], Trial] | None = None,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     progress: Progress | None = None,
 ) -> Foreseen[Told]:
     """What `budgets` would train, and what its runs would cost together: nothing is spent, and nothing is written.

@@ -15,7 +15,7 @@ from sfumato.search import space as spaces
 from sfumato.search.kept import MODES, KeptRuns, begin, check_kind, together, together_in_words
 from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read, refuse_each
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Behind, Trial
+from sfumato.search.trial import EarlierSearch, Trial
 from sfumato.search.workers import Worker, rows_of
 from sfumato.training.preparation.prepare import own_threads
 
@@ -42,7 +42,7 @@ def one_at_a_time(
     search: str = "public",
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:

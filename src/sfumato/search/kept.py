@@ -25,7 +25,7 @@ from sfumato.runs.owner import composition
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Behind, Trial
+from sfumato.search.trial import EarlierSearch, Trial
 from sfumato.search.workers import rows_of
 from sfumato.training.preparation.prepare import own_threads
 
@@ -102,7 +102,7 @@ def open(
     candidates: int | None = None,
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Ranking:
@@ -173,7 +173,7 @@ def check_kind(shared: Shared, held: Held, search: str) -> None:
         )
 
 
-def together(plans: Sequence[PrivacyPlan], source: Source, behind: Behind | None) -> Search:
+def together(plans: Sequence[PrivacyPlan], source: Source, behind: EarlierSearch | None) -> Search:
     """What all runs cost together by composition, with those of the search that the experiment came from."""
     epsilon, delta = composition.together(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)

@@ -19,7 +19,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
 from sfumato.runs.run import Run
-from sfumato.search.trial import Behind, LookingOn, Trial
+from sfumato.search.trial import EarlierSearch, LookingOn, Trial
 from sfumato.training.conclusion.finish import evaluation_of
 from sfumato.training.preparation.prepare import own_threads
 
@@ -99,7 +99,7 @@ def seeds(
     seeds: int,
     *,
     directory: str | os.PathLike[str],
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     observers: LookingOn | None = None,
     progress: Progress | None = None,
 ) -> Repeated:

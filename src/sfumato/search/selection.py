@@ -30,7 +30,7 @@ from sfumato.search import shared as data
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
 from sfumato.search.space import line_of
-from sfumato.search.trial import Behind, Trial
+from sfumato.search.trial import EarlierSearch, Trial
 from sfumato.search.workers import carried_out, without_warnings
 from sfumato.training.preparation.prepare import own_threads
 
@@ -75,7 +75,7 @@ def private(
     score_noise: float | None = None,
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     options: Mapping[str, str] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -118,7 +118,7 @@ def private(
     shared = replace(
         shared, selection=selection, search=_with(behind, selection, held), fingerprint=held.source.fingerprint
     )
-    shared = replace(shared, behind=try_each(shared, held, space))
+    shared = replace(shared, origins=try_each(shared, held, space))
     if not (place / FILE).exists():
         _report_beforehand(scoring, held, selection, progress)
     if dry_run:
@@ -127,7 +127,7 @@ def private(
         options = {name: repr(value) for name, value in vars(experiment).items() if value is not None}
     record = {
         "selection": selection.to_dict(),
-        "behind": list(shared.behind),
+        "behind": list(shared.origins),
         "space": {name: repr(rule) for name, rule in space.items()},
         "options": dict(options),
         "request": held.request,
@@ -240,7 +240,7 @@ def _selection(
     return PrivateSelection.calibrate(**sizes, epsilon=epsilon, draws=draws, score_noise=score_noise)
 
 
-def _with(behind: Behind | None, selection: PrivateSelection, held: Held) -> Search | None:
+def _with(behind: EarlierSearch | None, selection: PrivateSelection, held: Held) -> Search | None:
     """The open search that the experiment came from, with this one: the statement names it."""
     earlier = behind(held.source) if behind else None
     return earlier and earlier + Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)

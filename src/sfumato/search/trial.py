@@ -19,7 +19,7 @@ from sfumato.training.preparation import beforehand, resume
 from sfumato.training.preparation.prepare import check_performance, prepare
 from sfumato.training.run import execute, recorded_key, recorded_performance
 
-Behind = Callable[[Source], Search | None]
+EarlierSearch = Callable[[Source], Search | None]
 """The search, if any, that an experiment's settings came from, where it looked at these data and nothing covers it."""
 LookingOn = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
 """Who else looks on at a run."""
@@ -84,7 +84,7 @@ class Trial:
         )
         check_performance(device=self.device, threads=self.threads, micro_batch=self.micro_batch, keep=self.keep)
 
-    def job(self, run: RunDirectory, progress: Progress, *, behind: Behind | None = None) -> PrivateJob:
+    def job(self, run: RunDirectory, progress: Progress, *, behind: EarlierSearch | None = None) -> PrivateJob:
         """Everything up to the first step of a run in this directory."""
         if not run.exists:
             run.require_free()
@@ -119,7 +119,7 @@ class Trial:
         directory: str | os.PathLike[str],
         progress: Progress,
         *,
-        behind: Behind | None = None,
+        behind: EarlierSearch | None = None,
         observers: LookingOn | None = None,
     ) -> Run:
         """Its run: begun, resumed, or read where it is finished."""

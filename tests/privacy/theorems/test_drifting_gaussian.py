@@ -239,6 +239,6 @@ def test_what_a_composition_loses_counts_as_a_loss_without_bound():
     from dp_accounting.pld import pld_pmf
 
     curve = pld_pmf.DensePLDPmf(GRID, -1, np.array([0.5, 0.3, 0.1]), 0.1, True)
-    found = drifting_gaussian._cut(curve)
+    found = drifting_gaussian._truncated(curve)
     assert found._infinity_mass == pytest.approx(0.1)
     assert found._probs.sum() + found._infinity_mass == pytest.approx(1)

@@ -91,8 +91,8 @@ def _optimal(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutByRule(TruncatedPoisson):
-    """Truncated Poisson sampling whose cut follows from the batch size: five standard deviations above it."""
+class TruncatedByRule(TruncatedPoisson):
+    """Truncated Poisson sampling; the largest size follows from the batch size: five standard deviations above it."""
 
     batch_size: int = 1
     largest: int = 1
@@ -191,7 +191,9 @@ class Pair:
             case "drifting":
                 return self._drifting(examples)
         largest = self.largest_batch
-        return CutByRule(population=examples) if largest is None else TruncatedPoisson(batch_size=1, largest=largest)
+        return (
+            TruncatedByRule(population=examples) if largest is None else TruncatedPoisson(batch_size=1, largest=largest)
+        )
 
     def _drifting(self, examples: int) -> DriftingPoisson:
         if self.drift is None:

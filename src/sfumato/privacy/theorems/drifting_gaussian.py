@@ -170,11 +170,11 @@ def _in_pairs(curves: list[Any]) -> Any:
     while len(curves) > 1:
         last = curves[-1:] if len(curves) % 2 else []
         pairs = zip(curves[::2], curves[1::2], strict=False)
-        curves = [*(_cut(one.compose(other)) for one, other in pairs), *last]
+        curves = [*(_truncated(one.compose(other)) for one, other in pairs), *last]
     return curves[0]
 
 
-def _cut(curve: Any) -> Any:
+def _truncated(curve: Any) -> Any:
     """Without tails of together at most 1e-15: the upper one counts as a loss without bound, the lower one as the least
     that is kept. As dp-accounting does it, which looks at each of the points by itself."""
     import numpy as np
