@@ -54,7 +54,7 @@ class Shared:
         search: what a run's statement says of a search that no promise covers.
         selection: the private selection that the runs are candidates of.
         fingerprint: of the data that the search began with, which every process must find again.
-        behind: what stands behind the initial weights of any candidate of the selection.
+        origins: what stands behind the initial weights of any candidate of the selection.
     """
 
     trial: Trial
@@ -62,7 +62,7 @@ class Shared:
     search: Search | None = None
     selection: PrivateSelection | None = None
     fingerprint: str | None = None
-    behind: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, trial: Trial, scoring: Scoring, processes: int) -> Shared:
@@ -199,7 +199,7 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
         request=held.request,
         search=shared.search,
         candidate=number if selected else None,
-        origins=shared.behind,
+        origins=shared.origins,
     )
     source = held.source if selected else replace(held.source, test=held.validation)
     return prepare(None, source, plan, settings, start, keep=0, clock=shared.changed(change).clock)
@@ -229,12 +229,12 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
         What stands behind the initial weights of any run, as statements say it.
     """
     check_trial(shared.trial)
-    behind: set[str] = set()
+    found: set[str] = set()
     for change in tried(space):
         plan, settings = decided(shared, held, change)
         check_trainable(held.source, plan, settings, shared.changed(change).clock)
-        behind.update(origins(held.source, settings))
-    return tuple(sorted(behind))
+        found.update(origins(held.source, settings))
+    return tuple(sorted(found))
 
 
 def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock: Clock | None) -> None:

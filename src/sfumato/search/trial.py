@@ -21,7 +21,7 @@ from sfumato.training.preparation.prepare import check_machine, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import execute
 
-Behind = Callable[[Source], Search | None]
+EarlierSearch = Callable[[Source], Search | None]
 """The search, if any, that an experiment's settings came from, where it looked at these data and nothing covers it."""
 LookingOn = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
 """Who else looks on at a run."""
@@ -82,7 +82,7 @@ class Trial:
         """What is asked for of the parts, with the experiment's clock."""
         return {**self.options, "clock": self.experiment.clock}
 
-    def job(self, run: RunDirectory, progress: Progress, *, behind: Behind | None = None) -> PrivateJob:
+    def job(self, run: RunDirectory, progress: Progress, *, behind: EarlierSearch | None = None) -> PrivateJob:
         """Everything up to the first step of a run in this directory."""
         if not run.exists:
             run.require_free()
@@ -107,7 +107,7 @@ class Trial:
         directory: str | os.PathLike[str],
         progress: Progress,
         *,
-        behind: Behind | None = None,
+        behind: EarlierSearch | None = None,
         observers: LookingOn | None = None,
     ) -> Run:
         """Its run: begun, resumed, or read where it is finished."""

@@ -23,7 +23,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import public_records, uses
+from sfumato.runs.owner import composition, public_records, sentences, uses
 from sfumato.runs.run import Run, read
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob
@@ -147,14 +147,14 @@ def execute(
         resume.compare(job, run)
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        if (warning := uses.called_public(job.source)) is not None:
+        if (warning := sentences.called_public(job.source)) is not None:
             progress.report(warning)
         earlier = earlier_plans(job)
         if earlier:
-            progress.report(uses.summary(earlier, job.plan))
+            progress.report(sentences.summary(earlier, job.plan))
         if not job.source.public and (odd := others_named_otherwise(job)):
-            progress.report(f"note: {uses.told_apart(odd)}")
-        for note in uses.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
+            progress.report(f"note: {sentences.of_other_assignments(odd)}")
+        for note in sentences.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
             progress.report(f"note: with this one, {note}")
         for part in job.parts:
             for note in part.notes(job.source, job.plan):
@@ -205,7 +205,7 @@ def go_on(
     return outcome, scorer
 
 
-def earlier_plans(job: PrivateJob) -> list[uses.Use]:
+def earlier_plans(job: PrivateJob) -> list[composition.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
     source = job.source
     return [] if source.public else uses.plans(source.materials, places=source.places, users=source.assignment)
@@ -223,7 +223,7 @@ def earlier_figures(job: PrivateJob) -> list[float]:
 
 def others_named_otherwise(job: PrivateJob) -> int:
     """How many runs on the same private data took other records for one user's."""
-    return uses.named_otherwise(job.source.materials, places=job.source.places, users=job.source.assignment)
+    return uses.other_assignments(job.source.materials, places=job.source.places, users=job.source.assignment)
 
 
 def refuse_finished(run: RunDirectory) -> None:
@@ -252,8 +252,8 @@ def finish_early(job: PrivateJob, run: RunDirectory, *, kind: Kind = CLASSIFIER)
 
 def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome: Outcome) -> Run:
     used = earlier_plans(job)
-    own = [use for use in used if uses.unit_of(use) == job.plan.unit.name]
-    others = [use for use in used if uses.unit_of(use) != job.plan.unit.name]
+    own = [use for use in used if composition.unit_of(use) == job.plan.unit.name]
+    others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
     return Run(
         directory=run.path,
         statement=statement,
@@ -262,8 +262,8 @@ def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome:
         steps=outcome.step,
         kind=job.source.kind,
         uses=len(used),
-        together=uses.together(own) if len(own) > 1 else None,
-        adjacency=uses.adjacency_of(own) if len(own) > 1 else None,
-        beside=tuple(uses.side_by_side(others)),
+        together=composition.together(own) if len(own) > 1 else None,
+        adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
+        other_units=tuple(composition.side_by_side(others)),
         publishing=() if job.source.public else tuple(earlier_figures(job)),
     )

@@ -70,7 +70,7 @@ def finished(private, tmp_path_factory):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setattr("sfumato.report.document.curve", lambda *_: "")
+        patch.setattr("sfumato.report.sections.learning_curves.curve", lambda *_: "")
         return trained(private, plan, tmp_path_factory.mktemp("runs") / "run")
 
 

@@ -121,7 +121,7 @@ def uses_of(run: Run) -> dict[str, Any]:
     return {
         "uses": run.uses,
         "epsilon_of_all_uses": run.together[0] if run.together else None,
-        "uses_of_other_units": [one._asdict() for one in run.beside],
+        "uses_of_other_units": [one._asdict() for one in run.other_units],
         "adjacency_of_all_uses": run.adjacency,
         "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
     }
@@ -129,19 +129,19 @@ def uses_of(run: Run) -> dict[str, Any]:
 
 def show_uses(run: Run) -> None:
     """The same in words, for each unit by itself."""
-    from sfumato.runs.owner.uses import beside, of_all, of_figures
+    from sfumato.runs.owner.sentences import of_all, of_figures, of_other_unit
 
     if run.together is not None:
         epsilon, delta = run.together
-        alike = run.uses - sum(other.runs for other in run.beside)
+        alike = run.uses - sum(other.runs for other in run.other_units)
         users = run.statement.plan.users is not None
         console.result(of_all(alike, epsilon, delta, run.adjacency, users=users))
         console.result()
     for line in of_figures(run.publishing):
         console.result(line)
         console.result()
-    for other in run.beside:
-        console.result(f"On the same data {beside(other)}.")
+    for other in run.other_units:
+        console.result(f"On the same data {of_other_unit(other)}.")
         console.result()
 
 

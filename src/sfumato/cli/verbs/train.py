@@ -61,7 +61,7 @@ class Train(Observed, PrivateChoices):
             return asked.printed()
         from sfumato.observers.progress import Bars
         from sfumato.runs.heading import Heading
-        from sfumato.runs.owner import uses
+        from sfumato.runs.owner import sentences
         from sfumato.training.preparation import recorded
         from sfumato.training.run import earlier_plans, execute, refuse_finished
 
@@ -78,7 +78,7 @@ class Train(Observed, PrivateChoices):
                 refuse_finished(run)
                 earlier = earlier_plans(job)
                 if earlier and not run.exists:
-                    progress.report(uses.summary(earlier, job.plan))
+                    progress.report(sentences.summary(earlier, job.plan))
                 for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
                     progress.report(note)
                 show_dry_run(job, run, json=self.json)

@@ -24,7 +24,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import sentences, uses
 
 PERSONS = (2, 5, 10)
 """For persons with so many images a page gives epsilon, where the promise is for single ones."""
@@ -87,12 +87,12 @@ def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     materials = [data[name] for name in ("material", "pixels") if data.get(name)]
     try:
         known = {"places": places, "users": record.get("assignment", "")}
-        used, odd = uses.plans(materials, **known), uses.named_otherwise(materials, **known)
+        used, odd = uses.plans(materials, **known), uses.other_assignments(materials, **known)
         released = uses.figures(materials, places=places)
     except SfumatoError as error:
         return [f"What your runs on these data cost together is not known: {error.problem}."]
-    apart = [f"{uses.told_apart(odd, 'other')}."] if odd else []
-    return [*uses.sentences(used, plan), *apart, *uses.of_figures(released)]
+    apart = [f"{sentences.of_other_assignments(odd, 'other')}."] if odd else []
+    return [*sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sfumato import data
 from sfumato.data import Preparation, Source
 from sfumato.evaluation.temperature import PublicCalibration, public_calibration
 from sfumato.privacy import Circumstances, PrivacyPlan
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import sentences
 from sfumato.training.parts.part import Asked, Early, Ending, Part
 
 
@@ -63,7 +63,7 @@ class Calibration(Part):
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """Of private records among those that are called public."""
-        if self.records is not None and (note := uses.called_public(self.records.source)) is not None:
+        if self.records is not None and (note := sentences.called_public(self.records.source)) is not None:
             yield note
 
     def end(self, ending: Ending) -> None:

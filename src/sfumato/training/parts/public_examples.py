@@ -16,7 +16,7 @@ from sfumato.data import Part, Preparation, Source, known_again, open_source, ow
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import sentences
 from sfumato.training.parts.part import Asked
 from sfumato.training.parts.part import Part as RunPart
 
@@ -113,7 +113,7 @@ class PublicNormalisation(RunPart):
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """Of private records among them."""
-        if (note := uses.called_public(self.chosen.source)) is not None:
+        if (note := sentences.called_public(self.chosen.source)) is not None:
             yield note
         if self.excluded is not None:
             yield (

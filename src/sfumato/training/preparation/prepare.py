@@ -91,7 +91,7 @@ def prepare(
         plan=plan,
         steps=plan.steps,
         settings=settings,
-        performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
+        performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.methods),
         transform=transform,
         circumstances=facts,
         key=key,
@@ -140,7 +140,7 @@ def _gradient(
         LOSSES[settings.objective.loss],
         max_norm=plan.max_norm,
         views=settings.augmentation.views,
-        ways=recorded.ways if recorded else None,
+        methods=recorded.ways if recorded else None,
         **texts,
     )
     return gradient, shape

@@ -35,7 +35,7 @@ from sfumato.runs.card import card
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import public_records, uses
+from sfumato.runs.owner import public_records, sentences
 from sfumato.runs.run import Measured
 from sfumato.training.conclusion import finish, run_page
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
@@ -210,7 +210,7 @@ def execute(
         compare(job, run)
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        if (warning := uses.called_public(job.source)) is not None:
+        if (warning := sentences.called_public(job.source)) is not None:
             progress.report(warning)
         public_records.remember(job.source)
         with run.creating() as fresh:
