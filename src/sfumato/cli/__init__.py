@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 PROGRAM = "sfumato"
+HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 OPTIONS = {"directory": "output"}
 """What an argument of the library is called on the command line, where that is another name."""
 ELSEWHERE = {
@@ -93,7 +94,7 @@ def parse(arguments: Sequence[str]):
     from sfumato.cli.registry import VERBS, load
 
     name, *rest = arguments or ("",)
-    if name in ("-h", "--help"):
+    if name in (*HELP, HELP_ALL):
         print(overview())
         return 0
     if name == "--completion":
@@ -107,10 +108,10 @@ def parse(arguments: Sequence[str]):
         problem = f"no verb is called {name!r}" if name else "no verb is given"
         print(f"error: {problem}; {remedy}; see {PROGRAM} --help", file=sys.stderr)
         return 2
-    if "-h" in rest or "--help" in rest:
+    if not {*HELP, HELP_ALL}.isdisjoint(rest):
         from sfumato.cli.output import help as pages
 
-        print(pages.shown(load(name)))
+        print(pages.text_of(load(name), every=HELP_ALL in rest))
         return 0
     import tyro
 
@@ -160,7 +161,14 @@ def overview() -> str:
         "",
         "verbs:",
     ]
-    return "\n".join([*head, *listing, "", f"{PROGRAM} VERB --help shows the options of a verb"])
+    return "\n".join(
+        [
+            *head,
+            *listing,
+            "",
+            f"{PROGRAM} VERB --help shows the options of a verb, and --help-all all of them where there are many",
+        ]
+    )
 
 
 def one_line(boxed: str) -> str:

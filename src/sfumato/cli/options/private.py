@@ -21,7 +21,8 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
     epsilon: Epsilon = None
     """The privacy budget, or in sfumato train several of them, with commas: a run for each."""
     examples: Examples = None
-    """N, declared: then the statement need not name it as read from the data. For users, of those that are kept."""
+    """N, the number of training examples, declared: then the statement need not name it as read from the data. For
+    users, of those that are kept."""
     private: bool = False
     """The data are private, although the source is a published one."""
     micro_batch: WholeByRule = None
