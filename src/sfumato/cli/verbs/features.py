@@ -99,7 +99,7 @@ class Features(SourceChoices):
         return caching.Showing(crop=self.crop, crop_area=self.crop_area, views=views, flip=flip)
 
     def _computed(self, cache: Cache, showing: Showing, device: str, progress: Progress) -> tuple[int, bool, float]:
-        """Fill the cache: how many records it lacked, whether they were computed in batches, and in how many seconds."""
+        """Fill the cache: how many records it lacked, whether images went together, and in how many seconds."""
         import time
 
         from sfumato import models
