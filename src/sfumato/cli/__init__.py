@@ -122,15 +122,18 @@ def parse(arguments: Sequence[str]):
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
-        print(f"error: {meant(one_line(printed.getvalue()), load(name))}; see {program} --help", file=sys.stderr)
+        print(
+            f"error: {with_the_option_meant(one_line(printed.getvalue()), load(name))}; see {program} --help",
+            file=sys.stderr,
+        )
         return 2
 
 
-def meant(problem: str, verb: type) -> str:
+def with_the_option_meant(problem: str, verb: type) -> str:
     """What went wrong, with the option that was probably meant where it is known by another name elsewhere.
 
     >>> from sfumato.cli.verbs.train import Train
-    >>> meant("Unrecognized options: --lr, 0.5", Train)
+    >>> with_the_option_meant("Unrecognized options: --lr, 0.5", Train)
     'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
     """
     if unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem):
@@ -195,8 +198,8 @@ def one_line(boxed: str) -> str:
         kinds = {"INT": "a whole number", "FLOAT": "a number"}
         kinds |= {"{[INT [INT ...]]}": "whole numbers", "{[FLOAT [FLOAT ...]]}": "numbers"}
         problem = f"{option} must be {kinds.get(kind, kind)}, got {given}"
-    if said := re.fullmatch(r"Error parsing (\S+): (must .+)", problem):
-        problem = f"{said[1]} {said[2]}"
+    if refused := re.fullmatch(r"Error parsing (\S+): (must .+)", problem):
+        problem = f"{refused[1]} {refused[2]}"
     if unread := re.fullmatch(r"Error parsing (\S+): (invalid literal for int|could not convert).*: (.+)", problem):
         problem = f"{unread[1]} must be a {'whole ' if 'int' in unread[2] else ''}number, got {unread[3]}"
     if chosen := re.fullmatch(r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)", problem):

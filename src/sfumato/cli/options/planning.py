@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sfumato.privacy.unit import Unit
 
 
-@spellings.shown
+@spellings.spelt
 @dataclass(frozen=True, kw_only=True)
 class PlanChoices(Units, PairOfRecords):
     """What a plan is made of, as far as it is given."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import TrainingChoices
-from sfumato.cli.options.spellings import Epsilon, Examples, WholeByRule, shown
+from sfumato.cli.options.spellings import Epsilon, Examples, WholeByRule, spelt
 from sfumato.experiment.experiment import Budget, ClassShares, Experiment, Normalisation, PairOfRecords, Units
 
 if TYPE_CHECKING:
     from sfumato.search import Trial
 
 
-@shown
+@spelt
 @dataclass(frozen=True, kw_only=True)
 class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, TrainingChoices):
     """Options of a verb that trains privately."""
@@ -31,8 +32,6 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
     @property
     def experiment(self) -> Experiment:
         """What was chosen of a single training; several budgets are refused."""
-        from sfumato._checks import SfumatoError
-
         if isinstance(self.epsilon, tuple):
             raise SfumatoError(
                 f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one, or use sfumato train"
@@ -40,15 +39,15 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
         return Experiment(**{one.name: getattr(self, one.name) for one in fields(Experiment)})
 
     def trial(self) -> Trial:
-        """One training as it is asked for here, with what is taken over from pre-trained weights."""
+        """One training as it is requested here, with what is taken over from pre-trained weights."""
         from sfumato.search import Trial
 
-        asked, taken = self.as_pretrained()
+        chosen, notes = self.as_pretrained()
         return Trial(
-            experiment=asked.experiment,
-            source=asked.spec,
-            device=asked.device,
-            threads=asked.threads,
-            micro_batch=asked.micro_batch,
-            notes=tuple(taken),
+            experiment=chosen.experiment,
+            source=chosen.spec,
+            device=chosen.device,
+            threads=chosen.threads,
+            micro_batch=chosen.micro_batch,
+            notes=tuple(notes),
         )

@@ -35,6 +35,15 @@ def figures(data: Mapping[str, Any], rows: Iterable[tuple[str, str]], *notes: st
         note(line)
 
 
+def nothing_spent(would: str) -> str:
+    """The note at the end of a dry run.
+
+    >>> nothing_spent("search")
+    'nothing was spent; without --dry-run this would search'
+    """
+    return f"nothing was spent; without --dry-run this would {would}"
+
+
 def columns(rows: Iterable[tuple[str, str]]) -> None:
     """Two columns on standard output."""
     listed = list(rows)

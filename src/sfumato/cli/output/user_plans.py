@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import one_of, positive_integer
+from sfumato._files import write
 from sfumato.cli.options.spellings import UnclearError
 from sfumato.cli.output import console, planned
+from sfumato.privacy.statements.statement import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.cli.options.planning import PlanChoices
@@ -50,7 +52,6 @@ def run(options: PlanChoices) -> int:
 def _both(options: PlanChoices, users: int) -> int:
     """Both ways at one promise, and the one to take."""
     from sfumato.privacy import user_rule
-    from sfumato.privacy.statements.statement import rounded_up
 
     if missing := _missing(options, ("per_user", "batch_size", "steps", "epsilon")):
         raise UnclearError(f"{missing} must be given to compare both ways of drawing", "give it, or say --drawn")
@@ -126,7 +127,6 @@ def _extrapolate(options: PlanChoices, users: int, populations: tuple[int, ...])
     with console.bar("extrapolating"):
         rows = _extrapolated(options, plan, users, populations, delta)
     if options.plot is not None:
-        from sfumato._files import write
         from sfumato.report import extrapolated
 
         write(Path(options.plot), extrapolated(rows, by_size=by_size).encode())
@@ -198,8 +198,6 @@ def _extrapolated(
 
 def _cells(row: dict[str, Any], *, by_size: bool) -> list[str]:
     """A row of the table: a budget as it was given; what was computed, rounded up."""
-    from sfumato.privacy.statements.statement import rounded_up
-
     epsilon = row["epsilon"]
     return [
         f"{row['users']:,}",

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._files import write, writing
 from sfumato.cli.options.spellings import BitDepth, LabelColumns, OwnSide, Path, UserFrom, Whole, Window
 from sfumato.cli.output import console
+from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,8 +81,6 @@ class Dedup:
             refuse_absent(spec)
         import torch
 
-        from sfumato._checks import one_of, positive_integer
-        from sfumato.observers.progress import Bars
         from sfumato.training.preparation.prepare import default_threads
 
         one_of("drop", self.drop, DROPS)
@@ -103,7 +104,6 @@ class Dedup:
 
     def _place(self) -> FilePath:
         """Where everything goes, not into the same place as the other way round."""
-        from sfumato._checks import SfumatoError
         from sfumato.cli.options.choices import stem_of
 
         place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
@@ -114,7 +114,6 @@ class Dedup:
     def _network(self) -> tuple[Backbone, Expects] | None:
         """The backbone, where one is given."""
         from sfumato import models
-        from sfumato._checks import SfumatoError
 
         for name in ("weights", "resolution"):
             if self.backbone is None and getattr(self, name) is not None:
@@ -127,7 +126,6 @@ class Dedup:
         """Both sets, and which of their images are alike."""
         import numpy as np
 
-        from sfumato._checks import SfumatoError
         from sfumato.data import find_duplicates
         from sfumato.data.identity.duplicates import LIMIT, SIDE
 
@@ -256,7 +254,6 @@ class Compared(NamedTuple):
         """The pairs, as a list of their places and as a page that shows them."""
         import json
 
-        from sfumato._files import write, writing
         from sfumato.report import ShownPair, page_of_pairs
 
         with writing(place):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sfumato._checks import SfumatoError, fraction, one_of
+from sfumato._files import write
 from sfumato.cli.options import spellings
 from sfumato.cli.output import console, measured
 from sfumato.cli.output.measured import PARTS
@@ -78,7 +80,6 @@ class Evaluate:
         refuse_absent(self.source)
         import torch
 
-        from sfumato._checks import one_of
         from sfumato.runs import load
         from sfumato.training.preparation.prepare import choose_device
 
@@ -95,7 +96,6 @@ class Evaluate:
         import numpy as np
         import torch
 
-        from sfumato._checks import SfumatoError
         from sfumato.evaluation import accuracy, label_sets, multilabel
         from sfumato.models.losses import exclusive
 
@@ -124,7 +124,6 @@ class Evaluate:
         import numpy as np
         import torch
 
-        from sfumato._checks import SfumatoError
         from sfumato.data import Transform
         from sfumato.embedding.steps import embedded, evaluation
 
@@ -146,8 +145,6 @@ class Evaluate:
 
     def _check_test(self, classes: tuple[str, ...], *, exclusive: bool) -> None:
         """Refuse a class that the model does not know, and a test for none, before anything is measured."""
-        from sfumato._checks import SfumatoError, fraction, one_of
-
         options = ("threshold", "prevalence", "plot")
         given = {name: value for name in options if (value := getattr(self, name)) is not None}
         if not exclusive and self.label_sets is not None:
@@ -169,7 +166,6 @@ class Evaluate:
         """The figures of a test for one class, where they were requested."""
         from pathlib import Path as FilePath
 
-        from sfumato._files import write
         from sfumato.evaluation.diagnostic import diagnostic
         from sfumato.models.losses import exclusive, probabilities
         from sfumato.report import receiver_file
@@ -189,7 +185,6 @@ class Evaluate:
 
     def _opened(self, loaded: Loaded) -> tuple[Source, nn.Module, Preparation]:
         """The source, and the model with what it takes of a record of it."""
-        from sfumato._checks import SfumatoError
         from sfumato.data import AsStored, UnknownClassError, open_source
         from sfumato.data.kinds import parse
         from sfumato.randomness import owner_key
@@ -239,7 +234,6 @@ class Evaluate:
 
     def _refuse_other_split(self, source: Source, user_from: str | None) -> None:
         """Refuse to split by image what was split by user in training: training images would be in the test part."""
-        from sfumato._checks import SfumatoError
         from sfumato.data import BY_PATIENT
 
         by_rule = source.kind == "folder" or (source.kind == "csv" and user_from == BY_PATIENT)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import SourceChoices, source_spec, stem_of
 from sfumato.cli.output import console
+from sfumato.observers.progress import Bars, read_source
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
@@ -71,9 +73,7 @@ class Features(SourceChoices):
         refuse_absent(self.what)
         import torch
 
-        from sfumato._checks import SfumatoError, positive_integer
         from sfumato.data import Cache
-        from sfumato.observers.progress import Bars
         from sfumato.training.preparation.prepare import choose_device, default_threads
 
         if self.what.startswith("features:"):
@@ -103,7 +103,6 @@ class Features(SourceChoices):
         import time
 
         from sfumato import models
-        from sfumato.observers.progress import read_source
         from sfumato.randomness import owner_key
         from sfumato.runs.checkpoint import stored_materials
         from sfumato.training import caching

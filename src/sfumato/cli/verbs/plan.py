@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path as FilePath
 
+from sfumato._checks import one_of, positive_integer
 from sfumato.cli.options.planning import PlanChoices
 from sfumato.cli.options.spellings import UnclearError
 from sfumato.cli.output import console
@@ -24,7 +25,6 @@ class Plan(PlanChoices):
 
     def run(self) -> int:
         """Solve and print."""
-        from sfumato._checks import positive_integer
         from sfumato.cli.output import planned, user_plans
 
         if self.unit == "user":
@@ -55,8 +55,6 @@ class Plan(PlanChoices):
         return 0
 
     def _refuse_of_users(self) -> None:
-        from sfumato._checks import one_of
-
         if self.unit is not None:
             one_of("unit", self.unit, ("example", "user"))
         for name in ("users", "per_user", "drawn", "extrapolate", "round_sizes"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
 from sfumato.cli.options.spellings import Directory, Number, Own, Top
 from sfumato.cli.output import console
 
@@ -45,7 +46,6 @@ class Predict:
         refuse_absent_images(self.run_directory, self.images)
         import torch
 
-        from sfumato._checks import SfumatoError, positive_integer, shortened
         from sfumato.data import Tokens
         from sfumato.models.losses import exclusive
         from sfumato.runs import load
@@ -101,8 +101,6 @@ class Predict:
 
     def _several(self, loaded: Loaded) -> int:
         """Each label's score, and which are said to be true."""
-        from sfumato._checks import SfumatoError, fraction
-
         for name in ("top", "interval"):
             if (value := getattr(self, name)) is not None:
                 raise SfumatoError(
@@ -132,7 +130,6 @@ class Predict:
 
 def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, list[dict[str, str]]]:
     """Those of several that can be read, what is predicted for them, and why the other images cannot be read."""
-    from sfumato._checks import SfumatoError
     from sfumato.data import Tokens
 
     try:
@@ -186,7 +183,6 @@ def _within(folder: str) -> Iterator[str]:
     import os
     import pathlib
 
-    from sfumato._checks import SfumatoError
     from sfumato.data.images.decoding import is_image_file
 
     def refuse(problem: OSError) -> None:
