@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import spellings
-from sfumato.experiment.experiment import PairOfRecords, Units
+from sfumato.experiment.budget import PairOfRecords, Units
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan

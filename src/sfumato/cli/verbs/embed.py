@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sfumato.cli.options.choices import Begins, Observed
 from sfumato.cli.options.spellings import Examples, SourceRecipeOrRun, spelt
 from sfumato.embedding.experiment import BudgetOfRounds, ClientChoices, EmbeddingExperiment, ServerChoices
-from sfumato.experiment.experiment import Pair
+from sfumato.experiment.budget import Pair
 from sfumato.observers.progress import Bars, read_source
 
 if TYPE_CHECKING:

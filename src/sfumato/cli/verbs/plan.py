@@ -9,7 +9,7 @@ from sfumato._checks import one_of, positive_integer
 from sfumato.cli.options.planning import PlanChoices
 from sfumato.cli.options.spellings import UnclearError
 from sfumato.cli.output import console
-from sfumato.experiment.experiment import Pair, rates_of
+from sfumato.experiment.budget import Pair, rates_of
 
 FOUR = ("batch_size", "steps", "noise_multiplier", "epsilon")
 
