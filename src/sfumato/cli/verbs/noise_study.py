@@ -116,10 +116,10 @@ def show(found: Found, place: FilePath) -> None:
     deviations = found.design["deviations"]
     forms = list(dict.fromkeys(cell.model for cell in found.cells))
     head = ("deviation", *(f"{one:g}" for one in deviations), "")
-    for title, shown in (("test accuracy, %", accuracy_shown), ("slow-down", slowdown_shown)):
+    for title, figure in (("test accuracy, %", accuracy_shown), ("slow-down", slowdown_shown)):
         console.result()
         console.result(title)
-        rows = [(form, *(shown(cell) for cell in plain["cells"] if cell["model"] == form), "") for form in forms]
+        rows = [(form, *(figure(cell) for cell in plain["cells"] if cell["model"] == form), "") for form in forms]
         console.table(head, rows, texts=1)
     console.result()
     console.result(f"{found.rule} Slow-down: epochs to {found.design['share']:.0%} of the noiseless accuracy.")
