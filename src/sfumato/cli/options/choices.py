@@ -137,7 +137,7 @@ class Begins(RunChoices, SourceChoices):
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
-            if field.name == "what" or getattr(self, field.name) != field.default
+            if field.name != "what" and getattr(self, field.name) != field.default
         }
 
     def resumes(self, what: str) -> bool:
@@ -146,7 +146,7 @@ class Begins(RunChoices, SourceChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("what", "dry_run", "json", "title", "trust_code", "tensorboard")
+        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(
@@ -168,11 +168,11 @@ class Begins(RunChoices, SourceChoices):
             refuse_absent(what)
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
-        options = recipe.read(what, self.given, known, verb=name_of(type(self)))
+        given = self.given
+        options = recipe.read(what, given, known, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
             for model in options["model"].split():
                 recipe.trusted(model, recipe.title(what), trust_code=self.trust_code)
-        given = {key: value for key, value in self.given.items() if key != "what"}
         if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
             options.pop("public", None)
         if "public" in given:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MODES = ("public", "private", "uncovered")
 BEST = "best.toml"
-FREE = ("what", "output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
+FREE = ("output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
 """Options that may change when a search goes on; a candidate that has begun keeps to its own device and threads."""
 
 
