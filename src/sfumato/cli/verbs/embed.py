@@ -49,14 +49,15 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         from sfumato.embedding.experiment import WITHOUT_PLAN
         from sfumato.embedding.run import begin, job_of, public_job_of
         from sfumato.experiment import users
-        from sfumato.training.preparation.prepare import check_performance
+        from sfumato.training.preparation.prepare import check_machine
+        from sfumato.training.preparation.start import Machine
 
         experiment = chosen.experiment
         prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of  # refused before data are read
         spec = chosen.open_set
         experiment.refuse_at_once(spec)
         performance = {"device": chosen.device, "threads": chosen.threads}
-        check_performance(**performance)
+        check_machine(Machine(**performance))
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), chosen.per_user)
             if self.dry_run:

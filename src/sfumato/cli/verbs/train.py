@@ -83,7 +83,6 @@ class Train(Observed, PrivateChoices):
     def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> int:
         """Say what training would be."""
         from sfumato.cli.output.outcome import show_dry_run
-        from sfumato.experiment.times import without_a_step
         from sfumato.runs.owner import uses
         from sfumato.training.run import earlier_plans, refuse_finished
 
@@ -91,7 +90,7 @@ class Train(Observed, PrivateChoices):
         earlier = earlier_plans(job)
         if earlier and not run.exists:
             progress.report(uses.summary(earlier, job.plan))
-        if (note := without_a_step(job.source, job.plan, job.times)) is not None:
+        for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
             progress.report(note)
         show_dry_run(job, run, json=self.json)
         return 0
@@ -171,7 +170,7 @@ class Train(Observed, PrivateChoices):
     def trial(self) -> Trial:
         """One training as it is requested here."""
         own = {"keep": self.keep, "report_epsilon": self.report_epsilon, "calibrate_on": self.calibrate_on}
-        return replace(super().trial(), **own)
+        return replace(super().trial(), options=own)
 
     @property
     def budget(self) -> float | tuple[float, ...] | None:
