@@ -91,7 +91,7 @@ BUGS = (
     ),
     Bug(
         "an image has the several labels of its neighbour",
-        "data/readers/files.py",
+        "data/readers/listed.py",
         "known = np.array(labels, dtype=np.int64).reshape(-1, len(classes))",
         "known = np.roll(np.array(labels, dtype=np.int64).reshape(-1, len(classes)), 1, axis=0)",
         ("data/test_several_labels.py",),
@@ -846,15 +846,15 @@ BUGS = (
     Bug(
         "the vocabulary is as large as the largest number in private texts says",
         "data/texts/reading.py",
-        "    form = _form(declared, numbers=True)\n",
-        "    largest = int(arrays['x_train'].max())\n"
-        "    form = Tokens(length=declared.length or 64, vocabulary=largest + 1, tokenizer='numbers')\n",
+        "    form, key = _form(order, numbers=True), order.owner_key\n",
+        "    largest, key, asked = int(arrays['x_train'].max()), order.owner_key, order.declared.texts\n"
+        "    form = Tokens(length=asked.length or 64, vocabulary=largest + 1, tokenizer='numbers')\n",
         ("data/texts/test_reading.py",),
     ),
     Bug(
         "texts are as long as the longest of them",
         "data/texts/reading.py",
-        "    form = _form(declared)\n",
+        "    form = _form(order)\n",
         "    form = Tokens(length=max(len(text.text.split()) for text in found))\n",
         ("data/texts/test_reading.py",),
     ),
@@ -1046,22 +1046,24 @@ BUGS = (
     Bug(
         "a cap leaves the larger images as they were",
         "data/subsets/cap.py",
-        "None if source.larger is None else source.larger.chosen(kept)",
-        "source.larger",
+        "None if source.zoomed is None else source.zoomed.chosen(kept)",
+        "source.zoomed",
         ("data/subsets/test_cap.py",),
     ),
     Bug(
         "records leave their users behind",
         "data/records.py",
-        "            users=users,\n",
-        "            users=None if users is None else self.users[: len(users)],\n",
+        "kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}",
+        "rows = {name: known for name, known in arrays.items() if isinstance(known, np.ndarray)}\n"
+        "        kept = {name: known[: which.sum()] if name == 'users' else known[which] for name, known in rows.items()}",
         ("data/subsets/test_users.py", "data/subsets/test_cap.py"),
     ),
     Bug(
         "files leave their users behind",
-        "data/file_records.py",
-        "None if self.users is None else self.users[which]",
-        "None if self.users is None else self.users[: which.sum()]",
+        "data/records.py",
+        "kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}",
+        "rows = {name: known for name, known in arrays.items() if isinstance(known, np.ndarray)}\n"
+        "        kept = {name: known[: which.sum()] if name == 'users' and not self.nbytes else known[which] for name, known in rows.items()}",
         ("data/subsets/test_users.py",),
     ),
     Bug(
@@ -1417,15 +1419,17 @@ BUGS = (
     Bug(
         "what is held out leaves time stamps behind",
         "data/records.py",
-        "            times=times,\n",
-        "            times=None if self.times is None else self.times[: which.sum()],\n",
+        "kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}",
+        "rows = {name: known for name, known in arrays.items() if isinstance(known, np.ndarray)}\n"
+        "        kept = {name: known[: which.sum()] if name == 'times' else known[which] for name, known in rows.items()}",
         ("data/test_clock.py",),
     ),
     Bug(
         "files that are held out leave time stamps behind",
-        "data/file_records.py",
-        "times=None if self.times is None else self.times[which]",
-        "times=None if self.times is None else self.times[: which.sum()]",
+        "data/records.py",
+        "kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}",
+        "rows = {name: known for name, known in arrays.items() if isinstance(known, np.ndarray)}\n"
+        "        kept = {name: known[: which.sum()] if name == 'times' and not self.nbytes else known[which] for name, known in rows.items()}",
         ("data/test_clock.py",),
     ),
     Bug(
@@ -1619,9 +1623,9 @@ BUGS = (
     ),
     Bug(
         "features have the place of their cache alone",
-        "data/opening.py",
-        '"places": (*places_of(f"features:{cache.path}"), *known.get("places", ())),',
-        '"places": places_of(f"features:{cache.path}"),',
+        "data/caches/opening.py",
+        '(*places_of(f"features:{cache.path}"), *known.get(PLACES, ()))',
+        'places_of(f"features:{cache.path}")',
         ("training/test_caching.py",),
     ),
     Bug(
@@ -1655,8 +1659,8 @@ BUGS = (
     Bug(
         "runs from Python have no place",
         "data/opening.py",
-        "        places=places_of(spec),",
-        "        places=(),",
+        "            places=places_of(spec),",
+        "            places=(),",
         ("training/test_run.py::test_data_that_changed_where_they_lie_are_known_again_from_python",),
     ),
     Bug(
@@ -2540,8 +2544,8 @@ BUGS = (
     Bug(
         "a statement counts what is left of the private records",
         "training/parts/public_examples.py",
-        "return replace(source, train=source.train.chosen(~among), larger=larger), among",
-        "return replace(source, train=source.train.chosen(~among), larger=larger, read=(*source.read, 'users')), among",
+        "return replace(source, train=source.train.chosen(~among), zoomed=zoomed), among",
+        "return replace(source, train=source.train.chosen(~among), zoomed=zoomed, read=(*source.read, 'users')), among",
         ("training/parts/test_public_examples.py",),
     ),
     Bug(

@@ -124,7 +124,7 @@ def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> 
     if spec is not None and kind == "features":
         models.create_head(model, classes=2, width=data.Cache(argument).contents.width)
         return
-    declared = {} if spec is None else spec.declared
+    declared = {} if spec is None else spec.declared.given
     records = "images" if kind in IMAGES else "texts" if any(name in declared for name in OF_TEXTS) else None
     models.check(
         model,

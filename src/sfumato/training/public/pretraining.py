@@ -176,7 +176,7 @@ def prepare(
     if key is None:
         key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
     module = build(model, source, settings, key).to(device)
-    source.shown(settings.view_rule)
+    source.images_for(settings.view_rule)
     check_choices(module, settings, steps=training.steps)
     return PublicJob(
         module=module,
