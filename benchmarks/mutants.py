@@ -1053,17 +1053,15 @@ BUGS = (
     Bug(
         "records leave their users behind",
         "data/records.py",
-        "kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}",
-        "rows = {name: known for name, known in arrays.items() if isinstance(known, np.ndarray)}\n"
-        "        kept = {name: known[: which.sum()] if name == 'users' else known[which] for name, known in rows.items()}",
+        "name: known[which] for",
+        "name: (known[: which.sum()] if name == 'users' else known[which]) for",
         ("data/subsets/test_users.py", "data/subsets/test_cap.py"),
     ),
     Bug(
         "files leave their users behind",
         "data/records.py",
-        "kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}",
-        "rows = {name: known for name, known in arrays.items() if isinstance(known, np.ndarray)}\n"
-        "        kept = {name: known[: which.sum()] if name == 'users' and not self.nbytes else known[which] for name, known in rows.items()}",
+        "name: known[which] for",
+        "name: (known[: which.sum()] if name == 'users' and not self.nbytes else known[which]) for",
         ("data/subsets/test_users.py",),
     ),
     Bug(
@@ -1419,17 +1417,15 @@ BUGS = (
     Bug(
         "what is held out leaves time stamps behind",
         "data/records.py",
-        "kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}",
-        "rows = {name: known for name, known in arrays.items() if isinstance(known, np.ndarray)}\n"
-        "        kept = {name: known[: which.sum()] if name == 'times' else known[which] for name, known in rows.items()}",
+        "name: known[which] for",
+        "name: (known[: which.sum()] if name == 'times' else known[which]) for",
         ("data/test_clock.py",),
     ),
     Bug(
         "files that are held out leave time stamps behind",
         "data/records.py",
-        "kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}",
-        "rows = {name: known for name, known in arrays.items() if isinstance(known, np.ndarray)}\n"
-        "        kept = {name: known[: which.sum()] if name == 'times' and not self.nbytes else known[which] for name, known in rows.items()}",
+        "name: known[which] for",
+        "name: (known[: which.sum()] if name == 'times' and not self.nbytes else known[which]) for",
         ("data/test_clock.py",),
     ),
     Bug(
