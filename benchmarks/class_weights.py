@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
 import sfumato
-from sfumato.experiment.class_weights import weights_of
+from sfumato.models.class_weights import weights_of
 from sfumato.training.preparation import prepare
 
 RESULTS = Path(__file__).parent / "results" / "class-weights.json"

@@ -2268,38 +2268,38 @@ BUGS = (
     Bug(
         "a run that is ended early releases its last weights in place of their mean",
         "training/loop.py",
-        "    weights = weights_of(job.module, average_for(job.settings), average)",
+        "    weights = weights_of(job.module, average_for(job.settings.averages), average)",
         "    weights = weights_of(job.module)",
         ("training/test_over.py",),
     ),
     Bug(
         "a resumed run begins its average anew",
         "training/loop.py",
-        "    averaging, over = average_for(job.settings), training_over(job.settings)\n",
-        "    averaging, over = average_for(job.settings), training_over(job.settings)\n"
+        "    averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)\n",
+        "    averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)\n"
         "    held = {name: value for name, value in module.named_parameters() if value.requires_grad}\n"
         "    average = averaging.begin(held) if averaging is not None else {}\n",
         ("training/test_over.py::test_killed_and_resumed_it_ends_with_the_same_bytes",),
     ),
     Bug(
         "an average that is trained over gives a seeded run no key of its own",
-        "experiment/settings.py",
-        "        return {name: value for name, value in known.items() if name not in MAY_BE_ABSENT or name in asked}",
-        "        return {name: value for name, value in known.items() if name not in MAY_BE_ABSENT}",
+        "_choices.py",
+        '            if known[name].metadata.get("always_recorded", True) or value != known[name].default',
+        '            if known[name].metadata.get("always_recorded", True)',
         ("training/test_over.py::test_every_choice_has_a_key_of_its_own",),
     ),
     Bug(
         "what a run's averaged weights were trained on is taken for what its last ones were",
         "training/preparation/origins.py",
-        "stored_materials(settings.initial_weights)",
-        "stored_materials(settings.pretrained)",
+        "stored_materials(settings.network.initial_weights)",
+        "stored_materials(settings.network.pretrained)",
         ("training/public/test_pretraining.py",),
     ),
     Bug(
         "what stands behind a run's averaged weights is taken for what stands behind its last ones",
         "training/preparation/origins.py",
-        "*origins_of(settings.initial_weights)",
-        "*origins_of(settings.pretrained)",
+        "*origins_of(settings.network.initial_weights)",
+        "*origins_of(settings.network.pretrained)",
         ("training/public/test_pretraining.py",),
     ),
     # -- weights that are kept
@@ -2959,7 +2959,7 @@ def prepared(bug: Bug, text: str) -> str:
         ).replace(bug.wrong, bug.wrong.replace("self.seen", 'getattr(self, "seen", 0)'))
     if '{"head": end["head"]}' in bug.wrong:  # the head must be the module's to be handed on
         wrong = wrong.replace(
-            "        later = [", "        own.head = nn.Parameter(head.detach())\n        later = [", 1
+            "        later = [", "        own.network.head = nn.Parameter(head.detach())\n        later = [", 1
         )
     return wrong
 

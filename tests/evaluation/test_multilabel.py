@@ -232,7 +232,7 @@ def test_the_rule_is_the_loss_of_the_source(source, tmp_path):
 
     turned = replace(source.train, labels=1 - source.train.labels)
     decided = Experiment(epsilon=3.0).decide(source)
-    assert decided.settings.loss == "multilabel"
+    assert decided.settings.objective.loss == "multilabel"
     assert Experiment(epsilon=3.0).decide(replace(source, train=turned)) == decided
     assert "multilabel" in " ".join(decided.reasons)
     assert "forecast" not in " ".join(decided.reasons)

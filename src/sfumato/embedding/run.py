@@ -20,7 +20,7 @@ from sfumato.embedding.jobs.noiseless import NoiselessJob, NoiselessRounds
 from sfumato.embedding.jobs.private import KIND, EmbeddingJob, prepare
 from sfumato.embedding.steps import CENTRAL, DPSGD, EMBEDDING, NOISELESS
 from sfumato.experiment import users
-from sfumato.experiment.experiment import of_fields
+from sfumato.experiment.keywords import of_fields
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.experiment.settings import LAST
+from sfumato.averaging.averages import LAST
 from sfumato.models.losses import MULTILABEL
 from sfumato.models.networks.scattering import FEATURE_NORM
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit

@@ -246,7 +246,7 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
 
 def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock: Clock | None) -> None:
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
-    source.images_for(settings.view_rule)
+    source.images_for(settings.views)
     steps_by_time(source, plan, clock)
     second_group(source, plan)
     refuse_trained_on(source, trained_on(source, settings))

@@ -63,7 +63,7 @@ class Job:
     @property
     def views(self) -> Views:
         """How the views of an example are made."""
-        return self.settings.view_rule
+        return self.settings.views
 
     @property
     def scored(self) -> bool:
@@ -206,7 +206,7 @@ class PublicTraining:
     max_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.settings.class_prevalence is not None:
+        if self.settings.objective.class_prevalence is not None:
             raise SfumatoError("`class_prevalence` is for private training, and this one is not", "leave it out")
         positive_integer("steps", self.steps, remedy="give the number of training steps")
         positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")

@@ -112,11 +112,11 @@ def take_steps(
     began = saved_at = time.monotonic()
     pause = CHECKPOINT_SECONDS
     module, state, outputs = job.module, checkpoint.noise, None
-    optimizer = optimizer_for(module, job.settings)
+    optimizer = optimizer_for(module, job.settings.descent)
     checkpoint.require_optimizer(optimizer, where=str(run.path))
     average = checkpoint.restore(module, optimizer, job.device)
-    averaging, over = average_for(job.settings), training_over(job.settings)
-    rate = optim.schedule(job.settings.schedule, steps=job.steps, warmup=job.settings.warmup)
+    averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
+    rate = optim.schedule(job.settings.descent.schedule, steps=job.steps, warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     paid = 0 if ledger is None else sum(entry.kind == "release" for entry in ledger.entries)
     due = evaluation_steps(job.steps)
@@ -126,7 +126,7 @@ def take_steps(
         for step in range(checkpoint.step, job.steps):
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
-            set_rate(optimizer, job.settings.learning_rate * rate(step))
+            set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             with nullcontext() if over is None else over.held(trained, average, step):
                 models.refresh(module)
                 gradient, state = steps(step, state)
@@ -164,8 +164,8 @@ def take_steps(
 
 def take_none(job: Job, checkpoint: Checkpoint) -> Outcome:
     """What an unfinished run has reached, without another step."""
-    average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings), job.device)
-    weights = weights_of(job.module, average_for(job.settings), average)
+    average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings.descent), job.device)
+    weights = weights_of(job.module, average_for(job.settings.averages), average)
     return Outcome(step=checkpoint.step, weights=weights, seconds=0.0)
 
 

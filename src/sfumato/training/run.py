@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
 from sfumato.experiment import users
-from sfumato.experiment.experiment import experiment_of, refuse_budget, settings_of
+from sfumato.experiment.keywords import experiment_of, refuse_budget, settings_of
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.experiment.times import without_a_step
 from sfumato.observers.notebook import shown
@@ -101,26 +101,23 @@ def train(
         refuse_budget(choices)
     check_performance(device=device, threads=threads, micro_batch=micro_batch, keep=keep)
     if isinstance(source, str):
-        zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
+        zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
         examples, people = (None, None) if plan is None else users.declared_by(plan)
         spec = SourceSpec(spec=source, examples=examples, users=people, zoom=zoom)
         if asked is not None:
             beforehand.check(asked, spec)
-            chosen, of_persons, by_time = asked, asked.unit == "user", asked.order == "time"
+            normalisation, of_persons, by_time = asked.normalisation, asked.unit == "user", asked.order == "time"
         else:
             assert plan is not None
-            chosen, of_persons, by_time = (
-                settings_of(settings, name, averaging, choices),
-                plan.users is not None,
-                goes_by_time(plan),
-            )
+            chosen = settings_of(settings, name, averaging, choices)
+            normalisation, of_persons, by_time = chosen.norms.normalisation, plan.users is not None, goes_by_time(plan)
             beforehand.check_settings(chosen, steps=plan.steps, model=chosen.model, spec=spec)
         beforehand.check_run(
             spec,
             of_persons=of_persons,
             by_time=by_time,
             clock=clock,
-            normalisation=chosen.normalisation,
+            normalisation=normalisation,
             report_epsilon=report_epsilon,
             calibrate_on=calibrate_on if isinstance(calibrate_on, str) else None,
         )

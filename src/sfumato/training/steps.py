@@ -87,7 +87,7 @@ class PublicSteps:
                 stored = viewed(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
             views = stored[:, -rule.count :].flatten(0, 1)
             targets = torch.from_numpy(self._records.labels[rows]).to(job.device).repeat_interleave(rule.count)
-            loss = LOSSES[job.settings.loss](job.module(views), targets) * (len(rows) / len(chosen))
+            loss = LOSSES[job.settings.objective.loss](job.module(views), targets) * (len(rows) / len(chosen))
             loss.backward()
             self._loss += loss.item()
         if not np.isfinite(self._loss):

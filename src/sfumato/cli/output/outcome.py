@@ -171,7 +171,7 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
         *(
             (name.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
             for name, value in job.settings.to_dict().items()
-            if value not in (None, []) and (name != "head" or job.settings.pretrained)
+            if value not in (None, []) and (name != "head" or job.settings.network.pretrained)
         ),
         ("parameters", f"{expected.parameters:,}"),
         ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),

@@ -12,7 +12,7 @@ from sfumato.cli.options.spellings import Examples, shown
 from sfumato.cli.output import console
 from sfumato.cli.output.outcome import show_uses, uses_of
 from sfumato.embedding.experiment import BudgetOfRounds, ClientChoices, EmbeddingExperiment, ServerChoices
-from sfumato.experiment.experiment import Pair
+from sfumato.experiment.budget import Pair
 from sfumato.observers.progress import duration
 
 if TYPE_CHECKING:

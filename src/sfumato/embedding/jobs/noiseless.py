@@ -19,7 +19,7 @@ from sfumato.embedding.clients.local import LocalTraining
 from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.experiment import ROUNDS, Clients, EmbeddingExperiment
 from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored, check_users
-from sfumato.experiment.experiment import Pair
+from sfumato.experiment.budget import Pair
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.privacy import ClippedAlone, Fixed, Quantile, User
 from sfumato.randomness import RunKey

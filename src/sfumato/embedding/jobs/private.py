@@ -163,15 +163,15 @@ def build(
                 channels=source.channels,
                 size=source.size,
                 dimension=clients.dimension,
-                pretrained=settings.initial_weights,
-                head=settings.head,
+                pretrained=settings.network.initial_weights,
+                head=settings.network.head,
             )
             if model is None
             else copy.deepcopy(model).cpu()
         )
     backbone.train()
-    if settings.trainable:
-        models.select(backbone, settings.trainable)
+    if settings.network.trainable:
+        models.select(backbone, settings.network.trainable)
     if not clients.head_in_model:
         return backbone
     head = key.generator("initial head", 0)

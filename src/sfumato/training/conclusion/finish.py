@@ -91,7 +91,7 @@ def conclude(
     )
     statement = Statement(plan=job.plan, circumstances=facts, selection=selection)
     result = scorer.evaluation(released, outputs if temperature is None else outputs / temperature)
-    if reached and isinstance(scorer, Scorer) and exclusive(job.settings.loss):
+    if reached and isinstance(scorer, Scorer) and exclusive(job.settings.objective.loss):
         result |= _over_steps(job, run, scorer, released, outputs, reached)
     run.write_json(names.EVALUATION, result, private=True)
     run.write_json(names.STATEMENT, statement.to_dict())
@@ -110,7 +110,7 @@ def _calibrated(
     job: PrivateJob, run: RunDirectory, ledger: Ledger, step: int, released: Mapping[str, Tensor], scorer: Measure
 ) -> tuple[float | None, NoisyFigures | None]:
     """The temperature of the model that is released, and its published figures, where these were asked for."""
-    temperature, table, loss = None, job.circumstances.figures, job.settings.loss
+    temperature, table, loss = None, job.circumstances.figures, job.settings.objective.loss
     if job.calibration is not None:
         temperature = job.calibration.temperature(
             job.module, released, job.transform, loss=loss, device=job.performance.device
@@ -190,15 +190,15 @@ def model_metadata(
         "classes": list(source.classes),
         **({"channels": source.channels, "size": source.size} if source.tokens is None else {}),
         "transform": transform.to_dict(),
-        "loss": settings.loss,
+        "loss": settings.objective.loss,
         "statement": dict(statement),
         "trained_on": sorted(own.union(trained_on(source, settings))),
         "test_fraction": source.test_fraction,
     }
     if source.user_from is not None:
         about["user_from"] = source.user_from
-    if settings.normalisation is not None:
-        about["normalisation"] = settings.normalisation
+    if settings.norms.normalisation is not None:
+        about["normalisation"] = settings.norms.normalisation
     about |= further
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}

@@ -60,7 +60,7 @@ def over_steps(
         return scorer.outputs({**released, **trained}, places)
 
     each = {step: outputs(kept[step]) for step in last}
-    said = {step: probabilities(one, job.settings.loss) for step, one in each.items()}
+    said = {step: probabilities(one, job.settings.objective.loss) for step, one in each.items()}
     width = max(2, len(last) // 2)
     windows = [last[end - width : end] for end in range(width, len(last) + 1)]
     found = {
@@ -114,7 +114,7 @@ def _intervals(
     logits = torch.stack([scorer.outputs({**released, **kept[step]}, samples) for step in steps])
     widening, of_noise = widening_for(job.plan, job.settings.to_dict(), steps, taken)
     low, high, mean, _ = uncertainty.interval(logits, widening=widening)
-    notes = [*notes_of(averaged=averages(job.settings.to_dict()), schedule=job.settings.schedule), *of_noise]
+    notes = [*notes_of(averaged=averages(job.settings.to_dict()), schedule=job.settings.descent.schedule), *of_noise]
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
     if not ends.isfinite().all():  # training has diverged
         return {}

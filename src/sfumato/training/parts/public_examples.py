@@ -69,27 +69,28 @@ def public_examples(settings: Settings, source: Source) -> PublicExamples | None
 
     Errors: `SfumatoError` for a source that cannot be read, holds features, or too few examples.
     """
-    if settings.public_data is None:
+    if settings.norms.public_data is None:
         return None
     if source.cache is not None:
         raise SfumatoError(
-            f"normalisation {settings.normalisation} is for networks on images, and the source holds features",
+            f"normalisation {settings.norms.normalisation} is for networks on images, and the source holds features",
             "leave it out",
         )
-    count = settings.public_examples
+    count = settings.norms.public_examples
     like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are of no use here
     try:
-        opened = open_source(settings.public_data, owner_key=owner_key(), public=True, **like)
+        opened = open_source(settings.norms.public_data, owner_key=owner_key(), public=True, **like)
     except SfumatoError as error:
         if "holds texts" not in error.problem:
             raise
         raise SfumatoError(
-            f"public_data {settings.public_data} holds texts, and {count} images are wanted", "give a source of images"
+            f"public_data {settings.norms.public_data} holds texts, and {count} images are wanted",
+            "give a source of images",
         ) from None
     if opened.cache is not None or len(opened.train) < count:
         held = "holds features" if opened.cache is not None else f"has {len(opened.train)} training examples"
         raise SfumatoError(
-            f"public_data {settings.public_data} {held}, and {count} images are wanted",
+            f"public_data {settings.norms.public_data} {held}, and {count} images are wanted",
             "give another source, or fewer `public_examples`",
         )
     rows = np.sort(np.random.default_rng(DRAWN_BY).permutation(len(opened.train))[:count])

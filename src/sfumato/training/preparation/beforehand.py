@@ -7,16 +7,18 @@ known: the choices, the source's spelling, and what was declared of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sfumato import data, models
 from sfumato._checks import positive, positive_integer
+from sfumato._choices import choices_of
 from sfumato.data import SourceSpec
-from sfumato.experiment import class_weights, users
+from sfumato.experiment import users
 from sfumato.experiment.defaults import aggregate_rules
 from sfumato.experiment.settings import Settings
 from sfumato.experiment.times import check_clock
+from sfumato.models import class_weights
 from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import FullBatch, participation_for
@@ -25,7 +27,8 @@ from sfumato.training.parts import published
 from sfumato.training.preparation.prepare import refuse_printed
 
 if TYPE_CHECKING:
-    from sfumato.experiment.experiment import Budget, Experiment
+    from sfumato.experiment.budget import Budget
+    from sfumato.experiment.experiment import Experiment
     from sfumato.privacy.clipping import Clipping
     from sfumato.privacy.planning.requested import Request
 
@@ -45,8 +48,8 @@ def check(asked: Experiment, spec: SourceSpec | None = None) -> None:
     if asked.class_prevalence is not None and asked.drawn == "users":
         class_weights.refuse_of_users()
     settings = settings_of(vars(asked))
-    if settings.class_prevalence is not None and spec is not None and spec.classes is not None:
-        class_weights.weights_of(settings.class_prevalence, spec.classes)
+    if settings.objective.class_prevalence is not None and spec is not None and spec.classes is not None:
+        class_weights.weights_of(settings.objective.class_prevalence, spec.classes)
     check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
     check_plan(asked, spec)
     if asked.unit == "user" and not says_whose(spec):
@@ -67,7 +70,7 @@ def check_numbers(asked: Budget) -> None:
 def settings_of(given: Mapping[str, Any], **by_rule: Any) -> Settings:
     """Settings of what is given, with something that is always allowed for what follows a rule from the data."""
     rules = {name: rule.value for name, rule in aggregate_rules(given).items()}
-    chosen = {one.name: given[one.name] for one in fields(Settings) if given.get(one.name) is not None}
+    chosen = {name: given[name] for name in choices_of(Settings) if given.get(name) is not None}
     return Settings(**{"model": "module", "learning_rate": 1e-3, **rules, **by_rule, **chosen})
 
 
@@ -83,13 +86,13 @@ def check_settings(
         spec: the source as it is declared.
     """
     check_descent(settings, steps=steps)
-    weights = settings.initial_weights
+    weights = settings.network.initial_weights
     if weights is not None and weights != "timm":
         models.check_weights(weights)
-    if settings.public_data is not None:
-        data.refuse_absent(settings.public_data)
+    if settings.norms.public_data is not None:
+        data.refuse_absent(settings.norms.public_data)
     if model not in (None, "module"):
-        check_model(model, settings.pretrained, spec)
+        check_model(model, settings.network.pretrained, spec)
 
 
 def check_run(

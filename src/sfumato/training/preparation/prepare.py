@@ -19,11 +19,11 @@ from sfumato.averaging import kept_steps, number_by_rule
 from sfumato.data import Clock, Images, Source
 from sfumato.evaluation.temperature import public_calibration
 from sfumato.experiment import users
-from sfumato.experiment.class_weights import refuse_of_users, weights_of
 from sfumato.experiment.drift import facts_read, second_group
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.experiment.times import steps_by_time
 from sfumato.gradients import ClippedGradient, UserGradient
+from sfumato.models.class_weights import refuse_of_users, weights_of
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Circumstances, PrivacyPlan, Search, User
 from sfumato.randomness import RunKey
@@ -87,10 +87,10 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     users.check(source, plan)
-    refuse_printed(settings.normalisation)
-    if settings.class_prevalence is not None:
+    refuse_printed(settings.norms.normalisation)
+    if settings.objective.class_prevalence is not None:
         source.require_classes("`class_prevalence`")
-        weights_of(settings.class_prevalence, source.classes)
+        weights_of(settings.objective.class_prevalence, source.classes)
         if plan.unit.drawn == "users":
             refuse_of_users()
     times, groups = steps_by_time(source, plan, clock), second_group(source, plan)
@@ -126,9 +126,9 @@ def prepare(
     clipped = UserGradient if plan.unit.drawn == "users" else ClippedGradient
     gradient = clipped(
         trained,
-        LOSSES[settings.loss],
+        LOSSES[settings.objective.loss],
         max_norm=plan.max_norm,
-        views=settings.views,
+        views=settings.augmentation.views,
         ways=recorded.ways if recorded else None,
         **texts,
     )
@@ -274,7 +274,7 @@ def circumstances(
         search=search,
         published=source.published and source.public,
         tokens=None if source.tokens is None else source.tokens.described,
-        class_prevalence=tuple((settings.class_prevalence or {}).items()),
+        class_prevalence=tuple((settings.objective.class_prevalence or {}).items()),
     )
 
 
@@ -343,8 +343,8 @@ def size_micro_batch(
 
 def _trunk(module: nn.Module, source: Source, settings: Settings) -> models.Trunk | None:
     """The model's fixed beginning, where its features of all records fit into memory and every step sees the same."""
-    if settings.view_rule.moves or not isinstance(source.form, Images):
+    if settings.views.moves or not isinstance(source.form, Images):
         return None
     trunk = models.trunk_of(module, (source.channels, source.size, source.size))
-    fits = trunk is not None and kept_bytes(settings.view_rule, source.examples, trunk) <= FEATURE_MEMORY
+    fits = trunk is not None and kept_bytes(settings.views, source.examples, trunk) <= FEATURE_MEMORY
     return trunk if fits else None

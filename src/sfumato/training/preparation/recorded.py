@@ -38,9 +38,9 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     if "source" not in record["request"]:
         raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
     training = PublicTraining.from_dict(record)
-    if training.settings.normalisation is not None:
+    if training.settings.norms.normalisation is not None:
         raise SfumatoError(
-            f"the run in {path} is one of normalisation {training.settings.normalisation}",
+            f"the run in {path} is one of normalisation {training.settings.norms.normalisation}",
             "give the command that began it again, with its `directory`: it goes on",
         )
     _trusted(training.settings, path, trust_code=trust_code)

@@ -31,7 +31,7 @@ def begin(job: PrivateJob, run: RunDirectory) -> None:
         with Ledger(fresh / names.LEDGER) as ledger:
             opening = ledger.append("begin", _opening(job, identity) | {"key_check": job.key.check_value(identity)})
             ledger.sync()
-        optimizer = optimizer_for(job.module, job.settings)
+        optimizer = optimizer_for(job.module, job.settings.descent)
         start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=opening.hash)
         start.save(fresh / names.CHECKPOINT)
         if not (job.source.public or job.candidate):

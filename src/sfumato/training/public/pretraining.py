@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import choices_of
 from sfumato._files import write
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
-from sfumato.experiment.experiment import settings_of
+from sfumato.experiment.keywords import settings_of
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
@@ -93,7 +94,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     )
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}
-    settings = Settings(**{one.name: values[one.name] for one in fields(Settings) if one.name in values})
+    settings = Settings(**{name: values[name] for name in choices_of(Settings) if name in values})
     training = PublicTraining(
         settings=settings, steps=values["steps"], batch_size=batch_size, max_norm=given.get("max_norm")
     )
@@ -176,7 +177,7 @@ def prepare(
     if key is None:
         key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
     module = build(model, source, settings, key).to(device)
-    source.images_for(settings.view_rule)
+    source.images_for(settings.views)
     check_choices(module, settings, steps=training.steps)
     return PublicJob(
         module=module,
@@ -215,7 +216,7 @@ def execute(
             progress.report(warning)
         public_records.remember(job.source)
         with run.creating() as fresh:
-            identity, optimizer = secrets.token_hex(32), optimizer_for(job.module, job.settings)
+            identity, optimizer = secrets.token_hex(32), optimizer_for(job.module, job.settings.descent)
             fresh.write_json(names.SETTINGS, job.record(identity), private=True)
             job.key.save(fresh / names.RUN_KEY)
             start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity)
@@ -263,7 +264,7 @@ def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Measu
     run.write_json(names.EVALUATION, result)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
-    averaged = job.settings.aggregate or ("ema" if job.settings.ema else None)
+    averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
     _write_weights(job, run / names.MODEL, outcome.weights, averaged or LAST)
     if averaged is not None:
         _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), LAST)
@@ -353,10 +354,10 @@ def pretrain(
     """
     own = isinstance(model, nn.Module)
     if isinstance(source, str):
-        zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
+        zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
         spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
         chosen = settings_of(settings, "module" if own else model, averaging, choices)
-        refuse_at_once({**vars(chosen), "steps": steps, "batch_size": batch_size}, spec)
+        refuse_at_once({**chosen.flat(), "steps": steps, "batch_size": batch_size}, spec)
         check_performance(device=device, threads=threads)
         source = spec.open(owner_key())
     settings = settings_of(settings, "module" if own else model, averaging, choices, source)

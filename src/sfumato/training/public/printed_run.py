@@ -21,7 +21,8 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, Views
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.settings import PUBLIC_EXAMPLES, Settings
+from sfumato.experiment.settings import Settings
+from sfumato.models.choices import PUBLIC_EXAMPLES
 from sfumato.observers.progress import Progress, Silence, read_source
 from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
 from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
@@ -178,15 +179,15 @@ def train(
 
 def _check(plan: PrivacyPlan, settings: Settings) -> None:
     """Refuse what the paper has not."""
-    if settings.normalisation != models.PRINTED:
-        raise SfumatoError(f"normalisation is {settings.normalisation}", f"give {models.PRINTED}")
+    if settings.norms.normalisation != models.PRINTED:
+        raise SfumatoError(f"normalisation is {settings.norms.normalisation}", f"give {models.PRINTED}")
     odd = {
         "mechanism": not isinstance(plan.mechanism, Gaussian),
         "participation": not isinstance(plan.participation, Poisson),
         "clipping": not isinstance(plan.clipping, Fixed),
         "unit": not isinstance(plan.unit, Example),
-        "views": settings.view_rule != Views(),
-        "trainable": bool(settings.trainable),
+        "views": settings.views != Views(),
+        "trainable": bool(settings.network.trainable),
     }
     for name, is_odd in odd.items():
         if is_odd:

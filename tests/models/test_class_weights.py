@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError, train, verify
-from sfumato.experiment.class_weights import declared, weights_of
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
+from sfumato.models.class_weights import declared, weights_of
 from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
 from sfumato.training.inputs import Inputs, OnFeatures
 from sfumato.training.job import PublicTraining
@@ -121,13 +121,13 @@ def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded
     trained = plain.module if plain.trunk is None else OnFeatures(plain.module, plain.trunk.head)
     expected = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in total.items()}
     seen = 0
-    loss = functional.cross_entropy if job.settings.loss == "softmax" else sigmoid
+    loss = functional.cross_entropy if job.settings.objective.loss == "softmax" else sigmoid
     for inputs, targets, _, weights in pieces:
         for label, share in enumerate(SHARES.values()):
             rows = torch.nonzero((targets == label) & (weights > 0)).flatten()
             seen += len(rows)
             if len(rows):
-                how = {"max_norm": 0.3, "views": job.settings.views}
+                how = {"max_norm": 0.3, "views": job.settings.augmentation.views}
                 own, *_ = oracle.clipped_sum(trained, loss, inputs[rows], targets[rows], **how)
                 for name in expected:
                     expected[name] += 0.1 / share * own[name]
@@ -177,7 +177,7 @@ def test_a_run_without_them_has_the_record_that_it_always_had():
 
 def test_a_budget_takes_them_too(tmp_path, spots):
     experiment = Experiment(epsilon=8.0, model="linear", class_prevalence=("0=0.4", "1=0.3", "2=0.2", "3=0.1"))
-    assert experiment.decide(spots).settings.class_prevalence == SHARES
+    assert experiment.decide(spots).settings.objective.class_prevalence == SHARES
 
 
 def test_where_there_is_nothing_to_weigh_they_are_refused(spots, plan, tmp_path):
