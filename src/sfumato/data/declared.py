@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
+from sfumato._choices import OfParts, choices_of
 
 if TYPE_CHECKING:
     from sfumato.data.images.levels import Levels
@@ -24,24 +24,19 @@ OnProgress = Callable[[int, int], None]
 """Called with (files read, files in all) while images are decoded."""
 
 
-def fact(
-    metavar: str, by_default: str = "", *, of: str = "", called: str = "", otherwise: Any = None, **known: Any
-) -> Any:
-    """A field that is one fact.
+def fact(metavar: str = "NUMBER", by_default: str = "", *, otherwise: Any = None, **known: Any) -> Any:
+    """A field that is one fact. The words below it are its help.
 
     Args:
         metavar: how the command line spells its value.
         by_default: what stands in for it where it is left out, in words.
-        of: "images" or "texts", where it says something of these alone.
-        called: its name in a refusal of it for the others.
         otherwise: its value where it is left out.
-        known: `only` and `remedy`, of a fact that readers must name (`UNDERSTOOD`): the refusal by the others; and
-            `path`, of what is the path of a file or folder where it is text; `recorded`, of what every record says.
+        known: `only` and `remedy`, of a fact that readers must name (`UNDERSTOOD`): the refusal by all others; `of`,
+            "images" or "texts", where it says something of these alone, and `called`, its name in that refusal;
+            `neutral`, a value that says nothing; `always_recorded`, and `given_as`, as for `choice`.
     """
-    return field(
-        default=otherwise,
-        metadata={"metavar": metavar, "default": by_default, "of": of, "called": called, **known},
-    )
+    about = {"metavar": metavar, "default": by_default, "always_recorded": False, "given_as": None}
+    return field(default=otherwise, metadata=about | known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +76,7 @@ class Pixels:
 
     size: int | None = fact("PIXELS", "read from the data", of="images")
     """Side of the images, declared; others are resized."""
-    channels: int | None = fact("NUMBER", of="images")
+    channels: int | None = fact(of="images")
     """1 for grey, 3 for colour, declared."""
     bit_depth: int | None = fact("BITS", "images of 16 bits are refused", of="images", called="bit_depth or window")
     """How many bits images of 16 bits use, declared: 12 where white is 4095; larger values are refused."""
@@ -113,9 +108,9 @@ class Pixels:
 class Loading:
     """Where files lie, and how they are read and split."""
 
-    root: str | None = fact("PATH", path=True)
+    root: str | None = fact("PATH")
     """Where torchvision's data sets are."""
-    download: bool = fact("", otherwise=False, recorded=True)
+    download: bool = fact("", otherwise=False, always_recorded=True)
     """Let torchvision download the data set."""
     test_fraction: float | None = fact("SHARE", "0.2")
     """Share of the test part where a source has none of its own."""
@@ -191,7 +186,7 @@ class Texts:
     """How many words of each text are read, declared; shorter texts are filled up."""
     vocabulary: int | None = fact("NUMBER", "8192", of="texts")
     """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
-    words: str | tuple[str, ...] | None = fact("PATH", "words are hashed", of="texts", path=True)
+    words: str | tuple[str, ...] | None = fact("PATH", "words are hashed", of="texts", given_as="str")
     """A file of public words, one a line, in place of hashing; others are unknown."""
 
     def checked(self) -> Texts:
@@ -208,55 +203,35 @@ class Texts:
         return any(known is not None for known in (self.length, self.vocabulary, self.words))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Declared:
+@dataclass(frozen=True, init=False)
+class Declared(OfParts):
     """All that is declared of a source. Of an opened one also what was read in place of what was not declared.
 
     Args:
         examples: the number of training examples.
         public: whether the records are public.
 
-    >>> declared = Declared.of(size=28, classes=["cat", "dog"])
+    >>> declared = Declared(size=28, classes=["cat", "dog"])
     >>> declared.pixels.size, declared.given
     (28, {'classes': ['cat', 'dog'], 'size': 28})
     """
 
     labels: Labels = Labels()
     pixels: Pixels = Pixels()
-    examples: int | None = None
+    examples: int | None = fact("N", "counted in the data")
     loading: Loading = Loading()
     purpose: Purpose = Purpose()
     people: People = People()
     texts: Texts = Texts()
-    public: bool | None = None
-
-    @classmethod
-    def of(cls, **facts: Any) -> Declared:
-        """What these facts declare, by their names; None declares nothing."""
-        return cls().with_(**facts)
-
-    def with_(self, **facts: Any) -> Declared:
-        """The same with these facts in place of its own."""
-        changed: dict[str, Any] = {}
-        for name, value in facts.items():
-            part, one = _known(name)
-            if part is None:
-                changed[name] = value
-            else:
-                own = {name: one.default if value is None else value}
-                changed[part] = replace(changed.get(part, getattr(self, part)), **own)
-        return replace(self, **changed)
-
-    def fact(self, name: str) -> Any:
-        """The value of one fact by its name."""
-        part, _ = _known(name)
-        return getattr(self if part is None else getattr(self, part), name)
+    public: bool | None = fact("True|False")
 
     @property
     def given(self) -> dict[str, Any]:
         """What is declared, by name."""
-        known = {name: (self.fact(name), one.default) for name, (_, one) in FIELDS.items()}
-        return {name: value for name, (value, otherwise) in known.items() if value is not None and value != otherwise}
+        known = choices_of(Declared)
+        return {
+            name: value for name, value in self.flat().items() if value is not None and value is not known[name].default
+        }
 
     def check_counts(self) -> None:
         """Refuse numbers of examples and users that count nothing."""
@@ -271,11 +246,9 @@ class Declared:
             understood: names of facts, or a fact and its only value, as in "user_from=dicom".
         """
         for name, value in reversed(self.given.items()):
-            only = FIELDS[name][1].metadata.get("only")
-            if only and not {name, f"{name}={value}"} & set(understood):
-                raise SfumatoError(
-                    f"{only.format(value)}, and the source is {spec}", FIELDS[name][1].metadata["remedy"]
-                )
+            about = choices_of(Declared)[name].metadata
+            if "only" in about and not {name, f"{name}={value}"} & set(understood):
+                raise SfumatoError(f"{about['only'].format(value)}, and the source is {spec}", about["remedy"])
         self.labels.refuse_both()
 
     def refuse_of_other_form(self, spec: str, holds: str) -> None:
@@ -285,10 +258,10 @@ class Declared:
             holds: "images" or "texts".
         """
         other = "images" if holds == "texts" else "texts"
-        facts = [(name, FIELDS[name][1].metadata, value) for name, value in self.given.items()]
+        given = [(name, choices_of(Declared)[name].metadata, value) for name, value in self.given.items()]
         named = [
-            about["called"] or name
-            for name, about, value in facts
+            about.get("called", name)
+            for name, about, value in given
             if about.get("of") == other and value != about.get("neutral")
         ]
         if named:
@@ -300,36 +273,6 @@ class Declared:
         """With every part checked, and values in the types that readers take."""
         parts = ("pixels", "labels", "loading", "purpose", "texts")
         return replace(self, **{name: getattr(self, name).checked() for name in parts})
-
-
-PARTS: Mapping[str, type] = {
-    "labels": Labels,
-    "pixels": Pixels,
-    "loading": Loading,
-    "purpose": Purpose,
-    "people": People,
-    "texts": Texts,
-}
-
-
-def _facts() -> dict[str, tuple[str | None, Field[Any]]]:
-    found: dict[str, tuple[str | None, Field[Any]]] = {}
-    for one in fields(Declared):
-        part = PARTS.get(one.name)
-        found |= {one.name: (None, one)} if part is None else {own.name: (one.name, own) for own in fields(part)}
-    return found
-
-
-FIELDS: Mapping[str, tuple[str | None, Field[Any]]] = _facts()
-"""Every fact by its name: the part that it is in, None for `Declared` itself, and its field there."""
-
-
-def _known(name: str) -> tuple[str | None, Field[Any]]:
-    if name not in FIELDS:
-        near = difflib.get_close_matches(name, FIELDS, n=1)
-        remedy = f"did you mean {near[0]}" if near else f"give {', '.join(FIELDS)}"
-        raise SfumatoError(f"{name} is nothing that is declared of a source", remedy)
-    return FIELDS[name]
 
 
 @dataclass(frozen=True, kw_only=True)

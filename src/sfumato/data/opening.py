@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from sfumato._checks import SfumatoError
@@ -87,7 +88,7 @@ def open_source(
     ((1438, 8, 8, 1), 359, ('0', '1', '2'), (), True)
     """
     name, argument = parse(spec)
-    declared = (declared or Declared()).with_(**facts)
+    declared = replace(declared or Declared(), **facts)
     declared.check_counts()
     kind = KINDS[name]
     if not isinstance(owner_key, bytes) or len(owner_key) < 32:
@@ -108,7 +109,8 @@ def open_source(
     return Source(
         kind=name,
         records=records,
-        declared=declared.with_(
+        declared=replace(
+            declared,
             classes=loaded.classes,
             size=records.train.shape[1],
             channels=1 if texts else records.train.shape[3],

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import OfParts
 from sfumato._renamed import OldName
 from sfumato.data.caches.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
-from sfumato.data.declared import FIELDS, TEST_FRACTION, Declared
+from sfumato.data.declared import Declared
 from sfumato.data.file_records import FileRecords
 from sfumato.data.form import Form, Images
 from sfumato.data.identity.codes import codes_of
@@ -38,12 +39,11 @@ Value = TypeVar("Value")
 class Of(Generic[Value]):
     """A field of one of a source's parts, as an attribute of the source."""
 
-    def __init__(self, path: str):
-        self.part, _, rest = path.partition(".")
-        self._inner = f".{rest}" if rest else ""
+    def __init__(self, part: str):
+        self._part = part
 
     def __set_name__(self, kind: type, name: str) -> None:
-        self._get = attrgetter(f"{self.part}{self._inner}.{name}")
+        self._get = attrgetter(f"{self._part}.{name}")
 
     @overload
     def __get__(self, source: None, kind: type) -> Self: ...
@@ -83,7 +83,7 @@ class Identity:
 
 
 @dataclass(frozen=True, init=False, eq=False)
-class Source:
+class Source(OfParts):
     """A labelled set of images in two parts, with what may be said about it.
 
     The fields of its parts are attributes of the source as well: `source.train`, `source.size`.
@@ -122,7 +122,6 @@ class Source:
     examples = Of[int]("declared")
     users = Of[int | None]("declared.people")
     user_from = Of[str | None]("declared.people")
-    test_fraction = Of[float]("declared.loading")
     public = Of[bool]("declared")
     fingerprint = Of[str]("identity")
     stored_digest = Of[str]("identity")
@@ -145,32 +144,15 @@ class Source:
     left_out = OldName("unreadable_files")
     shown = OldName("images_for")
 
-    def __init__(
-        self,
-        *,
-        kind: str,
-        records: RecordSets | None = None,
-        declared: Declared | None = None,
-        facts_read: tuple[str, ...] = (),
-        identity: Identity | None = None,
-        reading: Reading | None = None,
-        **attributes: Any,
-    ):
-        """Of its parts, or of their fields by their names alone, which go over what the parts say.
+    def __init__(self, **given: Any):
+        """Of its parts, or of their fields by their own names, which go over what the parts say.
 
-        So `dataclasses.replace(source, public=True)` is the same source with another declaration.
+        So `dataclasses.replace(source, public=True)` is the same source, with another declaration.
         """
-        read = attributes.pop("read", tuple(fact for fact in facts_read if fact != USERS))
-        counted = (USERS,) if attributes.pop("users_read", USERS in facts_read) else ()
-        whole: dict[str, Any] = {"records": records, "identity": identity, "reading": reading}
-        for part, own in _by_part(attributes).items():
-            if part == "declared":
-                declared = (declared or Declared.of(test_fraction=TEST_FRACTION)).with_(**own)
-            else:
-                whole[part] = _PARTS[part](**own) if whole[part] is None else replace(whole[part], **own)
-        whole |= {"kind": kind, "declared": declared, "facts_read": (*read, *counted)}
-        for name, value in whole.items():
-            object.__setattr__(self, name, value)
+        known = given.get("facts_read", ())
+        read = given.pop("read", tuple(fact for fact in known if fact != USERS))
+        counted = (USERS,) if given.pop("users_read", USERS in known) else ()
+        super().__init__(**{**given, "facts_read": (*read, *counted)})
 
     def __repr__(self) -> str:
         if self.tokens is not None:
@@ -183,6 +165,11 @@ class Source:
         told = f"{self.kind}, {'public' if self.public else 'private'}"
         named = "labels" if self.multilabel else "classes"
         return f"Source({told}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
+
+    @property
+    def test_fraction(self) -> float:
+        """The expected share of the test part, where the keyed hash split."""
+        return self.declared.loading.share
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -284,20 +271,6 @@ class Source:
                 f"open it with zoom={views.zoom}",
             )
         return self.zoomed
-
-
-_PARTS: Mapping[str, Callable[..., Any]] = {"records": RecordSets, "identity": Identity, "reading": Reading}
-
-
-def _by_part(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Attributes of a source by the part that each is in."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in attributes.items():
-        known = vars(Source).get(name)
-        if not isinstance(known, Of) and name not in FIELDS:
-            raise TypeError(f"a source has no {name}")
-        found.setdefault(known.part if isinstance(known, Of) else "declared", {})[name] = value
-    return found
 
 
 def own_codes(part: Part, owner_key: bytes) -> np.ndarray:

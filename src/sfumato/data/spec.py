@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato.data.declared import FIELDS, Declared, OnProgress
+from sfumato._choices import OfParts
+from sfumato.data.declared import Declared, OnProgress
 from sfumato.data.paths import place_of
 
 if TYPE_CHECKING:
@@ -14,28 +15,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, init=False)
-class SourceSpec:
+class SourceSpec(OfParts):
     """A source by its spelling and its declarations: plain data, to be kept in a record or read in another process.
 
-    Each fact that is declared is an attribute by its name as well.
-
     Args:
-        spec: as `open_source` takes it, and so is whatever else is declared; None declares nothing.
-        declared: all of it together.
-        facts: facts by their names, which go over that.
+        spec: as `open_source` takes it, and so is whatever is declared, all together or each fact by its name.
     """
 
     spec: str
     declared: Declared
-
-    def __init__(self, spec: str, declared: Declared | None = None, **facts: Any):
-        object.__setattr__(self, "spec", spec)
-        object.__setattr__(self, "declared", (declared or Declared()).with_(**facts))
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in FIELDS:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return self.declared.fact(name)
 
     @property
     def is_public(self) -> bool:
@@ -52,13 +40,8 @@ class SourceSpec:
 
     def record(self) -> dict[str, Any]:
         """Plain data, with absolute paths: arguments of `open_source` from wherever it is called."""
-        plain: dict[str, Any] = {"spec": place_of(self.spec)}
-        given = self.declared.given
-        for name, (_, one) in FIELDS.items():
-            if name not in given and not one.metadata.get("recorded"):
-                continue
-            value = self.declared.fact(name)
-            if one.metadata.get("path") and isinstance(value, str):
-                value = str(Path(value).expanduser().resolve())
-            plain[name] = list(value) if isinstance(value, tuple) else value
-        return plain
+        plain = self.declared.to_dict()
+        for name in ("root", "words"):
+            if isinstance(plain.get(name), str):
+                plain[name] = str(Path(plain[name]).expanduser().resolve())
+        return {"spec": place_of(self.spec), **plain}
