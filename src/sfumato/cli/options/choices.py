@@ -7,27 +7,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+from sfumato._choices import asked, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import (
-    BitDepth,
-    Device,
-    Fraction,
-    LabelColumns,
-    Length,
-    Names,
-    Path,
-    Side,
-    Text,
-    TextColumns,
-    UserFrom,
-    Users,
-    Vocabulary,
-    Whole,
-    Window,
-    Words,
-    shown,
-)
+from sfumato.cli.options.spellings import Device, Path, Text, Whole, shown
 from sfumato.cli.registry import name_of
+from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.experiment.experiment import Choices
 
 if TYPE_CHECKING:
@@ -36,50 +20,19 @@ if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
 
-SOURCE_OPTIONS = (
-    *("classes", "label_columns", "size", "channels", "bit_depth", "window"),
-    *("examples", "root", "download", "test_fraction", "zoom", "user_from", "users"),
-    *("text_column", "length", "vocabulary", "words"),
-)
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
 
 
+@shown
 @dataclass(frozen=True, kw_only=True)
-class SourceChoices:
+class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
 
-    classes: Names = None
-    """Class names, declared."""
-    label_columns: LabelColumns = None
-    """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
-    or the columns of an archive's y."""
-    size: Side = None
-    """Side of the images, declared; others are resized."""
-    channels: Whole = None
-    """1 for grey, 3 for colour, declared."""
-    bit_depth: BitDepth = None
-    """How many bits images of 16 bits use, declared: 12 where white is 4095; larger values are refused."""
-    window: Window = None
-    """Or what of them becomes black and what white, declared: -160,240 for soft tissue in Hounsfield units."""
-    test_fraction: Fraction = None
-    """Share of the test part where a source has none of its own."""
-    user_from: UserFrom = None
-    """Whose image each file of a folder is: folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked
-    for in its name, such as 'patient-([0-9]+)_'."""
-    skip_unreadable: bool = False
-    """Leave files of a folder out from which no image can be read, instead of refusing the folder; how many they are is
-    not covered by the promise."""
-    users: Users = None
-    """How many users the training part has, declared."""
     public: bool = False
     """The data are public: figures measured on them are no secret. Published ones (digits, torchvision) are anyway."""
-    root: Path = None
-    """Where torchvision's data sets are."""
-    download: bool = False
-    """Let torchvision download the data set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,17 +187,8 @@ class Begins(RunChoices, SourceChoices):
 
 @shown
 @dataclass(frozen=True, kw_only=True)
-class TrainingChoices(Begins, Choices):
+class TrainingChoices(Begins, asked(Texts), Choices):
     """Options of a verb that trains a classifier."""
-
-    text_column: TextColumns = None
-    """Which columns of a table hold its texts, put together; other tables are of images."""
-    length: Length = None
-    """How many words of each text are read, declared; shorter texts are filled up."""
-    vocabulary: Vocabulary = None
-    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
-    words: Words = None
-    """A file of public words, one a line, in place of hashing; others are unknown."""
 
     def as_pretrained(self) -> tuple[Self, list[str]]:
         """With the model, the size and the channels of the run that the weights come from, where none were given."""
@@ -269,7 +213,7 @@ class TrainingChoices(Begins, Choices):
         return replace(self, **taken), told
 
 
-def source_spec(asked: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
+def source_spec(chosen: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
     """The source of that spelling, as these options declare it.
 
     Args:
@@ -278,12 +222,12 @@ def source_spec(asked: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
     from sfumato._checks import SfumatoError
     from sfumato.data import SourceSpec
 
-    given = by_rule | {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name, None) is not None}
-    given |= {"skip_unreadable": True} if getattr(asked, "skip_unreadable", False) else {}
-    private = getattr(asked, "private", False)
-    if asked.public and private:
+    options = {name: getattr(chosen, name, None) for name in choices_of(Declared) if name != "public"}
+    given = by_rule | {name: value for name, value in options.items() if value is not None}
+    private = getattr(chosen, "private", False)
+    if chosen.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")
-    return SourceSpec(spec=spec, **given, public=asked.public if asked.public or private else None)
+    return SourceSpec(spec=spec, **given, public=chosen.public if chosen.public or private else None)
 
 
 def stem_of(what: str) -> str:
