@@ -222,8 +222,8 @@ def source_spec(chosen: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
     from sfumato._checks import SfumatoError
     from sfumato.data import SourceSpec
 
-    options = {name: getattr(chosen, name, None) for name in choices_of(Declared) if name != "public"}
-    given = by_rule | {name: value for name, value in options.items() if value is not None}
+    options = {one.name: getattr(chosen, one.name) for one in fields(chosen) if one.name in choices_of(Declared)}
+    given = by_rule | {name: value for name, value in options.items() if value is not None and name != "public"}
     private = getattr(chosen, "private", False)
     if chosen.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")
