@@ -126,7 +126,7 @@ def records() -> dict[str, Any]:
         "grey in three channels": codes.pixel_code(SECRET, EIGHT_PIXELS[0].repeat(3, axis=2)).hex(),
         "own codes": hashed(own_codes(part, SECRET).tobytes()),
         "fingerprint": fingerprint.fingerprint(SECRET, part, part, ("a", "b")),
-        "digits": {name: getattr(source, name) for name in ("fingerprint", "material", "pixels")},
+        "digits": {"fingerprint": source.fingerprint, "material": source.stored_digest, "pixels": source.pixels},
         "digits' labels": hashed(source.train.labels.astype("<i8").tobytes()),
         "put aside": [len(validation), hashed(validation.labels.astype("<i8").tobytes()), smaller.fingerprint],
         "weights": pins.weights_digest({"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.float16)}),

@@ -32,7 +32,7 @@ SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift
 def shown(spots):
     """Public data; the same images as the private ones, but nobody knows."""
     train, test = (replace(part, codes=foreign(len(part))) for part in (spots.train, spots.test))
-    return replace(spots, public=True, material="f" * 64, pixels="e" * 64, train=train, test=test)
+    return replace(spots, public=True, stored_digest="f" * 64, pixels="e" * 64, train=train, test=test)
 
 
 def foreign(records: int) -> np.ndarray:
@@ -194,7 +194,7 @@ def keyed(arrays):
 def without_one(source):
     """All records but the first of those to train on."""
     rest = source.train.chosen(np.arange(len(source.train)) > 0)
-    return replace(source, train=rest, examples=len(rest), material="0" * 64, pixels="1" * 64)
+    return replace(source, train=rest, examples=len(rest), stored_digest="0" * 64, pixels="1" * 64)
 
 
 def test_weights_that_have_seen_the_private_records_are_refused(shown, keyed, plan, tmp_path):
@@ -353,7 +353,7 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
     about = stored_about(last)
     rewritten(
         last,
-        trained_on=[spots.material],
+        trained_on=[spots.stored_digest],
         statement={**about["statement"], "origins": ["timm"]},
         transform={**about["transform"], "mean": [0.25]},
     )
@@ -363,7 +363,7 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
     assert origins(spots, replace(of_last, pretrained_weights="ema")) == ("public run",)
     assert transform_for(nn.Identity(), spots, of_last).mean == (0.25,)
     assert transform_for(nn.Identity(), spots, replace(of_last, pretrained_weights=None)).mean == (0.5,)
-    assert trained_on(spots, of_last) == (spots.material,)
+    assert trained_on(spots, of_last) == (spots.stored_digest,)
     train("cnn", spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
     with pytest.raises(SfumatoError, match="without privacy on"):
         train("cnn", spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)
