@@ -10,6 +10,11 @@ from sfumato.report import RATES
 from sfumato.training.conclusion.finish import _attack
 
 
+@pytest.fixture(autouse=True)
+def no_curves() -> None:
+    """Here they are computed."""
+
+
 def test_the_attacker_of_a_selected_model_may_have_seen_the_choice():
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, epsilon=1.0, delta=1e-5)
     selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=10), score_noise=None)
