@@ -23,6 +23,7 @@ from dp_accounting.rdp import RdpAccountant
 from torch import nn
 
 from sfumato import _checks, cli, models, optim
+from sfumato._choices import choices_of
 from sfumato.cli.options import recipe
 from sfumato.cli.registry import load
 from sfumato.data import kinds
@@ -30,7 +31,7 @@ from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.experiment import NOISELESS, WITHOUT_PLAN
 from sfumato.embedding.jobs import noiseless
 from sfumato.experiment import Settings
-from sfumato.experiment.experiment import PairOfRecords
+from sfumato.experiment.budget import PairOfRecords
 from sfumato.models import create_embedding
 from sfumato.privacy import PrivacyPlan
 from sfumato.search import Design
@@ -292,11 +293,13 @@ def test_its_source_model_and_optimizer_exist(name: str):
         else:
             channels, size = SHAPES.get(argument or kind) or (options.get("channels", 3), options["size"])
             model = build(options["model"], CLASSES.get(argument, 10), channels, size)
-        has = {field.name for field in fields(Settings)}
+        has = set(choices_of(Settings))
         settings = Settings(**{option: value for option, value in options.items() if option in has})
-        choices = {"learning_rate": settings.learning_rate, "momentum": settings.momentum}
-        optim.create(settings.optimizer, model.parameters(), weight_decay=settings.weight_decay, **choices)
-        optim.schedule(settings.schedule, steps=options["steps"], warmup=settings.warmup)
+        choices = {"learning_rate": settings.descent.learning_rate, "momentum": settings.descent.momentum}
+        optim.create(
+            settings.descent.optimizer, model.parameters(), weight_decay=settings.descent.weight_decay, **choices
+        )
+        optim.schedule(settings.descent.schedule, steps=options["steps"], warmup=settings.descent.warmup)
         assert verb_of(name) != "pretrain" or kinds.KINDS[kind].published or options["public"]
 
 
@@ -561,8 +564,8 @@ def test_the_rows_of_mehta_et_al_are_ten_epochs_of_their_batches(name: str):
 @pytest.mark.parametrize("name", OF_MEHTA)
 def test_images_of_mehta_et_al_are_inception_crops_of_384_out_of_448_pixels(name: str):
     options = options_of((name, labels(name)[0]))
-    settings = Settings(**{one.name: options[one.name] for one in fields(Settings) if one.name in options})
-    views = settings.view_rule
+    settings = Settings(**{name: options[name] for name in choices_of(Settings) if name in options})
+    views = settings.views
     assert (options["size"], views.side(options["size"])) == (384, 448)
     assert (views.count, views.crop_area, views.flip) == (1, 0.05, True)
     # Without its tag timm's name means weights that were fine-tuned on ImageNet, the private data.

@@ -128,7 +128,7 @@ def test_the_page_has_a_table_of_labels_and_its_public_version_none(run):
     assert "Label by label" in page
     assert "What is taken for what" not in page
     assert all(name in page for name in NAMES)
-    from sfumato.training.conclusion.finish import report
+    from sfumato.training.conclusion.run_page import report
 
     public = report(names.RunDirectory(run.directory), public=True)
     assert "Label by label" not in public
@@ -232,7 +232,7 @@ def test_the_rule_is_the_loss_of_the_source(source, tmp_path):
 
     turned = replace(source.train, labels=1 - source.train.labels)
     decided = Experiment(epsilon=3.0).decide(source)
-    assert decided.settings.loss == "multilabel"
+    assert decided.settings.objective.loss == "multilabel"
     assert Experiment(epsilon=3.0).decide(replace(source, train=turned)) == decided
     assert "multilabel" in " ".join(decided.reasons)
     assert "forecast" not in " ".join(decided.reasons)

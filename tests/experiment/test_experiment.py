@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from sfumato import SfumatoError, train
+from sfumato._choices import choices_of
 from sfumato.cli.options.private import PrivateChoices
 from sfumato.experiment import Settings
-from sfumato.experiment.experiment import Experiment, experiment_of, of_fields, settings_of
+from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.keywords import experiment_of, of_fields, settings_of
 
 
 def test_the_command_line_asks_for_what_an_experiment_holds():
     assert {one.name for one in fields(Experiment)} <= {one.name for one in fields(PrivateChoices)}
-    assert {one.name for one in fields(Settings)} < {one.name for one in fields(Experiment)}
+    assert set(choices_of(Settings)) < {one.name for one in fields(Experiment)}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_a_budget_alone_is_enough(spots, tmp_path):
 def test_settings_beside_a_budget_are_kept_whole():
     settings = Settings(model="cnn", learning_rate=1.0, trainable=("head",))
     asked = experiment_of(settings, None, None, {"epsilon": 2.0})
-    assert (asked.model, asked.learning_rate, asked.ema, asked.epsilon) == ("cnn", 1.0, settings.ema, 2.0)
+    assert (asked.model, asked.learning_rate, asked.ema, asked.epsilon) == ("cnn", 1.0, settings.averages.ema, 2.0)
     with pytest.raises(SfumatoError, match="settings and views are both given"):
         experiment_of(settings, None, None, {"epsilon": 2.0, "views": 2})
     with pytest.raises(SfumatoError, match="the model is linear, and that of the settings cnn"):

@@ -466,7 +466,7 @@ def means_after_course(case):
 
 def means_by_hand(case, *, kept=False, at_mean=False, relative=False, variance=False):
     """w = mu + sigma z; mu <- mu - eta (mean gradient of the cross-entropy at w)."""
-    weight, bias, rate = case["weight"].copy(), case["bias"].copy(), case["job"].settings.learning_rate
+    weight, bias, rate = case["weight"].copy(), case["bias"].copy(), case["job"].settings.descent.learning_rate
     for rows, (of_weight, of_bias) in zip(case["rows"], case["draws"], strict=True):
         sigma = case["sigma"] ** 2 if variance else case["sigma"]
         drawn = weight + sigma * of_weight * (np.abs(weight) if relative else 1), bias + sigma * of_bias

@@ -320,7 +320,7 @@ def with_alpha(case):
         for name, value in zip(NAMES, case["weights"], strict=True):
             parameters[name].copy_(torch.from_numpy(value))
     choice = Settings(model="module", learning_rate=1.0, optimizer=case["optimizer"], pretrained_rate=case["alpha"])
-    optimizer, path = optimizer_for(module, choice), []
+    optimizer, path = optimizer_for(module, choice.descent), []
     for rate, given in zip(case["rates"], case["gradients"], strict=True):
         set_rate(optimizer, rate)
         descend(

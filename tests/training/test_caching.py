@@ -384,7 +384,7 @@ def test_features_are_padded_in_memory_and_from_disk(tmp_path, images, name, mos
     monkeypatch.setattr(inputs, "CPU_KEPT", most)
     made = inputs.Inputs(prepare(None, source, plan, settings, micro_batch=5))
     assert (made._features is None) == (most == 0)
-    stored = source.train.take(slice(None))[:, -settings.views :].reshape(24, -1)
+    stored = source.train.take(slice(None))[:, -settings.augmentation.views :].reshape(24, -1)
     several = (np.arange(0), np.arange(4, 9), np.array([1, 2, 3, 7, 8, 11, 20]), np.arange(12))
     for rows in several * 2:  # twice, since what is kept must stay as it is
         pieces = [(x.clone(), y, weights) for x, y, _, weights in made.micro_batches(RunKey.from_seed(0), 1, rows)]

@@ -82,7 +82,7 @@ def taken(job: Job, place: Path, monkeypatch: pytest.MonkeyPatch, kind: Any = Pr
 
     place.mkdir(exist_ok=True)
     watched = Watched(kind(job, KEY), job.module)
-    optimizer = optimizer_for(job.module, job.settings)
+    optimizer = optimizer_for(job.module, job.settings.descent)
     start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run="r")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "descend", descending)
@@ -92,12 +92,16 @@ def taken(job: Job, place: Path, monkeypatch: pytest.MonkeyPatch, kind: Any = Pr
 
 def aggregate(thetas: list[Weights], chosen: Settings) -> Weights:
     """f_agg(theta_t, ..., theta_0) from all of these, written out."""
-    if chosen.aggregate == "uta":
-        last = thetas[-(chosen.aggregate_last or 0) :]
+    if chosen.averages.aggregate == "uta":
+        last = thetas[-(chosen.averages.aggregate_last or 0) :]
         return {name: torch.stack([one[name].double() for one in last]).mean(0).float() for name in thetas[0]}
     average = dict(thetas[0])
     for step, theta in enumerate(thetas[1:]):
-        decay = chosen.ema if chosen.ema_form == "constant" else min(chosen.ema, (1 + step) / (10 + step))
+        decay = (
+            chosen.averages.ema
+            if chosen.averages.ema_form == "constant"
+            else min(chosen.averages.ema, (1 + step) / (10 + step))
+        )
         average = {name: decay * average[name] + (1 - decay) * theta[name] for name in average}
     return average
 
@@ -133,7 +137,7 @@ def test_it_is_algorithm_1(spots, plan, choices, tmp_path, monkeypatch):
     thetas, velocity = [first], {name: torch.zeros_like(value) for name, value in first.items()}
     weight, bias = sorted(first, key=lambda name: -first[name].dim())
     for step in range(STEPS):
-        over = step >= chosen.aggregate_from
+        over = step >= chosen.averages.aggregate_from
         point = aggregate(thetas, chosen) if over else thetas[-1]
         total = {name: torch.zeros_like(value) for name, value in point.items()}
         for row in sampler.draw(step):
@@ -144,10 +148,12 @@ def test_it_is_algorithm_1(spots, plan, choices, tmp_path, monkeypatch):
             for name, value in one.items():
                 total[name] += value * min(1.0, 1.0 / float(norm))
         noisy = noise.add(total, step)
-        rate = chosen.learning_rate * (0.5 * (1 + np.cos(np.pi * step / STEPS)) if chosen.schedule == "cosine" else 1)
-        coefficient = 0.9 if chosen.optimizer == "momentum" else 0.0
+        rate = chosen.descent.learning_rate * (
+            0.5 * (1 + np.cos(np.pi * step / STEPS)) if chosen.descent.schedule == "cosine" else 1
+        )
+        coefficient = 0.9 if chosen.descent.optimizer == "momentum" else 0.0
         velocity = {name: coefficient * velocity[name] + noisy[name] / 40 for name in velocity}
-        begins = point if chosen.aggregate_restart else thetas[-1]
+        begins = point if chosen.averages.aggregate_restart else thetas[-1]
         thetas.append({name: value - rate * velocity[name] for name, value in begins.items()})
     released, found, _ = taken(job, tmp_path / "run", monkeypatch)
     near(found[-1], thetas[-1])
@@ -211,7 +217,7 @@ def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spo
     released, thetas, watched = taken(job, tmp_path / "run", monkeypatch, kind)
     plainly, state = kind(twin, KEY), NoiseState(step=0)
     for step in range(STEPS):
-        expected = aggregate(thetas[: step + 1], chosen) if step >= chosen.aggregate_from else thetas[step]
+        expected = aggregate(thetas[: step + 1], chosen) if step >= chosen.averages.aggregate_from else thetas[step]
         near(watched.points[step], expected, rtol=1e-5, atol=1e-6)
         with torch.no_grad():
             for name, value in twin.module.named_parameters():
@@ -243,12 +249,12 @@ def test_a_restart_from_a_constant_moving_average_is_another_scale_of_the_rate(
     over = {"aggregate": "ema", "ema": decay, "ema_form": "constant", "aggregate_from": tau, "aggregate_restart": True}
     chosen = settings(**{**choices, **over})
     released, thetas, _ = taken(job_for(spots, plan, chosen), tmp_path / "a", monkeypatch)
-    rate = (1 - decay) * chosen.learning_rate
+    rate = (1 - decay) * chosen.descent.learning_rate
     job = job_for(spots, plan, settings(**{**choices, "learning_rate": rate}))
     plain = PrivateSteps(job, KEY)
-    optimizer, trained = optimizer_for(job.module, job.settings), dict(job.module.named_parameters())
+    optimizer, trained = optimizer_for(job.module, job.settings.descent), dict(job.module.named_parameters())
     for step in range(STEPS):
-        of_schedule = 0.5 * (1 + np.cos(np.pi * step / STEPS)) if chosen.schedule == "cosine" else 1.0
+        of_schedule = 0.5 * (1 + np.cos(np.pi * step / STEPS)) if chosen.descent.schedule == "cosine" else 1.0
         optimizer.param_groups[0]["lr"] = rate * of_schedule
         start = thetas[step] if step < tau else (aggregate(thetas[: tau + 1], chosen) if step == tau else None)
         if start is not None:
@@ -269,11 +275,11 @@ def test_a_restart_from_the_mean_of_the_last_weights_is_something_else(spots, pl
     means = [aggregate(thetas[: step + 1], chosen) for step in range(4)]
     (name, *_) = thetas[0]
     moves = [means[step + 1][name] - means[step][name] for step in range(3)]
-    gradients = [(means[step][name] - thetas[step + 1][name]) / chosen.learning_rate for step in range(3)]
+    gradients = [(means[step][name] - thetas[step + 1][name]) / chosen.descent.learning_rate for step in range(3)]
     rates = [
         -(move * gradient).sum() / gradient.square().sum() for move, gradient in zip(moves, gradients, strict=True)
     ]
-    assert max(rates) - min(rates) > 0.1 * chosen.learning_rate
+    assert max(rates) - min(rates) > 0.1 * chosen.descent.learning_rate
 
 
 class StopError(BaseException):
@@ -395,9 +401,9 @@ def test_a_beginning_beyond_the_last_step_is_refused(spots, plan):
 
 def test_the_rules_leave_the_moving_average_out_beside_uta(spots, tmp_path):
     decided = Experiment(aggregate="uta", model="linear", epsilon=8.0).decide(spots)
-    assert (decided.settings.ema, decided.settings.aggregate_last) == (0.0, 5)
+    assert (decided.settings.averages.ema, decided.settings.averages.aggregate_last) == (0.0, 5)
     assert any(line.startswith("by rule: aggregate last 5") for line in decided.reasons)
-    assert Experiment(aggregate="ema", model="linear", epsilon=8.0).decide(spots).settings.ema == 0.9999
+    assert Experiment(aggregate="ema", model="linear", epsilon=8.0).decide(spots).settings.averages.ema == 0.9999
     with pytest.raises(SfumatoError, match=r"and ema is 0\.9"):
         Experiment(aggregate="uta", ema=0.9, model="linear", epsilon=8.0).decide(spots)
     with pytest.raises(SfumatoError, match=r"and ema is 0\.9"):

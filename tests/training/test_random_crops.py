@@ -26,7 +26,7 @@ SIZE, SIDE = 10, 15
 SETTINGS = Settings(
     model="cnn", optimizer="sgd", learning_rate=0.1, views=2, zoom=1.5, flip=True, crop_area=0.2, seed=3
 )
-CROPS = SETTINGS.view_rule
+CROPS = SETTINGS.views
 
 
 @pytest.fixture(scope="module")

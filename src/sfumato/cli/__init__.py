@@ -133,7 +133,8 @@ def meant(problem: str, verb: type) -> str:
     'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
     """
     if unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem):
-        from sfumato.experiment.experiment import OF_OPTIMIZERS, SHORT, THEIR_OWN
+        from sfumato._choices import SHORT
+        from sfumato.experiment.keywords import OF_OPTIMIZERS, THEIR_OWN
 
         known, name = {field.name for field in dataclasses.fields(verb)}, unknown[1].replace("-", "_")
         if name in OF_OPTIMIZERS and "optimizer" in known:

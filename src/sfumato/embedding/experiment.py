@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.experiment.experiment import Averages, Budget, Pair, left_out
+from sfumato._choices import asked, choices_of, left_out
+from sfumato.averaging.averages import Averages
+from sfumato.experiment.budget import Budget, Pair
+from sfumato.models.choices import Network
+from sfumato.optim.descent import Descent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +90,11 @@ class ClientChoices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerChoices(Averages):
+class ServerChoices(
+    asked(Network, without=("head", "head_deviation", "head_bias")),
+    asked(Descent, without=("pretrained_rate",)),
+    asked(Averages),
+):
     """The model, and what the server does with the sum of updates."""
 
     model: str | None = left_out("NAME")
@@ -94,8 +102,6 @@ class ServerChoices(Averages):
     embedding."""
     dimension: int | None = left_out(by_default="128")
     """D, of the embedding."""
-    pretrained: str | None = left_out("PATH", "")
-    """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
     pretrained_weights: str | None = left_out("ema|last", "those that the run has released")
     """Of a run without privacy that has averaged its weights: the averaged ones (ema), or the last ones."""
     trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
@@ -104,12 +110,6 @@ class ServerChoices(Averages):
     """sgd, momentum, adam, adamw or lamb."""
     learning_rate: float | None = left_out(by_default="0.02 for each round's mean update")
     """Step size of the server."""
-    momentum: float | None = left_out(by_default="0.9")
-    """Heavy-ball coefficient, or the first beta of the Adam family."""
-    weight_decay: float | None = left_out(by_default="0")
-    """L2 coefficient."""
-    schedule: str | None = left_out("NAME", "constant")
-    """constant, cosine, linear or step."""
     warmup: int | None = left_out(by_default="0")
     """Rounds of linear warm-up."""
     ema: float | None = left_out(by_default="0")
@@ -346,7 +346,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             "learning_rate": 0.02,
             "ema": DECAY if self.aggregate == "ema" else 0.0,
         }
-        names = {one.name for one in fields(Settings)}
+        names = set(choices_of(Settings))
         given = {name: value for name, value in asdict(self).items() if name in names and value is not None}
         return Settings(**{**by_rule, **given})
 

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 from sfumato import models, optim
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA, Average, LastMean, TrainingOver
+from sfumato.averaging.averages import Averages
 from sfumato.experiment.settings import Settings
+from sfumato.optim.descent import Descent
 from sfumato.training.job import Job
 
 FACTOR = "factor"
 """What a group of an optimizer's parameters calls its share of the learning rate."""
 
 
-def optimizer_for(module: nn.Module, choice: Settings) -> torch.optim.Optimizer:
+def optimizer_for(module: nn.Module, choice: Descent) -> torch.optim.Optimizer:
     """The chosen optimizer over the parameters that are trained, the classifier's in a group of their own.
 
     All other layers take `pretrained_rate` times the learning rate (alpha of Mehta et al. 2022, table 7).
@@ -53,22 +55,23 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def check_choices(module: nn.Module, settings: Settings, *, steps: int) -> None:
     """Refuse an optimizer, a schedule or an average that a run of so many steps could not have."""
     check_descent(settings, steps=steps)
-    optimizer_for(module, settings)
+    optimizer_for(module, settings.descent)
 
 
 def check_descent(settings: Settings, *, steps: int | None) -> None:
     """The same without a module; with `steps` None, what no number of steps could have."""
-    optim.check_schedule(settings.schedule, steps=steps, warmup=settings.warmup)
+    choice, averages = settings.descent, settings.averages
+    optim.check_schedule(choice.schedule, steps=steps, warmup=choice.warmup)
     optim.check(
-        settings.optimizer,
-        learning_rate=settings.learning_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
+        choice.optimizer,
+        learning_rate=choice.learning_rate,
+        momentum=choice.momentum,
+        weight_decay=choice.weight_decay,
     )
-    average_for(settings)
-    if settings.aggregate is not None and steps is not None and settings.aggregate_from >= steps:
+    average_for(averages)
+    if averages.aggregate is not None and steps is not None and averages.aggregate_from >= steps:
         raise SfumatoError(
-            f"`aggregate_from` is {settings.aggregate_from}, and the run has {steps} steps, of which none would be "
+            f"`aggregate_from` is {averages.aggregate_from}, and the run has {steps} steps, of which none would be "
             "taken at the aggregate",
             "give an earlier step, or leave `aggregate` out",
         )
@@ -84,7 +87,7 @@ def trained_bytes(module: nn.Module) -> int:
     return sum(value.nbytes for value in trained_parameters(module).values())
 
 
-def average_for(choice: Settings) -> Average | None:
+def average_for(choice: Averages) -> Average | None:
     """What is averaged over the steps and released, if anything is."""
     if choice.aggregate_last is not None:
         return LastMean(choice.aggregate_last)
@@ -92,7 +95,7 @@ def average_for(choice: Settings) -> Average | None:
     return average if choice.ema else None
 
 
-def training_over(choice: Settings) -> TrainingOver | None:
+def training_over(choice: Averages) -> TrainingOver | None:
     """At which average gradients are taken, if at any."""
     average = average_for(choice)
     if choice.aggregate is None or average is None:
@@ -102,5 +105,5 @@ def training_over(choice: Settings) -> TrainingOver | None:
 
 def beginning_of_average(job: Job) -> dict[str, Tensor]:
     """The average's state before the first step; nothing where the run does not average."""
-    average = average_for(job.settings)
+    average = average_for(job.settings.averages)
     return {} if average is None else average.begin(trained_parameters(job.module))

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
-from sfumato.experiment.class_weights import weights_of
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
+from sfumato.models.class_weights import weights_of
 from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import RunKey
 
@@ -76,7 +76,7 @@ class Inputs:
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
         self._job = job
         self._features = self._mirrored = self._class_weights = None
-        if (prevalence := job.settings.class_prevalence) is not None:
+        if (prevalence := job.settings.objective.class_prevalence) is not None:
             self._class_weights = torch.tensor(weights_of(prevalence, job.source.classes), device=job.device)
         if job.source.cache is not None and _fits(job):
             self._features = _kept_features(job)

@@ -29,6 +29,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_for, set_rate, training_over
 from sfumato.training.job import Job
+from sfumato.training.measure import Measure
 from sfumato.training.step import descend
 
 CHECKPOINT_SECONDS = 15.0
@@ -46,27 +47,6 @@ class Steps(Protocol):
 
     def figures(self, step: int) -> dict[str, Any]:
         """What is to be known of the run after so many steps, besides its scores."""
-        ...
-
-
-class Measure(Protocol):
-    """How weights do on the test split; without noise."""
-
-    @property
-    def figure(self) -> str:
-        """The name of the one figure that matters most."""
-        ...
-
-    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """What the model with these weights gives, (N, ...), on the CPU."""
-        ...
-
-    def score(self, outputs: Tensor) -> dict[str, Any]:
-        """The figures of such outputs, JSON-ready."""
-        ...
-
-    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
-        """All that is to be kept of these weights, whose outputs may be known already, JSON-ready."""
         ...
 
 
@@ -112,11 +92,11 @@ def take_steps(
     began = saved_at = time.monotonic()
     pause = CHECKPOINT_SECONDS
     module, state, outputs = job.module, checkpoint.noise, None
-    optimizer = optimizer_for(module, job.settings)
+    optimizer = optimizer_for(module, job.settings.descent)
     checkpoint.require_optimizer(optimizer, where=str(run.path))
     average = checkpoint.restore(module, optimizer, job.device)
-    averaging, over = average_for(job.settings), training_over(job.settings)
-    rate = optim.schedule(job.settings.schedule, steps=job.steps, warmup=job.settings.warmup)
+    averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
+    rate = optim.schedule(job.settings.descent.schedule, steps=job.steps, warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     paid = 0 if ledger is None else sum(entry.kind == "release" for entry in ledger.entries)
     due = evaluation_steps(job.steps)
@@ -126,7 +106,7 @@ def take_steps(
         for step in range(checkpoint.step, job.steps):
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
-            set_rate(optimizer, job.settings.learning_rate * rate(step))
+            set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             with nullcontext() if over is None else over.held(trained, average, step):
                 models.refresh(module)
                 gradient, state = steps(step, state)
@@ -164,8 +144,8 @@ def take_steps(
 
 def take_none(job: Job, checkpoint: Checkpoint) -> Outcome:
     """What an unfinished run has reached, without another step."""
-    average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings), job.device)
-    weights = weights_of(job.module, average_for(job.settings), average)
+    average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings.descent), job.device)
+    weights = weights_of(job.module, average_for(job.settings.averages), average)
     return Outcome(step=checkpoint.step, weights=weights, seconds=0.0)
 
 

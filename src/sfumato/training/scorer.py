@@ -58,11 +58,11 @@ class Scorer:
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
         """Accuracy, top five and loss of logits (N, classes)."""
-        return accuracy.score_of(outputs, self._labels, loss=self._job.settings.loss).to_dict()
+        return accuracy.score_of(outputs, self._labels, loss=self._job.settings.objective.loss).to_dict()
 
     def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
         """Accuracy, loss, confusion and samples of the model with these weights, whose logits may be known already."""
-        source, loss = self._job.source, self._job.settings.loss
+        source, loss = self._job.source, self._job.settings.objective.loss
         outputs = self.outputs(weights) if outputs is None else outputs
         return accuracy.to_dict(accuracy.evaluation(outputs, source.test, source.classes, loss=loss))
 
@@ -82,4 +82,4 @@ class MultilabelScorer(Scorer):
 
 def scorer_of(job: Job, progress: Progress | None = None) -> Scorer:
     """What measures a run's classifier, by what its loss says of its classes."""
-    return (Scorer if exclusive(job.settings.loss) else MultilabelScorer)(job, progress)
+    return (Scorer if exclusive(job.settings.objective.loss) else MultilabelScorer)(job, progress)

@@ -35,7 +35,7 @@ def taken(monkeypatch):
     seen, real = [], module.course
 
     def counted(job, deviation, **rest):
-        seen.append((job.settings.model, deviation, job.settings.learning_rate))
+        seen.append((job.settings.model, deviation, job.settings.descent.learning_rate))
         return real(job, deviation, **rest)
 
     monkeypatch.setattr(module, "course", counted)
@@ -76,7 +76,7 @@ def test_with_a_validation_part_curves_and_rates_are_of_it_and_accuracies_of_the
     def counted(job, deviation, step, part):
         parts.append((len(part), len(job.source.train)))
         # Rates are told apart by the validation part alone: on the test part all are wrong.
-        return 0.0 if part is job.source.test else 1 - job.settings.learning_rate
+        return 0.0 if part is job.source.test else 1 - job.settings.descent.learning_rate
 
     monkeypatch.setattr(training, "accuracy_of", counted)
     source = public(arrays)

@@ -18,7 +18,7 @@ from sfumato.privacy import (
     detections,
 )
 from sfumato.report import RATES
-from sfumato.training.conclusion.finish import _attack
+from sfumato.training.conclusion.run_page import _attack
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sfumato.cli.options.choices import TrainingChoices
 from sfumato.cli.options.spellings import Epsilon, Examples, WholeByRule, shown
-from sfumato.experiment.experiment import Budget, ClassShares, Experiment, Normalisation, PairOfRecords, Units
+from sfumato.experiment.budget import Budget, PairOfRecords, Units
+from sfumato.experiment.experiment import ClassShares, Experiment, Normalisation
 
 if TYPE_CHECKING:
     from sfumato.search import Trial

@@ -21,7 +21,7 @@ from sfumato.cli.options.spellings import (
     shown,
 )
 from sfumato.cli.output import console
-from sfumato.experiment.experiment import Pair, PairOfRecords, Units, rates_of
+from sfumato.experiment.budget import Pair, PairOfRecords, Units, rates_of
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan

@@ -8,18 +8,23 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import choices_of
+from sfumato.averaging.averages import Averages
 from sfumato.data import Source
 from sfumato.embedding.experiment import Clients, EmbeddingExperiment
 from sfumato.embedding.jobs.private import OfEmbeddings, build, check_scored
-from sfumato.experiment.experiment import Averages, Budget, Experiment, Pair
+from sfumato.experiment.budget import Budget, Pair
+from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
+from sfumato.optim.descent import Descent
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import RunKey
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins, trained_on
+from sfumato.training.preparation.prepare import first_key
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
+from sfumato.training.preparation.start import Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +41,16 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[PrivacyPlan
         raise SfumatoError("method dpsgd clips to a fixed norm", "leave quantile out")
     shared = {one.name for kind in (Budget, Pair) for one in fields(kind)}
     given = {name: getattr(experiment, name) for name in shared}
-    names = {"optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "warmup", "trainable", "seed"}
-    names |= {one.name for one in fields(Averages)}
+    names = {*choices_of(Descent), *choices_of(Averages), "trainable", "seed"} - {"pretrained_rate"}
     given |= {name: getattr(experiment, name) for name in names}
     asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
     plan, settings, reasons = asked.decide(source)
     model = experiment.settings(source)
     settings = replace(
-        settings, model=model.model, pretrained=model.pretrained, pretrained_weights=model.pretrained_weights
+        settings,
+        model=model.model,
+        pretrained=model.network.pretrained,
+        pretrained_weights=model.network.pretrained_weights,
     )
     clients = experiment.clients_of(count=1, method="dpsgd", local=replace(experiment.local(), head="global"))
     return plan, settings, clients, reasons
@@ -56,18 +63,16 @@ def prepare(
     clients: Clients,
     *,
     model: nn.Module | None = None,
-    key: RunKey | None = None,
-    **performance: Any,
+    start: Start | None = None,
+    **others: Any,
 ) -> DpsgdJob:
     """Everything up to the first step; see `sfumato.training.preparation.prepare`."""
     check_scored(source)
     refuse_trained_on(source, trained_on(source, settings))
-    first = key
-    if first is None:
-        first = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, "initial weights")
-    module = build(source, settings, clients, first, model)
+    start = Start.given(start, others)
+    module = build(source, settings, clients, start.unfinished.key or first_key(settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    job = prepare_classifier(module, source, plan, own, key=key, keep=0, **performance)
+    job = prepare_classifier(module, source, plan, own, start, keep=0)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known["settings"] = settings
     known["transform"] = transform_for(job.module, source, settings)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +14,11 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, Preparation, Source, known_again, open_source, own_codes
 from sfumato.experiment.settings import Settings
+from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
+from sfumato.runs.owner import uses
+from sfumato.training.parts.part import Asked
+from sfumato.training.parts.part import Part as RunPart
 
 DRAWN_BY = 0
 """The public seed of the draw among a source's training examples: it knows how many there are, and nothing else."""
@@ -64,32 +70,90 @@ class PublicExamples:
         return known_again(own_codes(part, owner_key()), self.codes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublicNormalisation(RunPart):
+    """Public examples that the model normalises by, and the private records that are among them.
+
+    Args:
+        chosen: the examples.
+        excluded: which training records are among them, bool (N,), and are not trained on; None for none.
+    """
+
+    chosen: PublicExamples
+    excluded: np.ndarray | None = field(repr=False)
+
+    @classmethod
+    def of(cls, asked: Asked) -> PublicNormalisation | None:
+        """As the settings have them."""
+        chosen = public_examples(asked.settings, asked.source)
+        return None if chosen is None else cls(chosen=chosen, excluded=chosen.kept_from(asked.source)[1])
+
+    def kept_from(self, source: Source) -> Source:
+        """Without the records that are among them."""
+        return self.chosen.kept_from(source)[0]
+
+    @property
+    def examples(self) -> PublicExamples:
+        """The examples."""
+        return self.chosen
+
+    @property
+    def draws(self) -> dict[str, np.ndarray]:
+        """The records that are drawn and contribute nothing."""
+        return {} if self.excluded is None else {"excluded": self.excluded}
+
+    @property
+    def pins(self) -> dict[str, Any]:
+        """Which examples they are."""
+        return {"public examples": {"hash": self.chosen.digest}}
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """With their number, and whether they were chosen by looking at private data."""
+        return replace(facts, public_examples=len(self.chosen.images), public_filtered=self.chosen.filtered)
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """Of private records among them."""
+        if (note := uses.called_public(self.chosen.source)) is not None:
+            yield note
+        if self.excluded is not None:
+            yield (
+                f"note: {int(self.excluded.sum())} of your private training records are among the public examples, and "
+                "are left out (for your eyes: no statement says so)"
+            )
+        if tested := int(self.chosen.among(source.test).sum()):
+            yield (
+                f"note: {tested} of your test images are among the public examples that the model normalises by; "
+                "its accuracy is not measured on images that it has never seen (for your eyes: no statement says so)"
+            )
+
+
 def public_examples(settings: Settings, source: Source) -> PublicExamples | None:
     """Those that the settings ask for, read as the private source's images are; None where they ask for none.
 
     Errors: `SfumatoError` for a source that cannot be read, holds features, or too few examples.
     """
-    if settings.public_data is None:
+    if settings.norms.public_data is None:
         return None
     if source.cache is not None:
         raise SfumatoError(
-            f"normalisation {settings.normalisation} is for networks on images, and the source holds features",
+            f"normalisation {settings.norms.normalisation} is for networks on images, and the source holds features",
             "leave it out",
         )
-    count = settings.public_examples
+    count = settings.norms.public_examples
     like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are of no use here
     try:
-        opened = open_source(settings.public_data, owner_key=owner_key(), public=True, **like)
+        opened = open_source(settings.norms.public_data, owner_key=owner_key(), public=True, **like)
     except SfumatoError as error:
         if "holds texts" not in error.problem:
             raise
         raise SfumatoError(
-            f"public_data {settings.public_data} holds texts, and {count} images are wanted", "give a source of images"
+            f"public_data {settings.norms.public_data} holds texts, and {count} images are wanted",
+            "give a source of images",
         ) from None
     if opened.cache is not None or len(opened.train) < count:
         held = "holds features" if opened.cache is not None else f"has {len(opened.train)} training examples"
         raise SfumatoError(
-            f"public_data {settings.public_data} {held}, and {count} images are wanted",
+            f"public_data {settings.norms.public_data} {held}, and {count} images are wanted",
             "give another source, or fewer `public_examples`",
         )
     rows = np.sort(np.random.default_rng(DRAWN_BY).permutation(len(opened.train))[:count])

@@ -27,7 +27,7 @@ def transform_for(module: nn.Module, source: Source, settings: Settings) -> Prep
     if source.cache is not None:
         return AsStored(width=source.cache.contents.width)
     constants = None
-    weights = settings.initial_weights
+    weights = settings.network.initial_weights
     if weights not in (None, "timm"):
         constants = checkpoint.stored_constants(models.file_of(weights))
     if weights is not None and constants is None:
@@ -56,20 +56,21 @@ def build(
     Args:
         examples: what it normalises by, where the settings ask for some.
     """
-    if model is not None and settings.pretrained is not None:
+    if model is not None and settings.network.pretrained is not None:
         raise SfumatoError(
-            f"pretrained {settings.pretrained} is given beside a module, which has its weights already",
+            f"pretrained {settings.network.pretrained} is given beside a module, which has its weights already",
             "load them into the module, and leave it out",
         )
-    if source.multilabel == exclusive(settings.loss):
+    if source.multilabel == exclusive(settings.objective.loss):
         has, right = ("several labels", MULTILABEL) if source.multilabel else ("one label", "softmax")
         raise SfumatoError(
-            f"loss is {settings.loss}, and each record of the source has {has}", f"give loss {right}, or leave it out"
+            f"loss is {settings.objective.loss}, and each record of the source has {has}",
+            f"give loss {right}, or leave it out",
         )
     if source.tokens is not None:
-        settings.view_rule.refuse_for_texts()
-        if settings.normalisation is not None:
-            source.require_images(f"normalisation {settings.normalisation}")
+        settings.views.refuse_for_texts()
+        if settings.norms.normalisation is not None:
+            source.require_images(f"normalisation {settings.norms.normalisation}")
     if model is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial weights", 0))
@@ -82,18 +83,18 @@ def build(
         _check_cache(source.cache.contents, settings)
         if source.cache.contents.backbone is not None:
             checkpoint.backbone_of(source.cache)
-    if settings.normalisation is not None:
+    if settings.norms.normalisation is not None:
         _normalise(module, source, settings, key, examples)
-    if settings.head_deviation is not None or settings.head_bias is not None:
+    if settings.network.head_deviation is not None or settings.network.head_bias is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial head", 0))
-            models.begin_classifier(module, deviation=settings.head_deviation, bias=settings.head_bias)
+            models.begin_classifier(module, deviation=settings.network.head_deviation, bias=settings.network.head_bias)
     module.train()
-    if settings.trainable:
-        models.select(module, settings.trainable)
-    if settings.pretrained and settings.head == "new" and not _trains_classifier(module):
+    if settings.network.trainable:
+        models.select(module, settings.network.trainable)
+    if settings.network.pretrained and settings.network.head == "new" and not _trains_classifier(module):
         raise SfumatoError(
-            f"trainable {', '.join(settings.trainable)} leaves the classifier out, which starts at zero",
+            f"trainable {', '.join(settings.network.trainable)} leaves the classifier out, which starts at zero",
             "add classifier to it, or give head pretrained",
         )
     return module
@@ -106,20 +107,22 @@ def _normalise(
     inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key.seed("initial normalisation", 0))
-        models.normalised(module, settings.normalisation, inputs)  # type: ignore[arg-type]
+        models.normalised(module, settings.norms.normalisation, inputs)  # type: ignore[arg-type]
 
 
 def _check_cache(contents: Contents, settings: Settings) -> None:
     """Refuse choices that were made for good when the features were computed."""
-    odd = [name for name in ("pretrained", "shift", "flip") if getattr(settings, name)]
-    odd += [name for name in ("zoom", "crop_area") if getattr(settings, name) != 1]
+    given = settings.flat()
+    odd = [name for name in ("pretrained", "shift", "flip") if given[name]]
+    odd += [name for name in ("zoom", "crop_area") if given[name] != 1]
     if odd:
         raise SfumatoError(
             f"{', '.join(odd)} cannot be chosen for features that are computed already", "leave them out"
         )
-    if settings.views != contents.views:
+    if settings.augmentation.views != contents.views:
         raise SfumatoError(
-            f"views must be {contents.views}, as many as the cache holds of each example, got {settings.views}",
+            f"views must be {contents.views}, as many as the cache holds of each example, got "
+            f"{settings.augmentation.views}",
             "give that number, or compute the features anew with `views`",
         )
 
@@ -136,11 +139,11 @@ def _created(settings: Settings, source: Source) -> nn.Module:
             classes=len(source.classes),
             channels=source.channels,
             size=source.size,
-            pretrained=settings.initial_weights,
-            head=settings.head,
+            pretrained=settings.network.initial_weights,
+            head=settings.network.head,
         )
     except SfumatoError as error:
-        weights = settings.initial_weights
+        weights = settings.network.initial_weights
         known = weights is not None and weights != "timm" and "does not fit" in error.problem
         about = models.stored_about(models.file_of(weights)) if known else None  # type: ignore[arg-type]
         if about is None:
@@ -151,7 +154,7 @@ def _created(settings: Settings, source: Source) -> nn.Module:
 
 def _created_for_texts(settings: Settings, classes: int, tokens: Tokens) -> nn.Module:
     """The named model, refused where pre-trained weights of ours know words by other numbers."""
-    weights = settings.initial_weights
+    weights = settings.network.initial_weights
     about = None if weights in (None, "timm") else models.stored_about(models.file_of(weights))
     if about is not None and about["transform"] != tokens.to_dict():
         raise SfumatoError(
@@ -164,7 +167,7 @@ def _created_for_texts(settings: Settings, classes: int, tokens: Tokens) -> nn.M
         vocabulary=tokens.vocabulary,
         length=tokens.length,
         pretrained=weights,
-        head=settings.head,
+        head=settings.network.head,
     )
 
 

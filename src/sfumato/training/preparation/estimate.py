@@ -31,7 +31,7 @@ def estimate(job: PrivateJob) -> Estimate:
     """Time one micro-batch and one draw of noise on synthetic inputs; nothing private is touched, nothing is spent."""
     rows, each = _records_of_a_step(job)
     count = min(job.performance.micro_batch, rows)
-    views = (job.settings.views,) if job.settings.views > 1 else ()
+    views = (job.settings.augmentation.views,) if job.settings.augmentation.views > 1 else ()
     lead = (count,) if each is None else (max(1, count // each), each)
     count = math.prod(lead)
     if isinstance(job.input_shape, torch.Tensor):
@@ -57,7 +57,7 @@ def estimate(job: PrivateJob) -> Estimate:
 
 def average_bytes(job: Job) -> int:
     """What averaging keeps of the parameters that are trained."""
-    keeps = training_over(job.settings) or average_for(job.settings)
+    keeps = training_over(job.settings.averages) or average_for(job.settings.averages)
     return 0 if keeps is None else keeps.copies * trained_bytes(job.module)
 
 

@@ -16,7 +16,7 @@ def origins(source: Source, settings: Settings) -> tuple[str, ...]:
     """What stands behind the initial weights, and behind the features where the source is a cache, for a statement."""
     own = settings.model == "module" or models.is_own(settings.model)
     features = () if source.cache is None else source.cache.contents.origins
-    return tuple(sorted({*features, *origins_of(settings.initial_weights), *(["own model"] if own else [])}))
+    return tuple(sorted({*features, *origins_of(settings.network.initial_weights), *(["own model"] if own else [])}))
 
 
 def origins_of(weights: str | None) -> tuple[str, ...]:
@@ -37,7 +37,9 @@ def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
 def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
     """`Source.material` of what the initial weights, or those behind the features, were trained on without privacy."""
     return (
-        stored_materials(settings.initial_weights) if source.cache is None else tuple(source.cache.contents.trained_on)
+        stored_materials(settings.network.initial_weights)
+        if source.cache is None
+        else tuple(source.cache.contents.trained_on)
     )
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import choices_of
 from sfumato._files import write
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
-from sfumato.experiment.experiment import settings_of
+from sfumato.experiment.keywords import settings_of
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
@@ -36,16 +37,17 @@ from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import public_records, uses
 from sfumato.runs.run import Measured
-from sfumato.training.conclusion import finish
+from sfumato.training.conclusion import finish, run_page
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
 from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
 from sfumato.training.kind import Kind
-from sfumato.training.loop import Measure, Outcome, take_steps, weights_of
+from sfumato.training.loop import Outcome, take_steps, weights_of
+from sfumato.training.measure import Measure
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.origins import origins
-from sfumato.training.preparation.prepare import check_performance, own_threads, settled_on
-from sfumato.training.run import recorded_key, recorded_performance
+from sfumato.training.preparation.prepare import check_machine, first_key, own_threads, settled_on
+from sfumato.training.preparation.start import Machine, Start, recorded_key, recorded_performance
 from sfumato.training.scorer import scorer_of
 from sfumato.training.steps import PublicSteps
 
@@ -93,7 +95,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     )
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}
-    settings = Settings(**{one.name: values[one.name] for one in fields(Settings) if one.name in values})
+    settings = Settings(**{name: values[name] for name in choices_of(Settings) if name in values})
     training = PublicTraining(
         settings=settings, steps=values["steps"], batch_size=batch_size, max_norm=given.get("max_norm")
     )
@@ -126,7 +128,7 @@ def job_of(
 ) -> PublicJob:
     """Everything up to the first step of a training in this directory, with the reasons reported where it begins."""
     refuse_at_once(given, spec)
-    check_performance(device=device, threads=threads)
+    check_machine(Machine(device=device, threads=threads))
     source = read_source(spec, progress)
     training, reasons = decide(given, source)
     job = prepare(
@@ -157,11 +159,8 @@ def prepare(
     training: PublicTraining,
     *,
     model: nn.Module | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    recorded: Performance | None = None,
-    key: RunKey | None = None,
-    request: Mapping[str, Any] | None = None,
+    start: Start | None = None,
+    **others: Any,
 ) -> PublicJob:
     """Everything up to the first step. Refuses data that are not declared public."""
     if not source.public:
@@ -171,12 +170,12 @@ def prepare(
             f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
             "give a smaller one",
         )
-    device, threads = settled_on(device, threads or None, recorded)
+    start = Start.given(start, others)
+    device, threads = settled_on(start)
     settings = training.settings
-    if key is None:
-        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
+    key = start.unfinished.key or first_key(settings, PUBLIC)
     module = build(model, source, settings, key).to(device)
-    source.shown(settings.view_rule)
+    source.shown(settings.views)
     check_choices(module, settings, steps=training.steps)
     return PublicJob(
         module=module,
@@ -190,7 +189,7 @@ def prepare(
         key=key,
         functions={"function": pins.model_digest(module, source.form.synthetic(2))},
         origins=origins(source, settings),
-        request=request or {},
+        request=start.context.request,
     )
 
 
@@ -215,7 +214,7 @@ def execute(
             progress.report(warning)
         public_records.remember(job.source)
         with run.creating() as fresh:
-            identity, optimizer = secrets.token_hex(32), optimizer_for(job.module, job.settings)
+            identity, optimizer = secrets.token_hex(32), optimizer_for(job.module, job.settings.descent)
             fresh.write_json(names.SETTINGS, job.record(identity), private=True)
             job.key.save(fresh / names.RUN_KEY)
             start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity)
@@ -263,7 +262,7 @@ def _conclude(job: PublicJob, run: RunDirectory, outcome: Outcome, scorer: Measu
     run.write_json(names.EVALUATION, result)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode())
-    averaged = job.settings.aggregate or ("ema" if job.settings.ema else None)
+    averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
     _write_weights(job, run / names.MODEL, outcome.weights, averaged or LAST)
     if averaged is not None:
         _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), LAST)
@@ -302,11 +301,11 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             statement=run.read_json(names.STATEMENT),
             plan={"privacy": "none", **_lengths(record)},
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
-            settings=finish.settings_shown(record)
+            settings=run_page.settings_shown(record)
             if "embedding" in record
-            else finish.presentable(record["settings"]) | finish.backbone_shown(record),
+            else run_page.presentable(record["settings"]) | run_page.backbone_shown(record),
             metrics=run.rows(),
-            evaluation=finish.evaluation_of(run),
+            evaluation=run_page.evaluation_of(run),
             public_test=True,
         ),
         public=public,
@@ -353,11 +352,11 @@ def pretrain(
     """
     own = isinstance(model, nn.Module)
     if isinstance(source, str):
-        zoom = settings.zoom if settings is not None else choices.get("zoom") or 1.0
+        zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
         spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
         chosen = settings_of(settings, "module" if own else model, averaging, choices)
-        refuse_at_once({**vars(chosen), "steps": steps, "batch_size": batch_size}, spec)
-        check_performance(device=device, threads=threads)
+        refuse_at_once({**chosen.flat(), "steps": steps, "batch_size": batch_size}, spec)
+        check_machine(Machine(device=device, threads=threads))
         source = spec.open(owner_key())
     settings = settings_of(settings, "module" if own else model, averaging, choices, source)
     run = RunDirectory(directory)

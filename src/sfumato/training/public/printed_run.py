@@ -21,7 +21,8 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, Views
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.settings import PUBLIC_EXAMPLES, Settings
+from sfumato.experiment.settings import Settings
+from sfumato.models.choices import PUBLIC_EXAMPLES
 from sfumato.observers.progress import Progress, Silence, read_source
 from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
 from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
@@ -30,9 +31,9 @@ from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.kind import Kind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
+from sfumato.training.preparation.start import recorded_key, recorded_performance
 from sfumato.training.public import pretraining
 from sfumato.training.public.printed import METHOD, WHY, clipped_sum
-from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.scorer import Scorer
 
 
@@ -142,7 +143,7 @@ def train(
         source = SourceSpec(spec=source)
     spec = source if isinstance(source, SourceSpec) else None
     if spec is not None:
-        beforehand.check(experiment, spec)
+        beforehand.check_experiment(experiment, spec)
     source = source if isinstance(source, Source) else read_source(source, progress)
     plain = {"views": 1, "shift": 0, "flip": False}
     source.require_classes(f"normalisation {models.PRINTED}")
@@ -178,15 +179,15 @@ def train(
 
 def _check(plan: PrivacyPlan, settings: Settings) -> None:
     """Refuse what the paper has not."""
-    if settings.normalisation != models.PRINTED:
-        raise SfumatoError(f"normalisation is {settings.normalisation}", f"give {models.PRINTED}")
+    if settings.norms.normalisation != models.PRINTED:
+        raise SfumatoError(f"normalisation is {settings.norms.normalisation}", f"give {models.PRINTED}")
     odd = {
         "mechanism": not isinstance(plan.mechanism, Gaussian),
         "participation": not isinstance(plan.participation, Poisson),
         "clipping": not isinstance(plan.clipping, Fixed),
         "unit": not isinstance(plan.unit, Example),
-        "views": settings.view_rule != Views(),
-        "trainable": bool(settings.trainable),
+        "views": settings.views != Views(),
+        "trainable": bool(settings.network.trainable),
     }
     for name, is_odd in odd.items():
         if is_odd:

@@ -73,8 +73,8 @@ def course(job: PublicJob, deviation: float, *, progress: Progress | None = None
     """
     progress, module, held_out = progress or Silence(), job.module, job.source.held_out
     followed = job.source.test if held_out is None else held_out
-    steps, optimizer = PublicSteps(job, job.key), optimizer_for(module, job.settings)
-    rate = optim.schedule(job.settings.schedule, steps=job.steps, warmup=job.settings.warmup)
+    steps, optimizer = PublicSteps(job, job.key), optimizer_for(module, job.settings.descent)
+    rate = optim.schedule(job.settings.descent.schedule, steps=job.steps, warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     means, state, points = noisy_parameters(module), NoiseState(step=0), []
     per_epoch = len(job.source.train) // job.batch_size
@@ -86,7 +86,7 @@ def course(job: PublicJob, deviation: float, *, progress: Progress | None = None
                     gradient, state = steps(step, state)
             except DivergedError:
                 return Course(points=tuple(points), diverged=step, tested=None if held_out is None else 0.0)
-            set_rate(optimizer, job.settings.learning_rate * rate(step))
+            set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             descend(optimizer, trained, gradient)
             if step + 1 in due:
                 points.append(((step + 1) / per_epoch, accuracy_of(job, deviation, step + 1, followed)))

@@ -1,0 +1,158 @@
+"""Choices: what a user may choose, each declared once, in the room that does it.
+
+A *part* is a frozen dataclass of choices that belong together, such as `optim.Descent`, with their checks. Two things
+are made of parts: what is settled (`OfParts`: every field has a value, as in `settings.descent.momentum`), and what is
+asked for (`asked`: every field may be left out). On the command line, in recipes, in Python's keywords and in records
+choices are flat: the names of the parts' fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass, replace
+from typing import Any, Self, get_type_hints
+
+from sfumato._checks import SfumatoError
+from sfumato._renamed import REMOVED_IN
+
+
+def choice(
+    default: Any = MISSING,
+    metavar: str = "NUMBER",
+    by_default: str = "by rule",
+    *,
+    always_recorded: bool = True,
+    given_as: str | None = None,
+) -> Any:
+    """A field of a part. The words below it are its help.
+
+    Args:
+        default: what is settled where nothing was chosen; without one something must be.
+        metavar: how the command line spells its value.
+        by_default: what stands in for it where it is left out, in words.
+        always_recorded: whether records have it where it is the default too. False for whatever is new: older records
+            lack it.
+        given_as: the type of what is asked for, where the part makes another one of it.
+    """
+    known = {"metavar": metavar, "default": by_default, "always_recorded": always_recorded, "given_as": given_as}
+    return field(metadata=known) if default is MISSING else field(default=default, metadata=known)
+
+
+def left_out(metavar: str = "NUMBER", by_default: str = "by rule") -> Any:
+    """A field that may be left out, with how the command line spells its value and what stands in for it."""
+    return field(default=None, metadata={"metavar": metavar, "default": by_default})
+
+
+def asked(kind: type, *, without: Iterable[str] = ()) -> Any:
+    """A part as it is asked for: a class with the same fields, each of which may be left out.
+
+    Args:
+        without: fields that cannot be asked for here.
+    """
+    kept = [one for one in fields(kind) if one.name not in without]
+    types = {one.name: one.metadata["given_as"] or one.type for one in kept}
+    options = [(one.name, f"{types[one.name]} | None", field(default=None, metadata=one.metadata)) for one in kept]
+    made = make_dataclass(kind.__name__, options, frozen=True, kw_only=True)
+    made.__module__, made.__doc__ = kind.__module__, kind.__doc__  # where its types, and the words below them, are
+    return made
+
+
+@functools.cache
+def parts_of(kind: type) -> dict[str, type]:
+    """The fields of `OfParts` that are parts, with their types."""
+    if not issubclass(kind, OfParts):
+        return {}
+    hints = get_type_hints(kind)
+    return {one.name: hints[one.name] for one in fields(kind) if is_dataclass(hints[one.name])}  # type: ignore[arg-type]
+
+
+@functools.cache
+def choices_of(kind: type) -> dict[str, Field[Any]]:
+    """The choices that a dataclass has, by their flat names: of parts, those of each part."""
+    found: dict[str, Field[Any]] = {}
+    for one in fields(kind):
+        inside = parts_of(kind).get(one.name)
+        found |= {one.name: one} if inside is None else choices_of(inside)
+    return found
+
+
+class OfParts:
+    """Base of frozen dataclasses that are made of parts. They take and give choices flat.
+
+    The constructor, and so `dataclasses.replace`, takes parts, or choices by their flat names, or both; the latter then
+    stand over the former.
+    """
+
+    def __init__(self, **given: Any):
+        left = dict(given)
+        for one in fields(self):  # type: ignore[arg-type]
+            inside, value = parts_of(type(self)).get(one.name), left.pop(one.name, one.default)
+            if inside is not None:
+                own = {name: left.pop(name) for name in choices_of(inside) if name in left}
+                value = inside(**own) if value is MISSING else replace(value, **own)
+            object.__setattr__(self, one.name, value)
+        for name in left:
+            refuse_unknown(name, type(self))
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self)
+        for place, inside in parts_of(kind).items():
+            if name in choices_of(inside):
+                old, new = f"{kind.__name__}.{name}", f"{kind.__name__}.{place}.{name}"
+                warnings.warn(f"{old} is now {new}; the old name goes in {REMOVED_IN}", DeprecationWarning, 2)
+                return getattr(getattr(self, place), name)
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+
+    def flat(self) -> dict[str, Any]:
+        """Every choice by its own name."""
+        homes = {name: place for place, inside in parts_of(type(self)).items() for name in choices_of(inside)}
+        return {
+            name: getattr(getattr(self, homes[name]) if name in homes else self, name)
+            for name in choices_of(type(self))
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        known = choices_of(type(self))
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.flat().items()
+            if known[name].metadata.get("always_recorded", True) or value != known[name].default
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_dict` wrote."""
+        optional = {name for name, one in choices_of(cls).items() if not one.metadata.get("always_recorded", True)}
+        return cls(**recorded(cls, data, optional))
+
+
+def recorded(kind: type, data: Mapping[str, Any], optional: Iterable[str] = ()) -> dict[str, Any]:
+    """The choices that a record has; refused where some are missing or unknown.
+
+    Args:
+        optional: those that a record need not have.
+    """
+    odd = sorted((set(data) ^ set(choices_of(kind))) - (set(optional) - set(data)))
+    if odd:
+        raise SfumatoError(
+            f"the run's record of its {kind.__name__.lower()} has missing or unknown fields: {', '.join(odd)}",
+            "restore settings.json from a copy, or start another run",
+        )
+    return dict(data)
+
+
+SHORT = {"eps": "epsilon", "lr": "learning_rate", "sigma": "noise_multiplier", "wd": "weight_decay"}
+"""What choices are called elsewhere."""
+
+
+def refuse_unknown(name: str, kind: type, remedy: str | None = None) -> None:
+    """Refuse a name that is none of the choices, and name a near one."""
+    known = choices_of(kind)
+    near = [SHORT[name]] if SHORT.get(name) in known else difflib.get_close_matches(name, known, n=1)
+    if remedy is None:
+        remedy = f"did you mean {near[0]}" if near else f"give {', '.join(known)}"
+    raise SfumatoError(f"{name} is no field of {kind.__name__}", remedy)

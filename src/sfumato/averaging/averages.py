@@ -1,0 +1,64 @@
+"""Averages of the weights over the steps: what is chosen of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._choices import choice
+
+AGGREGATES = ("ema", "uta")
+LAST = 5
+"""k of uta where none is given: as few copies of the weights as still average the noise of steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averages:
+    """What is averaged over the steps, and whether gradients are taken at it (`EMA`, `LastMean`, `TrainingOver`)."""
+
+    ema: float = choice(0.9999)
+    """Decay of the weights' moving average; 0 keeps the last weights."""
+    ema_form: str = choice("warm-up", "warm-up|constant", "warm-up", always_recorded=False)
+    """warm-up for a decay of at most (1 + t) / (10 + t) at step t, constant for the same decay in all steps."""
+    aggregate: str | None = choice(None, "ema|uta", "none", always_recorded=False)
+    """Take gradients at an average of the weights so far: that of --ema, or the mean of the last ones (uta)."""
+    aggregate_from: int = choice(0, "STEP", "0", always_recorded=False)
+    """From which step on."""
+    aggregate_last: int | None = choice(None, "K", "5", always_recorded=False)
+    """Of uta: how many of the last weights; so many copies of what is trained are kept."""
+    aggregate_restart: bool = choice(False, "True|False", "False", always_recorded=False)
+    """Whether a step starts at the average too, instead of at the last weights."""
+
+    def __post_init__(self) -> None:
+        if self.aggregate is None:
+            own = [one for one in fields(self) if one.name.startswith("aggregate_")]
+            given = [one.name for one in own if getattr(self, one.name) != one.default]
+            if given:
+                raise SfumatoError(
+                    f"{' and '.join(f'`{name}`' for name in given)} given, and gradients are taken at no average",
+                    "give `aggregate=ema` or `aggregate=uta`, or leave them out",
+                )
+        else:
+            one_of("aggregate", self.aggregate, AGGREGATES)
+        if self.aggregate == "ema" and not self.ema:
+            raise SfumatoError("aggregate is ema, and ema 0 keeps no moving average", "give an ema such as 0.9999")
+        if self.aggregate == "uta" and self.ema:
+            raise SfumatoError(
+                f"aggregate is uta, which releases the mean of the last weights, and ema is {self.ema:g}",
+                "give ema 0, or `aggregate=ema`",
+            )
+        if self.ema_form != "warm-up" and not self.ema:
+            raise SfumatoError(
+                f"`ema_form` is {self.ema_form}, and there is no moving average", "give `ema`, or leave it out"
+            )
+        if self.aggregate == "uta":
+            last = LAST if self.aggregate_last is None else self.aggregate_last
+            object.__setattr__(self, "aggregate_last", positive_integer("aggregate_last", last))
+        elif self.aggregate_last is not None:
+            raise SfumatoError(
+                f"`aggregate_last` is {self.aggregate_last}, and a moving average has all weights",
+                "give `aggregate=uta`, or leave it out",
+            )
+        start = self.aggregate_from
+        if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+            raise SfumatoError(f"aggregate_from must be the number of a step, got {start!r}", "give one from 0")

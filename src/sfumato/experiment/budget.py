@@ -1,0 +1,120 @@
+"""What is asked for of a plan: budget and sizes, who takes part and by what noise, and what one promise covers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from sfumato._choices import left_out
+
+if TYPE_CHECKING:
+    from sfumato.privacy.planning.requested import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a plan is made of, and by what clock it goes, as far as they are asked for."""
+
+    epsilon: float | None = left_out("EPSILON", "3")
+    """The privacy budget."""
+    delta: float | None = left_out("DELTA", "at most 1e-5 and 1/(10 N)")
+    """The chance at which the bound may fail."""
+    noise_multiplier: float | None = left_out("SIGMA", "the least that meets epsilon")
+    """Standard deviation of the noise over the clipping norm."""
+    batch_size: int | None = left_out("B")
+    """Expected number of examples in a step, of users where these are drawn; as many as N means full-batch steps."""
+    steps: int | None = left_out("T")
+    """Number of training steps."""
+    max_norm: float | None = left_out(by_default="1")
+    """C, the norm to which the gradient of each example, or of each user, is clipped."""
+    start: str | None = left_out("TIME", "")
+    """When step 0 begins, where each record's own time stamp decides its step: 2026-01-31, or a number."""
+    period: str | None = left_out("DURATION", "")
+    """How much time each step then covers: a number of weeks, days, hours, minutes or seconds, such as 1d, 12h, 30m."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Participation and mechanism, as far as they are asked for."""
+
+    mechanism: str | None = left_out("gaussian|tree|banded|blt")
+    """How the noise of the steps hangs together: not at all (gaussian), or by a tree, bands, or buffers (blt)."""
+    participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
+    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, or drawn from groups in turn."""
+    adjacency: str | None = left_out("add-or-remove|zero-out", "add-or-remove, where the participation allows it")
+    """What the promise compares: with and without a record, or with its contribution and with none in its place."""
+    order: str | None = left_out("random|position|time", "random")
+    """Of a fixed order: bins by secret draws, by the place in the file, or by each record's own time stamp."""
+    groups: int | None = left_out(by_default="8")
+    """Of cyclic participation: how many groups take turns."""
+    largest_batch: int | None = left_out(by_default="five standard deviations above the batch size")
+    """Of truncated participation: at how many examples a step is cut."""
+    bands: int | None = left_out(by_default="64, or the groups")
+    """Of banded noise: over how many steps it is correlated; so many copies of the model are kept, less one."""
+    buffers: int | None = left_out(by_default="2")
+    """Of buffered noise (blt): how many copies of the model are kept, from 1 to 4."""
+    steps_per_tree: int | None = left_out(by_default="one tree")
+    """Of tree noise: after how many steps another tree begins."""
+    complete_trees: bool | None = left_out("True|False", "False")
+    """Of tree noise: whether a tree is completed by virtual steps before another begins."""
+
+    def request(
+        self, examples: int, *, momentum: float = 0.0, schedule: str | None = None, warmup: int | None = None
+    ) -> Request:
+        """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with this schedule."""
+        from sfumato.privacy.planning.requested import requested
+
+        return requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **self.pair)
+
+    @property
+    def pair(self) -> dict[str, Any]:
+        """All of this by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Pair)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOfRecords(Pair):
+    """The same where single records take part, which may be of two groups."""
+
+    participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated|drifting")
+    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, drawn from groups in turn, or drawn
+    by turns rather from one of two groups of records (drifting)."""
+    drift: int | None = left_out("STEPS", "")
+    """Draw records from two groups by turns (participation drifting): the period in which shares rise and fall."""
+    drift_shape: str | None = left_out("linear|cosine", "linear")
+    """Of a drift: whether shares rise and fall by straight lines or as a cosine does."""
+    drift_groups: tuple[str, ...] | None = left_out("NAME [NAME ...]", "")
+    """Of a drift: the classes of the second group, or its groups where the source has a column of them."""
+    drift_size: int | None = left_out(by_default="counted in the data")
+    """Of a drift: how many of the training examples are in the second group, declared."""
+
+    @property
+    def pair(self) -> dict[str, Any]:
+        """All of this by name."""
+        return {one.name: getattr(self, one.name) for one in fields(PairOfRecords)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """What one promise covers, as far as it is asked for."""
+
+    unit: str | None = left_out("example|user", "example")
+    """What one promise covers: each single record (example), or all that is kept of each person (user)."""
+    per_user: int | None = left_out("G", "by rule; all, where users are drawn")
+    """Of users: how many records of each are kept at most."""
+    drawn: str | None = left_out("examples|users", "the one with less noise over the signal")
+    """Of users: what takes part in a step by itself, each of their records or each user with all that is kept."""
+
+
+def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:
+    """Of a number of steps, the factor of the learning rate in each; None for a constant one."""
+    if schedule in (None, "constant") and not warmup:
+        return None
+    from sfumato import optim
+
+    def rates(steps: int) -> tuple[float, ...]:
+        factor = optim.schedule(schedule or "constant", steps=steps, warmup=min(warmup or 0, steps - 1))
+        return tuple(map(factor, range(steps)))
+
+    return rates

@@ -1,0 +1,106 @@
+"""What a call from Python asks for by keywords: an experiment, or settings beside a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sfumato._checks import SfumatoError
+from sfumato._choices import choices_of, refuse_unknown
+from sfumato.experiment.budget import Budget, PairOfRecords, Units
+from sfumato.experiment.experiment import Experiment
+
+if TYPE_CHECKING:
+    from sfumato.averaging import EMA
+    from sfumato.data import Source
+    from sfumato.experiment.settings import Settings
+
+Kind = TypeVar("Kind")
+
+OF_SOURCES = frozenset(
+    {"classes", "size", "channels", "bit_depth", "window", "test_fraction", "examples", "public", "label_columns"}
+    | {"user_from", "skip_unreadable", "text_column", "root", "download"}
+)
+"""What is declared of a source where it is opened, and is no field of an experiment."""
+OF_OPTIMIZERS = frozenset(
+    {"beta1", "beta2", "betas", "adam_beta1", "adam_beta2", "adam_epsilon", "adam_eps", "epsilon_root"}
+    | {"nesterov", "dampening", "amsgrad", "always_adapt", "trust_clip", "grad_averaging", "decoupled_decay"}
+)
+"""What optimizers take elsewhere, and is fixed here."""
+THEIR_OWN = "{} (the first beta of adam, adamw and lamb) and {} are an optimizer's only options besides {}"
+"""In place of them, with the names of the momentum, the weight decay and the learning rate."""
+
+
+def experiment_of(
+    settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
+) -> Experiment:
+    """What a call without a plan asks for: the budget among the choices, and settings as such or as their fields."""
+    of_plan = {one.name for one in (*fields(Budget), *fields(PairOfRecords), *fields(Units))}
+    budget = {name: value for name, value in choices.items() if name in of_plan}
+    others = {name: value for name, value in choices.items() if name not in of_plan}
+    if settings is not None:
+        return of_fields(Experiment, {**settings_of(settings, model, averaging, others).flat(), **budget})
+    return of_fields(Experiment, {**_averages(averaging, others), "model": model, **others, **budget})
+
+
+def refuse_budget(choices: Mapping[str, Any]) -> None:
+    """Refuse parts of a budget beside a plan, which has them already."""
+    both = [one.name for one in (*fields(Budget), *fields(PairOfRecords), *fields(Units)) if one.name in choices]
+    if both:
+        raise SfumatoError(f"a plan and {', '.join(both)} are both given", "give the plan, or a budget without it")
+
+
+def settings_of(
+    settings: Settings | None,
+    model: str | None,
+    averaging: EMA | None,
+    choices: Mapping[str, Any],
+    source: Source | None = None,
+) -> Settings:
+    """The settings that were given as such, or as their fields; the loss by rule is the source's."""
+    from sfumato.experiment.settings import Settings
+    from sfumato.models.losses import MULTILABEL
+
+    if settings is None:
+        named = {} if model is None else {"model": model}
+        by_rule = {"loss": MULTILABEL} if source is not None and source.multilabel else {}
+        return of_fields(Settings, {**_averages(averaging, choices), **named, **by_rule, **choices})
+    if choices:
+        raise SfumatoError(f"settings and {', '.join(choices)} are both given", "give settings, or their fields")
+    if model not in (None, settings.model):
+        raise SfumatoError(f"the model is {model}, and that of the settings {settings.model}", "name one model")
+    return settings
+
+
+def _averages(averaging: EMA | None, choices: Mapping[str, Any]) -> dict[str, Any]:
+    """The average as fields of `Settings`; the one that stands where none was given makes way for uta."""
+    from sfumato.averaging import EMA
+
+    if averaging is None or (choices.get("aggregate") == "uta" and averaging == EMA()):
+        return {"ema": 0.0}
+    constant = {} if averaging == EMA(averaging.decay) else {"ema_form": averaging.form}
+    return {"ema": averaging.decay, **constant}
+
+
+def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
+    """Settings, or an experiment, with these choices; others are refused, and a near one is named."""
+    known = choices_of(kind)  # type: ignore[arg-type]
+    for name in choices:
+        if name not in known:
+            remedy = None
+            if name in OF_OPTIMIZERS:
+                remedy = f"leave it out: {THEIR_OWN.format('momentum', 'weight_decay', 'learning_rate')}"
+            if name in OF_SOURCES:
+                remedy = (
+                    f"give it to sfumato.open_source, and the source in place of its name: open_source(..., {name}=...)"
+                )
+            refuse_unknown(name, kind, remedy)  # type: ignore[arg-type]
+    missing = [
+        name
+        for name, one in known.items()
+        if one.default is MISSING and one.default_factory is MISSING and name not in choices
+    ]
+    if missing:
+        raise SfumatoError(f"{', '.join(missing)} must be given beside a plan", "give it, or no plan but a budget")
+    return kind(**choices)

@@ -1,0 +1,120 @@
+"""The choices of a model: which network, what it begins with, its loss and its normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sfumato._checks import SfumatoError, not_negative, number, one_of, positive_integer
+from sfumato._choices import choice
+
+PUBLIC_EXAMPLES = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A model, where its first weights come from, and which of them are trained."""
+
+    model: str = choice(metavar="NAME")
+    """scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or
+    package:function; head for features; options follow after commas, as in wrn-16-4,norm=none."""
+    pretrained: str | None = choice(None, "PATH", "")
+    """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
+    pretrained_weights: str | None = choice(None, "ema|last", "those that the run has released", always_recorded=False)
+    """Of a run of sfumato pretrain that has averaged its weights: the averaged ones (ema), or the last ones."""
+    head: str = choice("new", "new|pretrained", "new")
+    """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
+    head_deviation: float | None = choice(None, by_default="0 on pre-trained weights")
+    """Standard deviation of a new classifier's first weights."""
+    head_bias: float | None = choice(None, by_default="0 on pre-trained weights")
+    """What a new classifier's biases begin with; -10 for the sigmoid loss in Mehta et al. 2022."""
+    trainable: tuple[str, ...] = choice((), "NAME [NAME ...]", "all")
+    """What is trained: all, classifier, norm, first, or patterns of parameter names."""
+
+    def __post_init__(self) -> None:
+        from sfumato.models import HEADS
+
+        one_of("head", self.head, HEADS)
+        if self.head == "pretrained" and self.pretrained is None:
+            raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
+        if self.pretrained_weights is not None and self.pretrained in (None, "timm"):
+            raise SfumatoError(
+                f"pretrained_weights is {self.pretrained_weights}, and pretrained is {self.pretrained or 'not given'}",
+                "name a run of sfumato pretrain, or leave pretrained_weights out",
+            )
+        if self.head_deviation is not None:
+            not_negative("head_deviation", self.head_deviation, remedy="give a small number such as 1e-3, or 0")
+        if self.head_bias is not None:
+            number("head_bias", self.head_bias, remedy="give a number such as -10")
+        if self.head == "pretrained" and (self.head_deviation is not None or self.head_bias is not None):
+            raise SfumatoError(
+                "head is pretrained, but head_deviation or head_bias say how a new one begins", "leave one of them out"
+            )
+        if isinstance(self.trainable, str):
+            raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")
+        object.__setattr__(self, "trainable", tuple(self.trainable))
+
+    @property
+    def initial_weights(self) -> str | None:
+        """Where they really come from: None, "timm", or a path, that of the very file where a run has several."""
+        if self.pretrained is None or self.pretrained_weights is None:
+            return self.pretrained
+        from sfumato.models import weights_file
+
+        return weights_file(self.pretrained, self.pretrained_weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The loss, and how much examples of each class count in it."""
+
+    loss: str = choice("softmax", "softmax|sigmoid|multilabel", "softmax; multilabel for --label-columns")
+    """softmax, or sigmoid for one yes-or-no question per class; multilabel for images with several labels."""
+    class_prevalence: Mapping[str, float] | None = choice(
+        None,
+        "NAME=SHARE [NAME=SHARE ...]",
+        "all classes weigh alike",
+        always_recorded=False,
+        given_as="tuple[str, ...]",
+    )
+    """Each class's share, declared: its examples weigh the less the more frequent it is."""
+
+    def __post_init__(self) -> None:
+        from sfumato.models import class_weights
+        from sfumato.models.losses import LOSSES
+
+        one_of("loss", self.loss, LOSSES)
+        if self.class_prevalence is not None:
+            object.__setattr__(self, "class_prevalence", class_weights.declared(self.class_prevalence))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """What stands in the place of the model's normalisation layers."""
+
+    normalisation: str | None = choice(None, "NAME", "as the model has it", always_recorded=False)
+    """public-batch, public-batch-own, public-batch-joint, public-batch-through, frozen-batch, lsuv, group, layer,
+    instance, weight-standardised or none, in the place of the model's own; printed-2020 for the algorithm of Davody et
+    al. 2020 as printed, which promises nothing, on public data."""
+    public_data: str | None = choice(None, "SOURCE", "", always_recorded=False)
+    """A public source, whose examples give batch norm its statistics; a private record among them is left out."""
+    public_examples: int = choice(PUBLIC_EXAMPLES, "M", "128", always_recorded=False)
+    """How many of its training examples are taken, by a public draw."""
+
+    def __post_init__(self) -> None:
+        from sfumato.models import KINDS, PUBLIC
+
+        kind = self.normalisation
+        if kind is not None:
+            one_of("normalisation", kind, KINDS)
+        if kind in PUBLIC and self.public_data is None:
+            raise SfumatoError(
+                f"normalisation {kind} takes its statistics from public examples, and no public_data is given",
+                "give a public source, such as npz:PATH, or another normalisation, such as group",
+            )
+        if kind not in PUBLIC and (self.public_data is not None or self.public_examples != PUBLIC_EXAMPLES):
+            raise SfumatoError(
+                f"public_data is {self.public_data}, and normalisation {kind or 'as the model has it'} takes none",
+                f"give normalisation {PUBLIC[0]}, or leave it out",
+            )
+        positive_integer("public_examples", self.public_examples, remedy="give a number such as 128")

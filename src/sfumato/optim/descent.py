@@ -1,0 +1,40 @@
+"""How steps move the weights: the choices of an optimizer, its rate and its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato._checks import SfumatoError, positive
+from sfumato._choices import choice
+
+LARGEST_RATE = 3e38
+"""Float32 ends there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """Optimizer, learning rate and schedule. In private training gradients are divided by the clipping norm (De et al.
+    2022, equation 3)."""
+
+    optimizer: str = choice("momentum", "NAME")
+    """sgd, momentum, adam, adamw or lamb."""
+    learning_rate: float = choice()
+    """Step size; in private training gradients are divided by the clipping norm."""
+    pretrained_rate: float = choice(1.0, by_default="1")
+    """By what the learning rate of all layers but the classifier is multiplied."""
+    momentum: float = choice(0.9, by_default="0.9")
+    """Heavy-ball coefficient, or the first beta of the Adam family."""
+    weight_decay: float = choice(0.0, by_default="0")
+    """L2 coefficient."""
+    schedule: str = choice("constant", "NAME", "constant")
+    """constant, cosine, linear or step."""
+    warmup: int = choice(0, by_default="0")
+    """Steps of linear warm-up."""
+
+    def __post_init__(self) -> None:
+        positive("learning_rate", self.learning_rate, remedy="give a number such as 0.5")
+        positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
+        if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
+            raise SfumatoError(
+                f"learning_rate {self.learning_rate!r} is more than the numbers of a model hold", "give one such as 0.5"
+            )

@@ -1,0 +1,197 @@
+"""Shares of the classes that are declared: weights that follow from them alone, after clipping."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from sfumato import PrivacyPlan, RunKey, SfumatoError, train, verify
+from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.settings import Settings
+from sfumato.gradients.checks import oracle
+from sfumato.models.class_weights import declared, weights_of
+from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
+from sfumato.training.inputs import Inputs, OnFeatures
+from sfumato.training.job import PublicTraining
+from sfumato.training.preparation.prepare import prepare
+
+SHARES = {"0": 0.4, "1": 0.3, "2": 0.2, "3": 0.1}
+SETTINGS = {"learning_rate": 1.0, "seed": 0, "class_prevalence": SHARES}
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=9))
+def test_weights_are_inverse_to_the_shares_and_at_most_one(counts):
+    shares = {str(number): count / sum(counts) for number, count in enumerate(counts)}
+    weights = weights_of(shares, tuple(shares))
+    assert max(weights) == 1.0
+    assert np.ptp([weight * share for weight, share in zip(weights, shares.values(), strict=True)]) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "given_as",
+    [
+        {"a": 0.1, "b, c": 0.9},
+        ("a=0.1", "b, c=0.9"),
+        ["a=0.1,b, c=0.9"],
+        "a=0.1,b, c=0.9",
+    ],
+)
+def test_shares_in_all_forms(given_as):
+    assert declared(given_as) == {"a": 0.1, "b, c": 0.9}
+    settings = Settings(model="cnn", learning_rate=1.0, class_prevalence=given_as)
+    assert settings.to_dict()["class_prevalence"] == {"a": 0.1, "b, c": 0.9}
+    assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        (
+            {"a": 0.1, "b": 0.8},
+            "class_prevalence sum to 0.9, not to 1; give every class's share, such as pneumonia=0.02",
+        ),
+        ({"a": 1.0, "b": 0.0}, "class_prevalence of 'a' must lie strictly between 0 and 1, got 1.0"),
+        ({"a": -0.5, "b": 1.5}, "class_prevalence of 'a' must lie strictly between 0 and 1, got -0.5"),
+        ({"a": float("nan"), "b": 0.5}, "class_prevalence of 'a' must be a finite number"),
+        (["a=0.1", "a=0.9"], "class_prevalence names a class twice"),
+        (["a"], "class_prevalence 'a' is no class with its share"),
+        (["a=many", "b=0.5"], "class_prevalence 'a=many' is no class with its share"),
+        ([], "class_prevalence sum to 0, not to 1"),
+    ],
+)
+def test_shares_that_are_none_are_refused(shares, message):
+    with pytest.raises(SfumatoError) as found:
+        Settings(model="cnn", learning_rate=1.0, class_prevalence=shares)
+    assert message in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({"norml": 0.9, "odd": 0.1}, "names 'norml', which is no class; did you mean 'normal'"),
+        ({"xyz": 0.9, "odd": 0.1}, "names 'xyz', which is no class; the classes are normal, odd"),
+        ({"odd": 1.0}, "says nothing of the class 'normal'"),
+    ],
+)
+def test_every_class_has_its_share(shares, message):
+    with pytest.raises(SfumatoError, match=message):
+        weights_of(shares, ("normal", "odd"))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model": "cnn"},
+        {"model": "cnn", "views": 2, "shift": 1},
+        {"model": "scattering"},
+        {"model": "linear", "loss": "sigmoid"},
+    ],
+)
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded):
+    """By the slow truth, class by class; and not what weights in the loss would give."""
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=12, epsilon=8.0, delta=1e-3, max_norm=0.3)
+    if padded:
+        plan = PrivacyPlan(
+            population=200,
+            participation=TruncatedPoisson(batch_size=20, largest=28),
+            mechanism=Gaussian(noise_multiplier=2.0),
+            steps=6,
+            delta=1e-3,
+            clipping=Fixed(0.3),
+            adjacency="zero-out",
+        )
+    job = prepare(None, spots, plan, Settings(**model, **SETTINGS), micro_batch=7)
+    participants, key = np.arange(0, 200, 9), RunKey.from_seed(0)
+    pieces = list(Inputs(job).micro_batches(key, 0, participants))
+    total = job.gradient.zeros()
+    for piece in pieces:
+        for name, value in job.gradient(*piece).gradients.items():
+            total[name] += value
+    bare = replace(job.settings, class_prevalence=None)
+    plain = prepare(None, spots, plan, bare, micro_batch=7)
+    plain.module.load_state_dict(job.module.state_dict())
+    trained = plain.module if plain.trunk is None else OnFeatures(plain.module, plain.trunk.head)
+    expected = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in total.items()}
+    seen = 0
+    loss = functional.cross_entropy if job.settings.objective.loss == "softmax" else sigmoid
+    for inputs, targets, _, weights in pieces:
+        for label, share in enumerate(SHARES.values()):
+            rows = torch.nonzero((targets == label) & (weights > 0)).flatten()
+            seen += len(rows)
+            if len(rows):
+                how = {"max_norm": 0.3, "views": job.settings.augmentation.views}
+                own, *_ = oracle.clipped_sum(trained, loss, inputs[rows], targets[rows], **how)
+                for name in expected:
+                    expected[name] += 0.1 / share * own[name]
+    assert seen == len(participants)
+    for name, value in total.items():
+        torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-5)
+
+
+def sigmoid(logits, labels):
+    wanted = functional.one_hot(labels, logits.shape[-1]).to(logits.dtype)
+    return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1).mean()
+
+
+def test_no_record_adds_more_than_the_bound(spots, plan):
+    job = prepare(None, spots, plan, Settings(model="cnn", **SETTINGS))
+    for inputs, targets, keys, weights in Inputs(job).micro_batches(RunKey.from_seed(0), 0, np.arange(8)):
+        for row in range(len(targets)):
+            one = slice(row, row + 1)
+            found = job.gradient(100 * inputs[one], targets[one], keys, weights[one]).gradients
+            length = torch.cat([value.double().flatten() for value in found.values()]).norm()
+            assert length <= plan.max_norm * float(weights[row])
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory, spots, plan):
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+    try:
+        place = tmp_path_factory.mktemp("runs") / "weighted"
+        yield train("linear", spots, plan, directory=place, learning_rate=1.0, seed=5, class_prevalence=SHARES)
+    finally:
+        patch.undo()
+
+
+def test_a_run_records_its_shares_and_its_statement_names_them(weighted):
+    settings = json.loads((weighted.directory / "settings.json").read_text())
+    assert settings["settings"]["class_prevalence"] == SHARES
+    line = "The shares of the classes by whose inverse examples are weighted (0 0.4, 1 0.3, 2 0.2, 3 0.1): that they "
+    assert any(one.startswith(line) for one in weighted.statement.not_covered)
+    assert verify(weighted.directory).holds
+    assert "0 0.4, 1 0.3" in (weighted.directory / "report.html").read_text()
+
+
+def test_a_run_without_them_has_the_record_that_it_always_had():
+    assert "class_prevalence" not in Settings(model="cnn", learning_rate=1.0).to_dict()
+
+
+def test_a_budget_takes_them_too(tmp_path, spots):
+    experiment = Experiment(epsilon=8.0, model="linear", class_prevalence=("0=0.4", "1=0.3", "2=0.2", "3=0.1"))
+    assert experiment.decide(spots).settings.objective.class_prevalence == SHARES
+
+
+def test_where_there_is_nothing_to_weigh_they_are_refused(spots, plan, tmp_path):
+    with pytest.raises(SfumatoError, match="names 'cat', which is no class"):
+        prepare(None, spots, plan, Settings(model="linear", learning_rate=1.0, class_prevalence={"cat": 0.5, "0": 0.5}))
+    with pytest.raises(SfumatoError, match="class_prevalence is for private training"):
+        PublicTraining(settings=Settings(model="linear", **SETTINGS), steps=3, batch_size=5)
+
+
+def test_users_who_are_clipped_as_a_whole_are_refused(spots):
+    whose = np.array([str(number // 4) for number in range(200)])
+    source = replace(spots, train=replace(spots.train, users=whose), users=50)
+    plan = PrivacyPlan.calibrate(
+        examples=50, unit=User(drawn="users", at_most=4), batch_size=10, steps=3, noise_multiplier=4.0, delta=1e-3
+    )
+    with pytest.raises(SfumatoError, match="who are clipped as a whole; leave it out, or give drawn=examples"):
+        prepare(None, source, plan, Settings(model="linear", **SETTINGS))
