@@ -78,7 +78,7 @@ def no_curves(monkeypatch) -> None:
     monkeypatch.setattr("sfumato.report.document.curve", lambda rows, key, levels: "<svg></svg>" if rows else "")
     for place in ("plots.attack", "plots.recall", "sections.calibrated"):
         monkeypatch.setattr(f"sfumato.report.{place}.inline", _undrawn)
-    monkeypatch.setattr("sfumato.training.conclusion.finish.detections", _any_plan)
+    monkeypatch.setattr("sfumato.training.conclusion.run_page.detections", _any_plan)
 
 
 def _any_plan(_: Any, rates: Any) -> list[float]:
