@@ -1,7 +1,9 @@
 """Training without privacy: refused on private data, resumed to the bit, and the start of private fine-tuning."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ def foreign(records: int) -> np.ndarray:
     return np.random.default_rng(records).integers(256, size=(records, 32), dtype=np.uint8)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def training():
     return PublicTraining(settings=SETTINGS, steps=24, batch_size=50)
 
@@ -52,9 +54,17 @@ def job_for(source, training, place=None):
     return pretraining.prepare(source, training, threads=1, recorded=recorded, key=key)
 
 
+@pytest.fixture(scope="module")
+def finished(shown, training, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        return pretraining.execute(job_for(shown, training), tmp_path_factory.mktemp("finished") / "pre")
+
+
 @pytest.fixture
-def pretrained(shown, training, tmp_path):
-    return pretraining.execute(job_for(shown, training), tmp_path / "pre")
+def pretrained(finished, tmp_path):
+    """A copy, to do things to."""
+    return replace(finished, directory=Path(shutil.copytree(finished.directory, tmp_path / "pre")))
 
 
 def test_it_learns_and_promises_nothing(pretrained):
