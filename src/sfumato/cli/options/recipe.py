@@ -31,7 +31,7 @@ NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
 
 def _of_type(words: str) -> tuple[str, ...]:
     known = {one.name: one.type for kind in (Experiment, EmbeddingExperiment) for one in fields(kind)}
-    return tuple(name for name, kind in known.items() if kind == f"{words} | None")
+    return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)+", str(kind)))
 
 
 TEXTS = (*_of_type("str"), "normalisation", "source", "root", "output", "device", "user_from")
