@@ -33,7 +33,7 @@ NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
 def _of_type(words: str) -> tuple[str, ...]:
     kinds = (Experiment, EmbeddingExperiment, Declared)
     known = {name: one.metadata.get("given_as") or one.type for kind in kinds for name, one in choices_of(kind).items()}
-    return tuple(name for name, kind in known.items() if kind in (words, f"{words} | None"))
+    return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)*", str(kind)))
 
 
 TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device")
