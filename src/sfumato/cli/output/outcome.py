@@ -19,7 +19,7 @@ def show(run: Run, *, json: bool) -> None:
     """What a finished run has to say."""
     from sfumato.privacy.statements.statement import rounded_up
     from sfumato.runs import directory as names
-    from sfumato.training.conclusion.finish import person_with_most
+    from sfumato.training.conclusion.run_page import person_with_most
 
     statement = run.statement
     path = run.directory
@@ -121,7 +121,7 @@ def uses_of(run: Run) -> dict[str, Any]:
     return {
         "uses": run.uses,
         "epsilon_of_all_uses": run.together[0] if run.together else None,
-        "uses_of_other_units": [one._asdict() for one in run.beside],
+        "uses_of_other_units": [one._asdict() for one in run.other_units],
         "adjacency_of_all_uses": run.adjacency,
         "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
     }
@@ -129,31 +129,34 @@ def uses_of(run: Run) -> dict[str, Any]:
 
 def show_uses(run: Run) -> None:
     """The same in words, for each unit by itself."""
-    from sfumato.runs.owner.uses import beside, of_all, of_figures
+    from sfumato.runs.owner.sentences import of_all, of_figures, of_other_unit
 
     if run.together is not None:
         epsilon, delta = run.together
-        alike = run.uses - sum(other.runs for other in run.beside)
+        alike = run.uses - sum(other.runs for other in run.other_units)
         users = run.statement.plan.users is not None
         console.result(of_all(alike, epsilon, delta, run.adjacency, users=users))
         console.result()
     for line in of_figures(run.publishing):
         console.result(line)
         console.result()
-    for other in run.beside:
-        console.result(f"On the same data {beside(other)}.")
+    for other in run.other_units:
+        console.result(f"On the same data {of_other_unit(other)}.")
         console.result()
 
 
 def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """What a run would be, as data and in rows for the reader."""
     from sfumato.privacy.planning import remarks
-    from sfumato.training.conclusion.finish import plan_table
+    from sfumato.training.conclusion.run_page import plan_table
     from sfumato.training.preparation.estimate import estimate
 
     expected, figures = estimate(job), job.circumstances.figures
-    clock = {} if job.clock is None else job.clock.to_dict()
-    plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    plan = {
+        **plan_table(job.plan, job.keyed["clock"]),
+        "epsilon": job.plan.epsilon(),
+        "epsilon by RDP": job.plan.epsilon_rdp,
+    }
     told = {
         "run": str(run.path),
         "would": "stand" if run.finished else "resume" if run.exists else "begin",

@@ -129,14 +129,14 @@ class NoiseStudy(Begins):
 
 def show(found: Found, place: FilePath) -> None:
     """The tables of accuracies and of slow-downs."""
-    from sfumato.report.noise_study import accuracy_shown, slowdown_shown
+    from sfumato.report.noise_study import accuracy_cell, slowdown_cell
     from sfumato.search.weight_noise.study import PAGE
 
     plain = found.to_dict()
     deviations = found.design["deviations"]
     forms = list(dict.fromkeys(cell.model for cell in found.cells))
     head = ("deviation", *(f"{one:g}" for one in deviations), "")
-    for title, shown in (("test accuracy, %", accuracy_shown), ("slow-down", slowdown_shown)):
+    for title, shown in (("test accuracy, %", accuracy_cell), ("slow-down", slowdown_cell)):
         console.result()
         console.result(title)
         rows = [(form, *(shown(cell) for cell in plain["cells"] if cell["model"] == form), "") for form in forms]
