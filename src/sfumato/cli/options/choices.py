@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+from sfumato._checks import SfumatoError
 from sfumato._choices import asked, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import Device, Path, Text, Whole, shown
+from sfumato.cli.options.spellings import Device, Path, Text, Whole, spelt
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.experiment.experiment import Choices
@@ -26,7 +27,7 @@ NOT_IN_RECIPES = (
 )
 
 
-@shown
+@spelt
 @dataclass(frozen=True, kw_only=True)
 class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
@@ -51,7 +52,7 @@ class RunChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Who looks on while a run takes its steps."""
+    """The observers of a run while it takes its steps."""
 
     tensorboard: bool = False
     """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
@@ -63,8 +64,8 @@ class Observed:
 
             TensorBoard.installed()
 
-    def looking_on(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
-        """Who looks on besides the command line."""
+    def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
+        """The observers besides the command line."""
         if not self.tensorboard:
             return ()
         from sfumato.observers.observer import TensorBoard
@@ -89,17 +90,16 @@ class Begins(RunChoices, SourceChoices):
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
-            if field.name == "what" or getattr(self, field.name) != field.default
+            if field.name != "what" and getattr(self, field.name) != field.default
         }
 
     def resumes(self, what: str) -> bool:
         """Whether `what` is a run directory, which goes on as it began: options that would change it are refused."""
-        from sfumato._checks import SfumatoError
         from sfumato.runs import directory as names
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("what", "dry_run", "json", "title", "trust_code", "tensorboard")
+        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(
@@ -110,7 +110,6 @@ class Begins(RunChoices, SourceChoices):
 
     def with_recipe(self, what: str) -> Self:
         """These options over those of the recipe, where `what` is one."""
-        from sfumato._checks import SfumatoError
         from sfumato.data import refuse_absent
 
         if not recipe.named_by(what):
@@ -122,11 +121,11 @@ class Begins(RunChoices, SourceChoices):
             refuse_absent(what)
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
-        options = recipe.read(what, self.given, known, verb=name_of(type(self)))
+        given = self.given
+        options = recipe.read(what, given, known, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
             for model in options["model"].split():
                 recipe.trusted(model, recipe.title(what), trust_code=self.trust_code)
-        given = {key: value for key, value in self.given.items() if key != "what"}
         if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
             options.pop("public", None)
         if "public" in given:
@@ -156,7 +155,7 @@ class Begins(RunChoices, SourceChoices):
         return FilePath("runs") / stem
 
     def directory(self) -> RunDirectory:
-        """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
+        """The directory given; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
 
         Errors: `SfumatoError` for a place where no run can begin.
         """
@@ -176,7 +175,7 @@ class Begins(RunChoices, SourceChoices):
                 break  # it is resumed, or refused with the difference named
         return run
 
-    def beside(self, run: RunDirectory) -> list[str]:
+    def notes_on(self, run: RunDirectory) -> list[str]:
         """What to say of a run that begins where none was asked for, and another one stands there already."""
         from sfumato.runs import directory as names
 
@@ -185,9 +184,14 @@ class Begins(RunChoices, SourceChoices):
         return [f"note: {self.first} holds a finished run; this is another one, in {run.path}"]
 
 
-@shown
 @dataclass(frozen=True, kw_only=True)
-class TrainingChoices(Begins, asked(Texts), Choices):
+class TextChoices(Begins, asked(Texts)):
+    """Options of a verb that trains on texts too."""
+
+
+@spelt
+@dataclass(frozen=True, kw_only=True)
+class TrainingChoices(TextChoices, Choices):
     """Options of a verb that trains a classifier."""
 
     def as_pretrained(self) -> tuple[Self, list[str]]:
@@ -195,7 +199,6 @@ class TrainingChoices(Begins, asked(Texts), Choices):
         if self.pretrained in (None, "timm"):
             return self, []
         from sfumato import models
-        from sfumato._checks import SfumatoError
 
         weights, which = self.pretrained, self.pretrained_weights
         file = models.file_of(weights if which is None else models.weights_file(weights, which))
@@ -209,25 +212,24 @@ class TrainingChoices(Begins, asked(Texts), Choices):
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         if "model" in taken:
             recipe.trusted(taken["model"], file, trust_code=self.trust_code)
-        told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
-        return replace(self, **taken), told
+        notes = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
+        return replace(self, **taken), notes
 
 
-def source_spec(chosen: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
+def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
     """The source of that spelling, as these options declare it.
 
     Args:
         by_rule: declarations in place of those that were left out.
     """
-    from sfumato._checks import SfumatoError
     from sfumato.data import SourceSpec
 
-    options = {one.name: getattr(chosen, one.name) for one in fields(chosen) if one.name in choices_of(Declared)}
-    given = by_rule | {name: value for name, value in options.items() if value is not None and name != "public"}
-    private = getattr(chosen, "private", False)
-    if chosen.public and private:
+    declared = {one.name: getattr(options, one.name) for one in fields(options) if one.name in choices_of(Declared)}
+    given = by_rule | {name: value for name, value in declared.items() if value is not None and name != "public"}
+    private = getattr(options, "private", False)
+    if options.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")
-    return SourceSpec(spec=spec, **given, public=chosen.public if chosen.public or private else None)
+    return SourceSpec(spec=spec, **given, public=options.public if options.public or private else None)
 
 
 def stem_of(what: str) -> str:
