@@ -34,8 +34,10 @@ import numpy as np
 import torch
 import tyro
 
-import measuring
-import problems
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `benchmarks`
+
+from benchmarks import RESULTS
+from benchmarks.shared import measuring, problems
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTED = ("gradients", "training", "cli", "models", "data", "averaging", "optim", "randomness", "privacy", "report")
@@ -60,7 +62,7 @@ class Options:
     device: Literal["cuda", "cpu"] = "cuda"
     tiny: bool = False
     """a size for which a processor is enough"""
-    results: Path = measuring.RESULTS
+    results: Path = RESULTS
     """where the figures go"""
 
 
@@ -164,7 +166,7 @@ def clipping(call: Call, row: str) -> dict[str, Any]:
     """One row of the clipping table, in its own file too."""
     options = call.options
     file = options.place / f"clipping-{row}.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "clipping.py"), "--device", options.device]
+    command = [sys.executable, str(ROOT / "benchmarks" / "speed" / "clipping.py"), "--device", options.device]
     command += ["--models", row, "--json", str(file)]
     if options.tiny:
         command += ["--ways", "sfumato", "vmap", "--rounds", "1", "--no-memory"]
@@ -182,9 +184,8 @@ def head(call: Call) -> dict[str, Any]:
 
 HEAD_STEP = """
 import json, sys
-sys.path.insert(0, "benchmarks")
-import heads
 from pathlib import Path
+from benchmarks.speed import heads
 place, device, *sizes = sys.argv[1:]
 print(json.dumps(heads.measured(heads.make(Path(place), *map(int, sizes)), device)))
 """

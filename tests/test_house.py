@@ -121,8 +121,9 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return found
 
 
-def test_no_circle_of_files():
-    assert circles(graph(PACKAGE)) == []
+@pytest.mark.parametrize("package", [PACKAGE, ROOT / "benchmarks"], ids=lambda package: package.name)
+def test_no_circle_of_files(package: Path):
+    assert circles(graph(package)) == []
 
 
 def test_a_circle_would_be_found(tmp_path: Path):

@@ -5,42 +5,34 @@ from __future__ import annotations
 import ast
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "coming-from-opacus.json"
+from benchmarks import RESULTS
+from benchmarks.speed import coming_from_opacus
+
+RESULT = RESULTS / "coming-from-opacus.json"
 
 
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    monkeypatch.delitem(sys.modules, "coming_from_opacus", raising=False)
-    import coming_from_opacus  # pyright: ignore[reportMissingImports]
-
-    return coming_from_opacus
-
-
-def test_both_of_our_codes_run_within_the_budget(benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_both_of_our_codes_run_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(benchmark.block(benchmark.TASK), names)
-    for section in benchmark.WAYS[1:]:
-        exec(benchmark.block(section), names)
+    exec(coming_from_opacus.block(coming_from_opacus.TASK), names)
+    for section in coming_from_opacus.WAYS[1:]:
+        exec(coming_from_opacus.block(section), names)
         assert 2.9 < names["epsilon"] <= 3, section
         assert names["accuracy"] > 0.8, section
 
 
-def test_both_codes_name_the_same_budget_rate_and_clipping(benchmark):
+def test_both_codes_name_the_same_budget_rate_and_clipping():
     def given(section: str) -> dict[str, Any]:
-        calls = [node for node in ast.walk(ast.parse(benchmark.block(section))) if isinstance(node, ast.Call)]
+        calls = [node for node in ast.walk(ast.parse(coming_from_opacus.block(section))) if isinstance(node, ast.Call)]
         named = [word for call in calls for word in call.keywords if isinstance(word.value, ast.Constant)]
         return {word.arg: word.value.value for word in named if word.arg}
 
-    theirs, ours = (given(section) for section in benchmark.WAYS[:2])
+    theirs, ours = (given(section) for section in coming_from_opacus.WAYS[:2])
     assert theirs["target_epsilon"] == ours["epsilon"]
     assert theirs["target_delta"] == ours["delta"]
     assert theirs["lr"] == ours["learning_rate"]
@@ -51,12 +43,12 @@ def test_both_codes_name_the_same_budget_rate_and_clipping(benchmark):
     assert theirs["max_grad_norm"] == 1.0
 
 
-def test_the_table_of_the_page_is_what_was_measured(benchmark):
-    record = json.loads(RESULTS.read_text("utf-8"))
-    page = benchmark.PAGE.read_text("utf-8")
-    assert benchmark.table(record) in page
-    assert set(record["rows"]) == set(benchmark.WAYS)
-    for section in benchmark.WAYS:
-        lines = [line for line in benchmark.block(section).splitlines() if line.strip()]
+def test_the_table_of_the_page_is_what_was_measured():
+    record = json.loads(RESULT.read_text("utf-8"))
+    page = coming_from_opacus.PAGE.read_text("utf-8")
+    assert coming_from_opacus.table(record) in page
+    assert set(record["rows"]) == set(coming_from_opacus.WAYS)
+    for section in coming_from_opacus.WAYS:
+        lines = [line for line in coming_from_opacus.block(section).splitlines() if line.strip()]
         assert record["rows"][section]["lines"] == len(lines)
     assert not re.search(r"^TABLE$", page, re.MULTILINE)

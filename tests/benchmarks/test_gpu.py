@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks import gpu
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("gpu")
-
-
-def options(gpu: ModuleType, place: Path, **more):
+def options(place: Path, **more):
     return gpu.Options(place=place, device="cpu", tiny=True, results=place / "results", **more)
 
 
-def test_a_call_does_what_is_left_and_says_what_it_leaves(gpu, tmp_path, monkeypatch, capsys):
+def test_a_call_does_what_is_left_and_says_what_it_leaves(tmp_path, monkeypatch, capsys):
     done = []
 
     def piece(name: str, error: Exception | None = None):
@@ -38,19 +30,19 @@ def test_a_call_does_what_is_left_and_says_what_it_leaves(gpu, tmp_path, monkeyp
 
     parts = [piece("a"), piece("b", gpu.TimeIsUpError()), piece("c", ValueError("broken"))]
     monkeypatch.setattr(gpu, "pieces", lambda options: parts)
-    assert gpu.main(options(gpu, tmp_path)) == 0
+    assert gpu.main(options(tmp_path)) == 0
     assert "left for the next call: b" in capsys.readouterr().out
     (path,) = (tmp_path / "results").iterdir()
     assert json.loads(path.read_text())["pieces"]["c"] == {"reason": "ValueError: broken"}
-    assert gpu.main(options(gpu, tmp_path)) == 0
+    assert gpu.main(options(tmp_path)) == 0
     assert "all done" in capsys.readouterr().out
     assert done == ["a", "b", "c", "b", "c"]
     assert all(row == {"passed": 1} for row in json.loads(path.read_text())["pieces"].values())
 
 
-def test_a_process_is_interrupted_when_the_time_is_up(gpu, tmp_path, monkeypatch):
+def test_a_process_is_interrupted_when_the_time_is_up(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "PATIENCE", 2.0)
-    call = gpu.Call(options=options(gpu, tmp_path), until=time.monotonic() + 3)
+    call = gpu.Call(options=options(tmp_path), until=time.monotonic() + 3)
     script = (
         "import pathlib, signal, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background\n"
@@ -61,7 +53,7 @@ def test_a_process_is_interrupted_when_the_time_is_up(gpu, tmp_path, monkeypatch
     assert (tmp_path / "told").exists(), "it can write its last checkpoint"
 
 
-def test_every_file_of_tests_is_a_piece(gpu, tmp_path):
+def test_every_file_of_tests_is_a_piece(tmp_path):
     whole = gpu.Options(place=tmp_path, device="cpu")
     names = [name for name, _ in gpu.pieces(whole)]
     assert {"heads", "epsilon 1", "epsilon 8", "tests:training/test_step.py"} <= set(names)
@@ -69,9 +61,9 @@ def test_every_file_of_tests_is_a_piece(gpu, tmp_path):
     assert len(names) == len(set(names))
 
 
-def test_tests_are_counted_by_their_names(gpu, tmp_path, monkeypatch):
+def test_tests_are_counted_by_their_names(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "-n 0")
-    call = gpu.Call(options=options(gpu, tmp_path), until=time.monotonic() + 600)
+    call = gpu.Call(options=options(tmp_path), until=time.monotonic() + 600)
     (name,) = gpu.tested(call.options)
     found = gpu.tests(call, name)
     assert found["passed"] > 10

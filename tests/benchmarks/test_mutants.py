@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-from types import ModuleType
+import tomllib
 
-import pytest
+from benchmarks.trust import mutants
 
-ROOT = Path(__file__).resolve().parents[2]
+BUGS = list(mutants.bugs())
 
 
-@pytest.fixture
-def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("mutants")
+def test_every_planted_bug_can_be_planted():
+    for bug in BUGS:
+        text = (mutants.CODE / "sfumato" / bug.file).read_text("utf-8")
+        assert bug.planted(text) != text, bug.name
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
 
 
-def test_every_planted_bug_can_be_planted(mutants):
-    code = ROOT / "src" / "sfumato"
-    odd = [bug.name for bug in mutants.BUGS if (code / bug.file).read_text("utf-8").count(bug.right) != 1]
-    assert odd == []
-    assert all(bug.right != bug.wrong for bug in mutants.BUGS)
-    names = [bug.name for bug in mutants.BUGS]
-    assert len(set(names)) == len(names)
+def test_the_bugs_of_a_room_stand_beside_its_tests():
+    for path in mutants.TESTS.rglob("bugs.toml"):
+        for bug in tomllib.loads(path.read_text("utf-8"))["bug"]:
+            room, slash, _ = bug["file"].partition("/")
+            assert path == mutants.TESTS / (room if slash else "") / "bugs.toml", bug["name"]
 
 
-def test_the_tests_that_notice_them_exist(mutants):
-    named = {test.partition("::")[0] for bug in mutants.BUGS for test in bug.tests}
-    assert [file for file in sorted(named) if not (ROOT / "tests" / file).exists()] == []
+def test_the_tests_that_notice_them_exist():
+    named = {test.partition("::")[0] for bug in BUGS for test in bug.tests}
+    assert [file for file in sorted(named) if not (mutants.TESTS / file).exists()] == []
+
+
+def test_what_was_caught_is_not_run_again_until_it_or_its_tests_change():
+    bug, other = BUGS[0], BUGS[1]
+    row = {"caught_by": "some test", "hash": bug.hash}
+    assert mutants.settled(row, bug)
+    assert not mutants.settled(row, other)
+    assert not mutants.settled(row | {"caught_by": mutants.SURVIVED}, bug)
+    assert not mutants.settled(None, bug)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from benchmarks.scale import recipes
+from benchmarks.shared import measuring
 from sfumato.cli.options import recipe
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture
-def recipes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("recipes")
-
-
-def test_every_private_recipe_is_of_one_kind(recipes: ModuleType):
+def test_every_private_recipe_is_of_one_kind():
     kinds = recipes.kinds()
     listed = [name for names in kinds.values() for name in names]
     texts = {name: (recipe.FOLDER / f"{name}.toml").read_text("utf-8") for name in recipe.names()}
@@ -36,7 +28,7 @@ def test_every_private_recipe_is_of_one_kind(recipes: ModuleType):
     assert of_name["table23-classifier"].trainable == ("classifier",)
 
 
-def test_all_rows_of_a_recipe_are_of_its_kind(recipes: ModuleType):
+def test_all_rows_of_a_recipe_are_of_its_kind():
     for kind, names in recipes.kinds().items():
         for name in names:
             table = recipe.table_of(f"recipe:{name}")
@@ -47,7 +39,7 @@ def test_all_rows_of_a_recipe_are_of_its_kind(recipes: ModuleType):
 
 @pytest.mark.parametrize("name", ["digits", "de2022/table13", "de2022/figure3"])
 def test_the_command_takes_the_recipe_with_few_images_and_steps(
-    recipes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))  # measure sets it; this sets it back
     (kind,) = [kind for kind, names in recipes.kinds().items() if name in names]
@@ -61,19 +53,18 @@ def test_the_command_takes_the_recipe_with_few_images_and_steps(
         assert 0 < row["training_seconds"] <= row["seconds"]
 
 
-def test_a_refusal_is_the_row_s_reason(recipes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_refusal_is_the_row_s_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
     (kind,) = [kind for kind, names in recipes.kinds().items() if names[0] == "digits"]
     odd = tmp_path / "odd.toml"
     odd.write_text("no-such-option = 1\n")
-    with pytest.raises(importlib.import_module("measuring").CannotError, match=r"^error: .*no_such_option"):
+    with pytest.raises(measuring.CannotError, match=r"^error: .*no_such_option"):
         recipes.measure(str(odd), kind, "cpu")
 
 
 def test_a_kind_keeps_its_row_where_another_recipe_comes_before_the_one_that_was_measured(
-    recipes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    measuring = importlib.import_module("measuring")
     monkeypatch.setattr(measuring, "apart", lambda *_: {"seconds": 2.0, "training_seconds": 1.0, "peak_bytes": 2**30})
     (kind,) = [kind for kind, names in recipes.kinds().items() if "digits" in names]
     options = recipes.Options(only=("digits",), device="cpu", json=tmp_path / "figures.json")
@@ -84,10 +75,8 @@ def test_a_kind_keeps_its_row_where_another_recipe_comes_before_the_one_that_was
     assert {name: row["recipes"] for name, row in machine["rows"].items()} == {"digits": ["before", "digits"]}
 
 
-def test_what_was_measured_on_this_machine_is_not_measured_again(
-    recipes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    measuring, called = importlib.import_module("measuring"), []
+def test_what_was_measured_on_this_machine_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    called = []
 
     def apart(function, what: str, kind, device: str):
         called.append(what)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def throughput(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("throughput")
+from benchmarks.shared import measuring
+from benchmarks.speed import throughput
 
 
 @pytest.mark.parametrize(("trained", "parameters"), [("all", None), ("classifier", 64 * 1000 + 1000)])
-def test_a_step_trains_what_it_says(throughput: ModuleType, trained: str, parameters: int | None):
+def test_a_step_trains_what_it_says(trained: str, parameters: int | None):
     threads = torch.get_num_threads()
     row = throughput.measure("timm:test_vit", trained, 32, 2, 2, threads, "cpu")
     assert len(row["step_seconds"]) == 2
@@ -30,9 +23,9 @@ def test_a_step_trains_what_it_says(throughput: ModuleType, trained: str, parame
 
 
 def test_what_was_measured_is_not_measured_again(
-    throughput: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    measuring, called = importlib.import_module("measuring"), []
+    called = []
 
     def apart(function, model: str, trained: str, *rest):
         called.append((model, trained))

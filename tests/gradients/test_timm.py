@@ -1,27 +1,21 @@
 """Models of timm, none of which needed a line of code of its own, against the oracle in float64.
 
-They have among them every kind of layer of the 160 that `benchmarks/zoo.py` sweeps.
+They have among them every kind of layer of the 160 that `benchmarks/trust/zoo.py` sweeps.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks import RESULTS
+from benchmarks.shared import timm_models
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-specification = importlib.util.spec_from_file_location("timm_models", BENCHMARKS / "timm_models.py")
-timm_models = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(timm_models)
-
 
 FLOAT64_SINCE = {"vit_base_patch16_rope_mixed_224": (1, 0, 31)}
 """Before these versions timm itself ran the model in float32 alone, and the oracle's tolerance is float64's."""
@@ -40,7 +34,7 @@ def test_timm_models_are_exact(compare, label):
 
 
 def test_the_sweep_agreed_and_has_no_kind_of_layer_that_is_not_tested_here():
-    found = json.loads((BENCHMARKS / "results" / "zoo.json").read_text())
+    found = json.loads((RESULTS / "zoo.json").read_text())
     assert found["models"].keys() == timm_models.MODELS.keys()
     assert all(row["agrees"] for row in found["models"].values())
     assert found["chosen"] == list(timm_models.CHOSEN)

@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from benchmarks.speed import heads
 from sfumato import PrivacyPlan, Source, embed, open_source, train
 from sfumato.training import loop
 
@@ -68,9 +69,8 @@ def walk(monkeypatch) -> Walk:
 
 
 @pytest.fixture
-def features(tmp_path, monkeypatch) -> Source:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    cache = loaded("benchmarks/heads.py").make(tmp_path, 60, 8, 3)
+def features(tmp_path) -> Source:
+    cache = heads.make(tmp_path, 60, 8, 3)
     return open_source(f"features:{cache}", owner_key=bytes(32))
 
 

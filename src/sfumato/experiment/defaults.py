@@ -29,7 +29,8 @@ HEAD_RATE = 0.01
 BAG = "bag"
 SMALL_NETWORKS = ("cnn", "lenet", "lenet5", "lenet-300-100", "tf-tutorial")
 BEHIND_UP_TO = 60_000
-"""Examples up to which these have stayed behind the default: Tramèr and Boneh 2021, benchmarks/networks_by_hand.py."""
+"""Examples up to which these have stayed behind the default: Tramèr and Boneh 2021,
+benchmarks/accuracy/small_networks.py."""
 NOTED_CUT = 0.1
 """The share of an image that may be left out without a word."""
 DIVIDED = "for gradients divided by the clipping norm"

@@ -13,7 +13,7 @@ from sfumato.randomness import Space
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
 from sfumato.search.kept import MODES, KeptRuns, begin, check_kind, together, together_in_words
-from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read, refuse_each
+from sfumato.search.shared import Scoring, Shared, check_trainable, check_trial, decided, read, refuse_each
 from sfumato.search.space import line_of, plain
 from sfumato.search.trial import EarlierSearch, Trial
 from sfumato.search.workers import Worker, rows_of
@@ -64,7 +64,7 @@ def one_at_a_time(
     refuse_each(shared, changes)
     held = read(shared)
     check_kind(shared, held, search)
-    check_machine(shared.trial)
+    check_trial(shared.trial)
     worker, plans = Worker(shared, held), []
     for change in changes:  # refuses what could not be trained before anything is spent
         own = worker.data_for(change)

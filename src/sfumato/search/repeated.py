@@ -20,7 +20,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
 from sfumato.runs.run import Run
 from sfumato.search.trial import EarlierSearch, LookingOn, Trial
-from sfumato.training.conclusion.finish import evaluation_of
+from sfumato.training.conclusion.run_page import evaluation_of
 from sfumato.training.preparation.prepare import own_threads
 
 

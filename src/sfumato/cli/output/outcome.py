@@ -19,7 +19,7 @@ def show(run: Run, *, json: bool) -> None:
     """What a finished run has to say."""
     from sfumato.privacy.statements.statement import rounded_up
     from sfumato.runs import directory as names
-    from sfumato.training.conclusion.finish import person_with_most
+    from sfumato.training.conclusion.run_page import person_with_most
 
     statement = run.statement
     path = run.directory
@@ -148,12 +148,15 @@ def show_uses(run: Run) -> None:
 def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """What a run would be, as data and in rows for the reader."""
     from sfumato.privacy.planning import remarks
-    from sfumato.training.conclusion.finish import plan_table
+    from sfumato.training.conclusion.run_page import plan_table
     from sfumato.training.preparation.estimate import estimate
 
     expected, figures = estimate(job), job.circumstances.figures
-    clock = {} if job.clock is None else job.clock.to_dict()
-    plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    plan = {
+        **plan_table(job.plan, job.keyed["clock"]),
+        "epsilon": job.plan.epsilon(),
+        "epsilon by RDP": job.plan.epsilon_rdp,
+    }
     told = {
         "run": str(run.path),
         "would": "stand" if run.finished else "resume" if run.exists else "begin",

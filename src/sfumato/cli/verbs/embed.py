@@ -60,13 +60,14 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         from sfumato.embedding.run import begin, job_of, public_job_of
         from sfumato.experiment import users
         from sfumato.observers.progress import Bars, read_source
-        from sfumato.training.preparation.prepare import check_performance
+        from sfumato.training.preparation.prepare import check_machine
+        from sfumato.training.preparation.start import Machine
 
         experiment = asked.experiment
         prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of  # refused before data are read
         spec = asked.open_set
         experiment.refuse_at_once(spec)
-        check_performance(device=asked.device, threads=asked.threads)
+        check_machine(Machine(device=asked.device, threads=asked.threads))
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), asked.per_user)
             performance = {"device": asked.device, "threads": asked.threads}
@@ -175,7 +176,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
 def show_dry_run(job: EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
     from sfumato.embedding.estimate import seconds
-    from sfumato.training.conclusion.finish import plan_table
+    from sfumato.training.conclusion.run_page import plan_table
     from sfumato.training.job import PublicJob
     from sfumato.training.preparation.estimate import average_bytes
 

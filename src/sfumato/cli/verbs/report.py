@@ -37,7 +37,7 @@ class Report:
         from sfumato.runs import directory as names
         from sfumato.runs.heading import Heading
         from sfumato.runs.verdict import altered
-        from sfumato.training.conclusion import finish
+        from sfumato.training.conclusion import run_page
         from sfumato.training.public import pretraining as public_training
 
         heading = Heading(title=self.title, owner=self.owner, date=self.date, purpose=self.purpose)
@@ -51,7 +51,7 @@ class Report:
         heading.add_to(run)
         path = run / ("report-public.html" if self.public else names.REPORT)
         plain = public_training.is_public(run)
-        text = public_training.report(run, public=self.public) if plain else finish.report(run, public=self.public)
+        text = public_training.report(run, public=self.public) if plain else run_page.report(run, public=self.public)
         names.write(path, text.encode(), private=not (self.public or plain))
         changed = None if plain else altered(run)
         if changed is not None:

@@ -59,7 +59,6 @@ class Train(Observed, PrivateChoices):
         self.refuse_unobserved()
         if asked.normalisation == "printed-2020" and not (isinstance(self.budget, tuple) or self.seeds or self.dry_run):
             return asked.printed()
-        from sfumato.experiment.times import without_a_step
         from sfumato.observers.progress import Bars
         from sfumato.runs.heading import Heading
         from sfumato.runs.owner import sentences
@@ -80,7 +79,7 @@ class Train(Observed, PrivateChoices):
                 earlier = earlier_plans(job)
                 if earlier and not run.exists:
                     progress.report(sentences.summary(earlier, job.plan))
-                if (note := without_a_step(job.source, job.plan, job.times)) is not None:
+                for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
                     progress.report(note)
                 show_dry_run(job, run, json=self.json)
                 return 0
@@ -167,7 +166,7 @@ class Train(Observed, PrivateChoices):
     def trial(self) -> Trial:
         """One training as it is asked for here."""
         own = {"keep": self.keep, "report_epsilon": self.report_epsilon, "calibrate_on": self.calibrate_on}
-        return replace(super().trial(), **own)
+        return replace(super().trial(), options=own)
 
     @property
     def budget(self) -> float | tuple[float, ...] | None:

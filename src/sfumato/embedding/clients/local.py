@@ -89,7 +89,8 @@ class LocalTraining:
     """Local training from a module's present weights, of which a client's update is the outcome.
 
     Clients train one after the other. Several at once, by `torch.func.vmap`, are no faster on a CPU: 1.0 to 1.4 times
-    as long for 4 or 8 clients of LeNet with batches of 32, whose convolutions become grouped (benchmarks/fedemb.py).
+    as long for 4 or 8 clients of LeNet with batches of 32, whose convolutions become grouped
+    (benchmarks/speed/fedemb.py).
 
     Args:
         module: gives embeddings (N, D) from inputs (N, ...), or logits where the head is global. Nothing here

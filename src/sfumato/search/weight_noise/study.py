@@ -28,6 +28,7 @@ from sfumato.training.descent import check_choices
 from sfumato.training.job import PublicJob
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.prepare import own_threads, settled_on
+from sfumato.training.preparation.start import Start
 from sfumato.training.public.weight_noise import course
 
 FILE, ROWS, PAGE = "noise-study.json", "runs.jsonl", "report.html"
@@ -78,7 +79,7 @@ def noise_study(
         source, _ = hold_out(source, owner_key(), design.validation_fraction)
     if (warning := sentences.called_public(source)) is not None:
         progress.report(warning)
-    device, threads = settled_on(device, threads, None)
+    device, threads = settled_on(Start(device=device, threads=threads))
     study = _Study(design, source, place, Performance(device=device, threads=threads, micro_batch=design.batch_size))
     for form in design.forms:  # refuses what could not be trained before the first run
         study.job(form, design.deviations[0], design.learning_rates[0], PILOT)

@@ -1,0 +1,131 @@
+"""The step that each record's own time stamp decides, where a plan goes by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Clock, Source
+from sfumato.privacy import FixedOrder, PrivacyPlan
+from sfumato.randomness import goes_by_time
+from sfumato.training.parts.part import Asked, Early, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByTime(Part):
+    """The step that each record's own time stamp decides, where the plan goes by time; and records in no step.
+
+    Args:
+        clock: as it was declared; None where the plan does not go by time.
+        times: int64 (N,), `steps_by_time`.
+    """
+
+    options = ("clock",)
+    clock: Clock | None
+    times: np.ndarray | None = field(repr=False)
+
+    @classmethod
+    def check(cls, early: Early) -> None:
+        """Refuse a clock without a plan by time, and the other way round."""
+        check_clock(early.options.get("clock"), by_time=early.by_time)
+
+    @classmethod
+    def of(cls, asked: Asked) -> ByTime:
+        """By the declared clock."""
+        clock = asked.options.get("clock")
+        return cls(clock=clock, times=steps_by_time(asked.source, asked.plan, clock))
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The clock of a run's record; runs that were begun before there were clocks have none."""
+        return {"clock": Clock(**record["clock"])} if record.get("clock") else {}
+
+    @property
+    def draws(self) -> dict[str, np.ndarray]:
+        """The times."""
+        return {} if self.times is None else {"times": self.times}
+
+    @property
+    def keyed(self) -> dict[str, dict[str, Any]]:
+        """The clock, where there is one."""
+        return {"clock": {} if self.clock is None else self.clock.to_dict()}
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """How many records lie in no step."""
+        if (note := without_a_step(source, plan, self.times)) is not None:
+            yield note
+
+
+def check_clock(clock: Clock | None, *, by_time: bool) -> None:
+    """Refuse a plan by time without a clock, and a clock that no plan goes by."""
+    if clock is not None and not by_time:
+        raise SfumatoError(
+            f"start {clock.start} and period {clock.period} are given, and the plan does not go by time",
+            "leave both out, or give `order=time`",
+        )
+    if clock is None and by_time:
+        raise SfumatoError(
+            "the plan goes by the records' time stamps, and no start and period say which step each belongs to",
+            "declare both, such as `start=2026-01-01` and `period=1d`",
+        )
+
+
+def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.ndarray | None:
+    """The step int64 (N,) of each training record; None for a plan that does not go by time.
+
+    **Guarantee.** Each record's step is a function of its own time stamp and of the declared clock (`Clock`).
+
+    Errors: `SfumatoError` for a plan by time without a clock or time stamps, and for a clock that no plan goes by.
+    """
+    check_clock(clock, by_time=goes_by_time(plan))
+    if clock is None:
+        return None
+    if source.train.times is None and source.cache is not None:
+        raise SfumatoError(
+            "the plan goes by the records' time stamps, and a cache of features keeps none",
+            "train on the images, or by another order",
+        )
+    if source.train.times is None:
+        raise SfumatoError(
+            "the plan goes by the records' time stamps, and the source has none",
+            "give a csv with the column time, or an npz with the array time_train, or go by another order",
+        )
+    steps = clock.steps_of(source.train.times)
+    if not _within(steps, plan).any():
+        raise SfumatoError(
+            f"none of the records' time stamps lies within the {plan.steps} steps from {clock.start} on, of "
+            f"{clock.period} each",
+            "declare the `start` and the `period` of these data",
+        )
+    return steps
+
+
+def without_a_step(source: Source, plan: PrivacyPlan, times: np.ndarray | None) -> str | None:
+    """What to say, to the owner alone, of training records that lie in no step of the plan; None where all may.
+
+    Args:
+        times: the step of each record, as `steps_by_time` gives it.
+
+    **Guarantee.** The number is a private figure: it belongs to the terminal, and into no file.
+    """
+    records, rule = len(source.train) if times is None else len(times), plan.participation
+    if not isinstance(rule, FixedOrder) or rule.assignment == "random":
+        return None
+    if times is None:
+        within = min(records, rule.batch_size * min(plan.steps, rule.bins(plan.population)))
+    else:
+        within = int(_within(times, plan).sum())
+    if within == records:
+        return None
+    return (
+        f"note: {records - within} of the {records} training records lie in no step of the plan, and nothing is learnt "
+        "from them (a figure of private data: keep it to yourself)"
+    )
+
+
+def _within(times: np.ndarray, plan: PrivacyPlan) -> np.ndarray:
+    return (times >= 0) & (times < plan.steps)
