@@ -7,27 +7,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+from sfumato._checks import SfumatoError
+from sfumato._choices import asked, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import (
-    BitDepth,
-    Device,
-    Fraction,
-    LabelColumns,
-    Length,
-    Names,
-    Path,
-    Side,
-    Text,
-    TextColumns,
-    UserFrom,
-    Users,
-    Vocabulary,
-    Whole,
-    Window,
-    Words,
-    shown,
-)
+from sfumato.cli.options.spellings import Device, Path, Text, Whole, spelt
 from sfumato.cli.registry import name_of
+from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.experiment.experiment import Choices
 
 if TYPE_CHECKING:
@@ -36,50 +21,19 @@ if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
 
-SOURCE_OPTIONS = (
-    *("classes", "label_columns", "size", "channels", "bit_depth", "window"),
-    *("examples", "root", "download", "test_fraction", "zoom", "user_from", "users"),
-    *("text_column", "length", "vocabulary", "words"),
-)
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True)
-class SourceChoices:
+class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
 
-    classes: Names = None
-    """Class names, declared."""
-    label_columns: LabelColumns = None
-    """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
-    or the columns of an archive's y."""
-    size: Side = None
-    """Side of the images, declared; others are resized."""
-    channels: Whole = None
-    """1 for grey, 3 for colour, declared."""
-    bit_depth: BitDepth = None
-    """How many bits images of 16 bits use, declared: 12 where white is 4095; larger values are refused."""
-    window: Window = None
-    """Or what of them becomes black and what white, declared: -160,240 for soft tissue in Hounsfield units."""
-    test_fraction: Fraction = None
-    """Share of the test part where a source has none of its own."""
-    user_from: UserFrom = None
-    """Whose image each file of a folder is: folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked
-    for in its name, such as 'patient-([0-9]+)_'."""
-    skip_unreadable: bool = False
-    """Leave files of a folder out from which no image can be read, instead of refusing the folder; how many they are is
-    not covered by the promise."""
-    users: Users = None
-    """How many users the training part has, declared."""
     public: bool = False
     """The data are public: figures measured on them are no secret. Published ones (digits, torchvision) are anyway."""
-    root: Path = None
-    """Where torchvision's data sets are."""
-    download: bool = False
-    """Let torchvision download the data set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +52,7 @@ class RunChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Who looks on while a run takes its steps."""
+    """The observers of a run while it takes its steps."""
 
     tensorboard: bool = False
     """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
@@ -110,8 +64,8 @@ class Observed:
 
             TensorBoard.installed()
 
-    def looking_on(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
-        """Who looks on besides the command line."""
+    def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
+        """The observers besides the command line."""
         if not self.tensorboard:
             return ()
         from sfumato.observers.observer import TensorBoard
@@ -136,17 +90,16 @@ class Begins(RunChoices, SourceChoices):
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
-            if field.name == "what" or getattr(self, field.name) != field.default
+            if field.name != "what" and getattr(self, field.name) != field.default
         }
 
     def resumes(self, what: str) -> bool:
         """Whether `what` is a run directory, which goes on as it began: options that would change it are refused."""
-        from sfumato._checks import SfumatoError
         from sfumato.runs import directory as names
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("what", "dry_run", "json", "title", "trust_code", "tensorboard")
+        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(
@@ -157,7 +110,6 @@ class Begins(RunChoices, SourceChoices):
 
     def with_recipe(self, what: str) -> Self:
         """These options over those of the recipe, where `what` is one."""
-        from sfumato._checks import SfumatoError
         from sfumato.data import refuse_absent
 
         if not recipe.named_by(what):
@@ -169,11 +121,11 @@ class Begins(RunChoices, SourceChoices):
             refuse_absent(what)
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
-        options = recipe.read(what, self.given, known, verb=name_of(type(self)))
+        given = self.given
+        options = recipe.read(what, given, known, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
             for model in options["model"].split():
                 recipe.trusted(model, recipe.title(what), trust_code=self.trust_code)
-        given = {key: value for key, value in self.given.items() if key != "what"}
         if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
             options.pop("public", None)
         if "public" in given:
@@ -203,7 +155,7 @@ class Begins(RunChoices, SourceChoices):
         return FilePath("runs") / stem
 
     def directory(self) -> RunDirectory:
-        """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
+        """The directory given; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
 
         Errors: `SfumatoError` for a place where no run can begin.
         """
@@ -223,7 +175,7 @@ class Begins(RunChoices, SourceChoices):
                 break  # it is resumed, or refused with the difference named
         return run
 
-    def beside(self, run: RunDirectory) -> list[str]:
+    def notes_on(self, run: RunDirectory) -> list[str]:
         """What to say of a run that begins where none was asked for, and another one stands there already."""
         from sfumato.runs import directory as names
 
@@ -232,26 +184,21 @@ class Begins(RunChoices, SourceChoices):
         return [f"note: {self.first} holds a finished run; this is another one, in {run.path}"]
 
 
-@shown
 @dataclass(frozen=True, kw_only=True)
-class TrainingChoices(Begins, Choices):
-    """Options of a verb that trains a classifier."""
+class TextChoices(Begins, asked(Texts)):
+    """Options of a verb that trains on texts too."""
 
-    text_column: TextColumns = None
-    """Which columns of a table hold its texts, put together; other tables are of images."""
-    length: Length = None
-    """How many words of each text are read, declared; shorter texts are filled up."""
-    vocabulary: Vocabulary = None
-    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
-    words: Words = None
-    """A file of public words, one a line, in place of hashing; others are unknown."""
+
+@spelt
+@dataclass(frozen=True, kw_only=True)
+class TrainingChoices(TextChoices, Choices):
+    """Options of a verb that trains a classifier."""
 
     def as_pretrained(self) -> tuple[Self, list[str]]:
         """With the model, the size and the channels of the run that the weights come from, where none were given."""
         if self.pretrained in (None, "timm"):
             return self, []
         from sfumato import models
-        from sfumato._checks import SfumatoError
 
         weights, which = self.pretrained, self.pretrained_weights
         file = models.file_of(weights if which is None else models.weights_file(weights, which))
@@ -265,25 +212,24 @@ class TrainingChoices(Begins, Choices):
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         if "model" in taken:
             recipe.trusted(taken["model"], file, trust_code=self.trust_code)
-        told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
-        return replace(self, **taken), told
+        notes = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
+        return replace(self, **taken), notes
 
 
-def source_spec(asked: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
+def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
     """The source of that spelling, as these options declare it.
 
     Args:
         by_rule: declarations in place of those that were left out.
     """
-    from sfumato._checks import SfumatoError
     from sfumato.data import SourceSpec
 
-    given = by_rule | {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name, None) is not None}
-    given |= {"skip_unreadable": True} if getattr(asked, "skip_unreadable", False) else {}
-    private = getattr(asked, "private", False)
-    if asked.public and private:
+    declared = {one.name: getattr(options, one.name) for one in fields(options) if one.name in choices_of(Declared)}
+    given = by_rule | {name: value for name, value in declared.items() if value is not None and name != "public"}
+    private = getattr(options, "private", False)
+    if options.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")
-    return SourceSpec(spec=spec, **given, public=asked.public if asked.public or private else None)
+    return SourceSpec(spec=spec, **given, public=options.public if options.public or private else None)
 
 
 def stem_of(what: str) -> str:

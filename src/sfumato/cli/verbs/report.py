@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sfumato.cli.options.spellings import Directory, Said
+from sfumato._checks import SfumatoError
+from sfumato.cli.options.spellings import Directory, FreeText
 from sfumato.cli.output import console
 
 
@@ -20,20 +21,19 @@ class Report:
     """The run directory."""
     public: bool = False
     """Leave out what shows private data or figures measured on them."""
-    title: Said = None
+    title: FreeText = None
     """What the page is called."""
-    owner: Said = None
+    owner: FreeText = None
     """Who answers for the data: on the owner's page alone."""
-    date: Said = None
+    date: FreeText = None
     """A day, such as 2026-03-01: on the owner's page alone."""
-    purpose: Said = None
+    purpose: FreeText = None
     """What the model is for: on the owner's page alone."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> int:
         """Write and name the file."""
-        from sfumato._checks import SfumatoError
         from sfumato.runs import directory as names
         from sfumato.runs.heading import Heading
         from sfumato.runs.verdict import altered
