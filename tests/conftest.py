@@ -42,7 +42,9 @@ def home(tmp_path_factory, monkeypatch) -> Path:
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch) -> None:
     """The page's two curves take longer than the small runs here; `tests/report` draws them."""
-    monkeypatch.setattr("sfumato.report.document.curve", lambda rows, key, levels: "<svg></svg>" if rows else "")
+    monkeypatch.setattr(
+        "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
+    )
 
 
 @pytest.fixture(scope="session")

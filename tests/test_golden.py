@@ -257,7 +257,9 @@ def trained(names: Iterable[str] = RUNS) -> dict[str, Any]:
     patch = pytest.MonkeyPatch()
     patch.setattr(tuner, "_MEASURED", {})
     patch.setattr(tuner, "_fastest", lambda kernel, x, g: f"keep {kernel.methods()[0]}")
-    patch.setattr("sfumato.report.document.curve", lambda rows, key, levels: "<svg></svg>" if rows else "")
+    patch.setattr(
+        "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
+    )
     patch.setattr(RunKey, "from_seed", classmethod(whatever_is_rounded(RunKey.from_seed)))
     try:
         for name in names:

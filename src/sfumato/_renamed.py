@@ -11,6 +11,11 @@ REMOVED_IN = "0.3"
 """The version that knows the old names no longer."""
 
 
+def warn_renamed(old: str, new: str, *, stacklevel: int = 3) -> None:
+    """Warn whoever uses the old name; they are so many calls above."""
+    warnings.warn(f"{old} is now {new}; the old name goes in version {REMOVED_IN}", DeprecationWarning, stacklevel)
+
+
 def with_old_names(room: str, current: Callable[[str], Any], renamed: Mapping[str, str]) -> Callable[[str], Any]:
     """A package's `__getattr__` that also knows its old names.
 
@@ -23,11 +28,7 @@ def with_old_names(room: str, current: Callable[[str], Any], renamed: Mapping[st
     def get(name: str) -> Any:
         if name not in renamed:
             return current(name)
-        warnings.warn(
-            f"{room}.{name} is now {renamed[name]}; the old name goes in version {REMOVED_IN}",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_renamed(f"{room}.{name}", renamed[name])
         package, _, new = renamed[name].rpartition(".")
         return getattr(importlib.import_module(package), new)
 

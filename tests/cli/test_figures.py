@@ -11,6 +11,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from sfumato.cli import main
+from sfumato.training.conclusion import finish
 
 
 def told(capsys):
@@ -18,7 +19,6 @@ def told(capsys):
 
 
 def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
-    from sfumato.training.conclusion import finish
 
     class StopError(Exception):
         pass

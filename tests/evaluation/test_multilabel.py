@@ -63,7 +63,7 @@ def plan(source, **others) -> PrivacyPlan:
 def run(source, tmp_path_factory):
     place = tmp_path_factory.mktemp("run") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.report.document.curve", lambda rows, key, levels: "")
+        patch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "")
         return train("linear", source, plan(source), directory=place, threads=1, device="cpu", keep=4, **CHOICES)
 
 
@@ -128,7 +128,7 @@ def test_the_page_has_a_table_of_labels_and_its_public_version_none(run):
     assert "Label by label" in page
     assert "What is taken for what" not in page
     assert all(name in page for name in NAMES)
-    from sfumato.training.conclusion.finish import report
+    from sfumato.training.conclusion.run_page import report
 
     public = report(names.RunDirectory(run.directory), public=True)
     assert "Label by label" not in public

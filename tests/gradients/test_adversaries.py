@@ -199,6 +199,6 @@ def test_ways_that_cannot_be_are_refused():
     model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 3))
     gradient = ClippedGradient(model, F.cross_entropy)
     gradient(torch.randn(2, 4, 4, 4), torch.arange(2))
-    ways = dict.fromkeys(gradient.ways, "gram")
+    methods = dict.fromkeys(gradient.methods, "gram")
     with pytest.raises(SfumatoError, match=r"ways has 'gram' for 'conv 4 x 2 x 3 x 3 2 groups, 2x2', which cannot"):
-        ClippedGradient(model, F.cross_entropy, ways=ways)(torch.randn(2, 4, 4, 4), torch.arange(2))
+        ClippedGradient(model, F.cross_entropy, methods=methods)(torch.randn(2, 4, 4, 4), torch.arange(2))

@@ -32,7 +32,7 @@ class TiedWords(nn.Module):
 def test_a_table_tied_with_the_readout(compare, views):
     words = torch.randint(6, (4, 5) if views == 1 else (4, views, 5))
     gradient = compare(TiedWords().double(), words, torch.randint(6, (4, 5)), views=views)
-    assert not gradient._latest.expanded
+    assert not gradient._batches.latest.expanded
 
 
 class Again(nn.Module):
@@ -119,7 +119,7 @@ def test_adapters_of_low_rank(compare, merged, views):
     first, last = Adapted(nn.Linear(5, 9), 2, merged), Adapted(nn.Linear(9, 4), 2, merged)
     model = nn.Sequential(first, nn.Tanh(), last, nn.Flatten(1), nn.Linear(12, 4).requires_grad_(False))
     gradient = compare(model.double(), tokens(views, 3, 5), torch.arange(4), views=views)
-    assert not gradient._latest.expanded
+    assert not gradient._batches.latest.expanded
 
 
 class Symmetric(nn.Module):
@@ -245,7 +245,7 @@ class Skipped(nn.Module):
 def test_a_residual_net_in_each_layout(compare, views, layout):
     model = Skipped().double().to(memory_format=layout)
     gradient = compare(model, tokens(views, 3, 6, 6), torch.arange(4), views=views)
-    assert not gradient._latest.expanded
+    assert not gradient._batches.latest.expanded
 
 
 LOSSES = {

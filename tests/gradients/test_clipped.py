@@ -146,7 +146,7 @@ def test_the_longest_term_leaves_room_for_rounding_all_parameters_to_the_grid(al
     model = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 3)).double()
     gradient = ClippedGradient(model, F.cross_entropy, max_norm=1.0)
     example = 100 * torch.randn(1, 30, dtype=torch.float64), torch.tensor([1])
-    total = gradient._one_at_a_time(example, None) if alone else gradient(*example)
+    total = gradient._batches.one_at_a_time(example, None) if alone else gradient(*example)
     length = float(torch.cat([value.flatten() for value in total.gradients.values()]).norm())
     room = grid.allowance(sum(parameter.numel() for parameter in model.parameters()))
     assert 1 - 1.001 * room < length < 1 - 0.999 * room

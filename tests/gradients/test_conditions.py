@@ -9,6 +9,7 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
+from sfumato.gradients.batches import Batches
 from sfumato.gradients.conditions import Disagreement, agreeing
 from sfumato.gradients.sites.dropout import fresh_keys
 
@@ -78,15 +79,15 @@ def test_branches_are_exact(compare, branches, examples, views, seed):
     lead = (examples,) if views == 1 else (examples, views)
     x = 1.5 * torch.randn(*lead, 3, 4).double()
     gradient = compare(Branching(*branches).double(), x, torch.arange(examples) % 3, views=views)
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_each_branch_is_exact_and_checks_itself(compare, branch):
     x, y = 1.5 * torch.randn(20, 3, 4).double(), torch.arange(20) % 3
     gradient = compare(Branching(branch).double(), x, y)
-    assert gradient._latest.fast
-    assert gradient._latest.conditional
+    assert gradient._batches.latest.fast
+    assert gradient._batches.latest.conditional
     whole = gradient(x, y)
     alone = torch.cat([gradient(x[i : i + 1], y[i : i + 1]).norms for i in range(20)])
     torch.testing.assert_close(whole.norms, alone, rtol=1e-9, atol=0)
@@ -121,7 +122,7 @@ def sentences(examples):
 
 def test_masks_take_the_fast_path(compare):
     gradient = compare(Masked().double().eval(), sentences(11), torch.arange(11) % 3)
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
     compare(Masked().double().eval(), {**sentences(4), "mask": torch.ones(4, 6).long()}, torch.arange(4) % 3)
 
 
@@ -129,7 +130,8 @@ def test_a_loss_may_ask_too(compare):
     def loss(outputs, targets):
         return F.cross_entropy(outputs, targets) if (targets > 0).all() else outputs.square().mean()
 
-    assert compare(nn.Linear(4, 3).double(), torch.randn(9, 4).double(), torch.arange(9) % 3, loss=loss)._latest.fast
+    found = compare(nn.Linear(4, 3).double(), torch.randn(9, 4).double(), torch.arange(9) % 3, loss=loss)
+    assert found._batches.latest.fast
 
 
 def test_masks_of_dropout_follow_the_keys_however_a_batch_is_parted():
@@ -163,7 +165,7 @@ class Coin(nn.Module):
 
 
 def test_a_branch_by_chance_is_taken_as_often_as_it_should(monkeypatch):
-    monkeypatch.setattr(ClippedGradient, "_one_at_a_time", None)
+    monkeypatch.setattr(Batches, "one_at_a_time", None)
     gradient = ClippedGradient(Coin(), lambda outputs, targets: outputs.mean())
     total = gradient(torch.ones(600, 1), torch.zeros(600))
     kept = (total.norms < 5).double().mean()
@@ -188,7 +190,7 @@ def test_no_answer_hangs_on_random_numbers_of_the_model_s_own(after):
             RuntimeWarning, match="slowly: RuntimeError: a condition after random numbers of the model's own"
         ):
             gradient(x, y)
-    assert gradient._latest.fast == after
+    assert gradient._batches.latest.fast == after
 
 
 class Rare(nn.Module):
@@ -240,9 +242,9 @@ def test_a_branch_that_was_never_tried_is_exact_and_forgotten(compare, method):
     gradient = compare(Rare(method).double(), x, y)
     fresh = ClippedGradient(gradient._model, F.cross_entropy)
     fresh(x[:1], y[:1])
-    assert gradient.ways == fresh.ways
+    assert gradient.methods == fresh.methods
     assert gradient.unused_parameters == fresh.unused_parameters
-    assert gradient._latest == fresh._latest
+    assert gradient._batches.latest == fresh._batches.latest
     assert "rare.weight" in gradient.unused_parameters
 
 

@@ -257,9 +257,9 @@ def test_weights_in_every_way_of_clipping(way, max_norm):
     x, y, weights = torch.randn(8, 4, 6).double(), torch.arange(8) % 3, torch.linspace(0, 1, 8)
     sites = ClippedGradient(model, F.cross_entropy)
     sites(x, y)
-    gradient = ClippedGradient(model, F.cross_entropy, max_norm=max_norm, ways=dict.fromkeys(sites.ways, way))
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=max_norm, methods=dict.fromkeys(sites.methods, way))
     found = gradient(x, y, None, weights)
-    assert set(gradient.ways.values()) == {way}
+    assert set(gradient.methods.values()) == {way}
     for name, value in found.gradients.items():
         each_one = [
             oracle.clipped_sum(model, F.cross_entropy, x[b : b + 1], y[b : b + 1], max_norm=max_norm)[0][name]

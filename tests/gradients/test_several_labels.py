@@ -45,8 +45,8 @@ def test_sums_are_those_of_the_loss_written_out(examples, labels, views, convolu
     first.self_check((1, 6, 6), targets=torch.tensor([[0] * labels, [1] * labels, [1] + [0] * (labels - 1)]))
     compared = 0
     for way in (None, *WAYS):
-        ways = first.ways if way is None else dict.fromkeys(first.ways, way)
-        gradient = ClippedGradient(model, LOSSES["multilabel"], max_norm=max_norm, views=views, ways=ways)
+        methods = first.methods if way is None else dict.fromkeys(first.methods, way)
+        gradient = ClippedGradient(model, LOSSES["multilabel"], max_norm=max_norm, views=views, methods=methods)
         with suppress(SfumatoError):  # a site that has no such way
             found = gradient(inputs, targets)
             torch.testing.assert_close(found.norms, norms, rtol=1e-4, atol=1e-6)

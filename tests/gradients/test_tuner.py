@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient, tuner
+from sfumato.gradients import ClippedGradient, UserGradient, tuner
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_each_shape_is_measured_once(monkeypatch):
     gradient = ClippedGradient(net(), F.cross_entropy)
     gradient(*batch())
     gradient(*batch(7))
-    assert len(measured) == len(gradient.ways) == 3
+    assert len(measured) == len(gradient.methods) == 3
     ClippedGradient(net(), F.cross_entropy)(*batch())
     assert len(measured) == 3
 
@@ -60,7 +60,7 @@ def test_the_faster_way_is_taken(monkeypatch):
         monkeypatch.setattr(tuner, "_seconds", seconds)
         gradient = ClippedGradient(net()[:1].append(nn.Flatten()), F.cross_entropy)
         gradient(*batch())
-        assert favourite in next(iter(gradient.ways.values()))
+        assert favourite in next(iter(gradient.methods.values()))
 
 
 def test_a_way_that_keeps_large_gradients_must_be_much_faster(monkeypatch):
@@ -72,7 +72,7 @@ def test_a_way_that_keeps_large_gradients_must_be_much_faster(monkeypatch):
     for layer, word in ((small, "keep"), (large, ("gram", "drop"))):
         gradient = ClippedGradient(nn.Sequential(layer, nn.Flatten()), F.cross_entropy)
         gradient(torch.randn(2, layer.in_channels, 4, 4), torch.arange(2))
-        assert next(iter(gradient.ways.values())).startswith(word)
+        assert next(iter(gradient.methods.values())).startswith(word)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_small_linear_map_takes_its_gram_form_unmeasured_where_it_has_few_posi
     head, features, labels = nn.Linear(width, 10), torch.randn(6, views, width), torch.arange(6)
     gradient = ClippedGradient(head, F.cross_entropy, views=views)
     found = gradient(features, labels)
-    assert set(gradient.ways.values()) == {way}
-    slow = ClippedGradient(head, F.cross_entropy, views=views, ways=dict.fromkeys(gradient.ways, "drop product"))
+    assert set(gradient.methods.values()) == {way}
+    slow = ClippedGradient(head, F.cross_entropy, views=views, methods=dict.fromkeys(gradient.methods, "drop product"))
     for one, other in zip(found.gradients.values(), slow(features, labels).gradients.values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
@@ -96,11 +96,11 @@ def test_a_small_linear_map_takes_its_gram_form_unmeasured_where_it_has_few_posi
 def test_given_ways_are_taken(monkeypatch):
     first = ClippedGradient(net(), F.cross_entropy)
     first(*batch())
-    chosen = {site: "keep product" if site.startswith("linear") else "gram" for site in first.ways}
+    chosen = {site: "keep product" if site.startswith("linear") else "gram" for site in first.methods}
     monkeypatch.setattr(tuner, "_fastest", None)
-    again = ClippedGradient(net(), F.cross_entropy, ways=chosen)
+    again = ClippedGradient(net(), F.cross_entropy, methods=chosen)
     again(*batch())
-    assert again.ways == chosen
+    assert again.methods == chosen
 
 
 def test_discovery_measures_on_made_up_numbers(monkeypatch):
@@ -143,3 +143,12 @@ def test_explain_needs_the_fast_path():
 
     with pytest.raises(SfumatoError, match="one example at a time"):
         ClippedGradient(Wandering(4, 3), F.cross_entropy).explain(torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("kind", [ClippedGradient, UserGradient])
+def test_ways_still_is_a_name_of_methods_and_says_the_new_one(kind):
+    model = net()
+    with pytest.warns(DeprecationWarning, match="the argument `ways` of a gradient is now `methods`"):
+        gradient = kind(model, F.cross_entropy, ways={"a site": "gram"})
+    with pytest.warns(DeprecationWarning, match=f"{kind.__name__}.ways is now methods; the old name goes in version"):
+        assert gradient.ways == gradient.methods == {"a site": "gram"}

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from sfumato.report import page_of_noise
-from sfumato.report.noise_study import accuracy_shown, slowdown_shown
+from sfumato.report.noise_study import accuracy_cell, slowdown_cell
 
 
 def cell(model, deviation, accuracy, *, converges=True, slowdown=1.0, curve=((1.0, 0.5), (2.0, 0.9))):
@@ -76,9 +76,9 @@ def test_every_colour_of_the_plots_is_one_of_the_page():
 @pytest.mark.parametrize(
     ("shown", "cell", "text"),
     [
-        (accuracy_shown, {"converges": True, "accuracy": 0.5, "standard_error": None}, "50.00"),
-        (accuracy_shown, {"converges": False, "accuracy": 0.5, "standard_error": 0.1}, "no convergence"),
-        (slowdown_shown, {"slowdown": None}, "-"),
+        (accuracy_cell, {"converges": True, "accuracy": 0.5, "standard_error": None}, "50.00"),
+        (accuracy_cell, {"converges": False, "accuracy": 0.5, "standard_error": 0.1}, "no convergence"),
+        (slowdown_cell, {"slowdown": None}, "-"),
     ],
 )
 def test_cells(shown, cell, text):

@@ -7,7 +7,7 @@ from torch import nn
 from sfumato.data import Records
 from sfumato.experiment import Settings
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import composition, sentences, uses
 from sfumato.search.candidates import right_answers
 from sfumato.training.loop import Outcome
 from sfumato.training.preparation.prepare import prepare
@@ -61,11 +61,11 @@ def test_the_score_is_taken_on_the_records_that_are_given(spots, plan):
 def test_selections_are_added_to_runs_at_shares_of_delta():
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
     selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=5), score_noise=30.0)
-    alone, delta = uses.together([selection])
+    alone, delta = composition.together([selection])
     assert (alone, delta) == (selection.epsilon(), 1e-4)
-    both, _ = uses.together([selection, plan])
+    both, _ = composition.together([selection, plan])
     assert both == selection.epsilon(5e-5) + plan.epsilon(5e-5)
-    two, _ = uses.together([selection, selection])
+    two, _ = composition.together([selection, selection])
     assert two == 2 * selection.epsilon(5e-5)
     assert two > 2 * selection.epsilon()
 
@@ -77,4 +77,4 @@ def test_the_list_of_uses_keeps_selections(tmp_path):
     uses.record(["f" * 64], "a", plan, home)
     uses.record(["f" * 64], "b", selection, home)
     assert uses.plans(["f" * 64], home) == [plan, selection]
-    assert "2 earlier runs" in uses.summary([plan, selection], selection)
+    assert "2 earlier runs" in sentences.summary([plan, selection], selection)

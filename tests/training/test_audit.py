@@ -15,7 +15,7 @@ from sfumato import Noise, PrivacyPlan, RunKey, Sampler, train
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedSum
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.conclusion import finish
+from sfumato.training.conclusion import run_page
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.step import PrivateStep
 
@@ -124,7 +124,7 @@ def test_ledgers_of_runs_on_the_same_data_cannot_be_linked(spots, plan, options,
 
 
 def test_the_public_page_holds_nothing_measured_on_private_data(copy):
-    before = finish.report(RunDirectory(copy), public=True)
+    before = run_page.report(RunDirectory(copy), public=True)
     evaluation = json.loads((copy / "evaluation.json").read_text())
     evaluation["accuracy"], evaluation["loss"] = 0.123456, 9.87654
     evaluation["confusion"] = [[7] * 4] * 4
@@ -133,8 +133,8 @@ def test_the_public_page_holds_nothing_measured_on_private_data(copy):
     (copy / "evaluation.json").write_text(json.dumps(evaluation))
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     (copy / "metrics.jsonl").write_text("".join(json.dumps({**row, "accuracy": 0.111}) + "\n" for row in rows))
-    assert finish.report(RunDirectory(copy), public=True) == before
-    assert finish.report(RunDirectory(copy)) != before
+    assert run_page.report(RunDirectory(copy), public=True) == before
+    assert run_page.report(RunDirectory(copy)) != before
 
 
 def test_the_public_page_names_no_seed_and_no_path(copy):
@@ -142,7 +142,7 @@ def test_the_public_page_names_no_seed_and_no_path(copy):
     settings["settings"] |= {"seed": 987654321, "pretrained": "/home/someone/secret.safetensors"}
     (copy / "settings.json").write_text(json.dumps(settings))
     for public in (True, False):
-        page = finish.report(RunDirectory(copy), public=public)
+        page = run_page.report(RunDirectory(copy), public=public)
         assert "987654321" not in page
         assert "secret.safetensors" not in page
 

@@ -18,6 +18,7 @@ from sfumato.randomness import Sampler
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
+from sfumato.training.parts.clock import ByTime
 from sfumato.training.preparation import resume
 from sfumato.training.run import finish_early
 from sfumato.training.step import PrivateStep
@@ -129,7 +130,7 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
         ("settings_commitment", {"functions": {**job.functions, "function": "0" * 64}}),
         ("settings_commitment", {"functions": {**job.functions, "in training": "0" * 64}}),
         ("settings_commitment", {"candidate": True}),
-        ("settings_commitment", {"clock": Clock(start="0", period="1")}),
+        ("settings_commitment", {"parts": (*job.parts, ByTime(clock=Clock(start="0", period="1"), times=None))}),
     ]:
         assert differs_in(resume._opening(replace(job, **change), identity)) == [part], change
     assert differs_in(resume._opening(replace(job, plan=replace(job.plan, steps=6)), identity)) == [

@@ -1,4 +1,4 @@
-"""The verbs, what each is for, and where it is: nothing but the verb that was asked for is imported."""
+"""The verbs, what each is for, and where it is: nothing but the verb that was called is imported."""
 
 from __future__ import annotations
 

@@ -32,10 +32,11 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training.kind import Kind
-from sfumato.training.preparation.prepare import check_performance, own_threads
+from sfumato.training.preparation.prepare import check_machine, own_threads
+from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.public import pretraining
 from sfumato.training.public.pretraining import PublicRun
-from sfumato.training.run import execute, recorded_key, recorded_performance, refuse_finished
+from sfumato.training.run import execute, refuse_finished
 
 AnyJob = EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob
 
@@ -75,7 +76,7 @@ def embed(
     if isinstance(source, str):
         spec = SourceSpec(spec=source, open_set=True)
         experiment.refuse_at_once(spec)
-        check_performance(device=device, threads=threads)
+        check_machine(Machine(device=device, threads=threads))
         source, request = spec.open(owner_key()), {"source": spec.record()}
     source = users.kept(source, experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
@@ -106,10 +107,9 @@ def begin(
 ) -> Run | PublicRun:
     """Train as it is asked for, in this directory."""
     source.require_classes("a training of embeddings")
-    performance = {"device": device, "threads": threads, "request": request}
-    performance |= {"recorded": recorded_performance(run), "key": recorded_key(run)}
+    start = Start.of(run, device=device, threads=threads, request=request or {})
     prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of
-    job, reasons = prepared(experiment, source, model=model, **performance)
+    job, reasons = prepared(experiment, source, model=model, start=start)
     if not run.exists:
         for line in reasons:
             progress.report(line)
@@ -124,22 +124,22 @@ def take(job: AnyJob, run: RunDirectory, *, progress: Progress, observers: Seque
 
 
 def public_job_of(
-    experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, **performance: Any
+    experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, start: Start | None = None
 ) -> tuple[CentralJob | NoiselessJob, list[str]]:
     """The same without privacy, on public data alone."""
     if experiment.chosen == "central":
-        return prepare_central(source, experiment, model=model, **performance), []
+        return prepare_central(source, experiment, model=model, start=start), []
     rounds, reasons = noiseless.decide(experiment, source)
-    return noiseless.prepare(source, rounds, model=model, **performance), reasons
+    return noiseless.prepare(source, rounds, model=model, start=start), reasons
 
 
 def job_of(
-    experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, **performance: Any
+    experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, start: Start | None = None
 ) -> tuple[EmbeddingJob | DpsgdJob, list[str]]:
     """Everything up to the first round, and why what was left out is what it is."""
     decide = dpsgd.decide if experiment.method == "dpsgd" else EmbeddingExperiment.decide
     plan, settings, clients, reasons = decide(experiment, source)
-    job = preparing(clients)(source, plan, settings, clients, model=model, **performance)
+    job = preparing(clients)(source, plan, settings, clients, model=model, start=start)
     held = len(by_user(source.train)[1])
     if not 0.8 * held <= (plan.users or 0) <= 1.25 * held:
         reasons.append(
@@ -173,14 +173,14 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     if "source" not in request or record["settings"]["model"] == "module":
         raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
     source = open_source(**request["source"], owner_key=owner_key())
-    performance = {"recorded": recorded_performance(run), "key": recorded_key(run), "request": request}
+    start = Start.of(run, request=request)
     if record[KIND]["method"] != "central":
         rounds = NoiselessRounds.from_record(record)
-        return noiseless.prepare(users.kept(source, rounds.per_user), rounds, **performance), run
+        return noiseless.prepare(users.kept(source, rounds.per_user), rounds, start=start), run
     named = {one.name for one in fields(EmbeddingExperiment)}
     known = {name: value for name, value in record["settings"].items() if name in named} | record[KIND]
     known |= {"steps": record["steps"], "batch_size": record["batch_size"]}
-    return prepare_central(source, of_fields(EmbeddingExperiment, known), **performance), run
+    return prepare_central(source, of_fields(EmbeddingExperiment, known), start=start), run
 
 
 def recorded_job(path: str) -> tuple[EmbeddingJob | DpsgdJob, RunDirectory]:
@@ -204,9 +204,7 @@ def recorded_job(path: str) -> tuple[EmbeddingJob | DpsgdJob, RunDirectory]:
         plan,
         settings,
         clients,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
-        request=request,
+        start=Start.of(run, request=request),
     )
     return job, run
 

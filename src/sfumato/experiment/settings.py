@@ -67,7 +67,7 @@ class Performance:
         device: "cpu", "cuda" or "cuda:N".
         threads: CPU threads of torch.
         micro_batch: the most examples that are in memory at once.
-        ways: how each site's gradient norms are computed (`ClippedGradient.ways`), as measured when the run began.
+        ways: how each site's gradient norms are computed (`ClippedGradient.methods`), as measured when the run began.
     """
 
     device: str = "cpu"

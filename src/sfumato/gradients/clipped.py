@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import reduce
-from itertools import pairwise, starmap
-from operator import itemgetter
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato._renamed import warn_renamed
+from sfumato.gradients.batches import Batches
 from sfumato.gradients.checks import isolation, memory, selfcheck, unseen
-from sfumato.gradients.checks.discovery import discover, run_expanding
-from sfumato.gradients.checks.synthetic import Examples, checked, fits, repeated
-from sfumato.gradients.conditions import Asked, Disagreement, agreeing
-from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, signature, tensors
+from sfumato.gradients.checks.synthetic import Examples, checked, repeated
+from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, tensors
 from sfumato.gradients.explain import Explanation, explain
-from sfumato.gradients.methods import sequential
-from sfumato.gradients.methods.derived import Forms
 from sfumato.gradients.methods.expanded import trainable_parameters, zero_gradients
-from sfumato.gradients.methods.vectorised import Memory, RunPath
-from sfumato.gradients.sites.dropout import WORDS, fresh_keys
-from sfumato.gradients.sums import ClippedSum, clipped_sum
-from sfumato.gradients.tuner import Tuner
+from sfumato.gradients.methods.objective import Objective
+from sfumato.gradients.sites.dropout import WORDS
+from sfumato.gradients.sums import ClippedSum
+from sfumato.gradients.tuner import Tuner, with_old_name
 
 # By how many bounds C the clipped sum moves in L2 when one example changes.
 _LEAST_NORM = 1e-12
@@ -47,7 +41,7 @@ class ClippedGradient:
             (K, ...); returns a scalar mean over views, like ``torch.nn.functional.cross_entropy``.
         max_norm: the bound ``C`` on the L2 norm of one example's gradient over all parameters together.
         views: K, the augmented copies of one example whose mean gradient is clipped.
-        ways: another object's `ways`, so that nothing is measured anew.
+        methods: another object's `methods`, so that nothing is measured anew.
         template: (inputs, targets) as in a call, of made-up or public examples, never of private ones: how the model is
             run is found out on these. Needed where it fails on random numbers, and on whole numbers that are all 0 and
             all 1: for sequence lengths, special tokens, masks of a certain kind. Axes may have other lengths than in
@@ -75,27 +69,26 @@ class ClippedGradient:
         *,
         max_norm: float = 1.0,
         views: int = 1,
-        ways: Mapping[str, str] | None = None,
+        methods: Mapping[str, str] | None = None,
         template: Examples | None = None,
+        ways: Mapping[str, str] | None = None,
     ):
         if not isinstance(model, nn.Module):
             raise SfumatoError(f"model must be a torch.nn.Module, got {type(model).__name__}", "wrap it in a module")
         if not callable(loss):
             raise SfumatoError(f"loss must be a function, got {loss!r}", "give torch.nn.functional.cross_entropy")
-        self._model, self._loss = model, loss
+        self._model = model
         self._max_norm = positive("max_norm", max_norm)
         if self._max_norm < _LEAST_NORM:
             raise SfumatoError(
                 f"max_norm must be at least {_LEAST_NORM}, got {max_norm}: float32 does not hold smaller sums exactly",
                 "multiply the loss, and the bound, by the same number",
             )
-        self._views = positive_integer("views", views)
-        self._template = None if template is None else checked(template, self._views)
-        self._given = template is not None
-        self._memory = Memory(tuner=Tuner(ways), forms=Forms())
-        self._paths: dict[tuple, RunPath] = {}
-        self._pieces: dict[tuple, int] = {}
-        self._latest: RunPath | None = None
+        tuner = Tuner(with_old_name(methods, ways))
+        self._objective = Objective(model=model, loss=loss, views=positive_integer("views", views), tuner=tuner)
+        self._batches = Batches(
+            self._objective, self._max_norm, None if template is None else checked(template, self.views)
+        )
         unseen.refuse_scripted(model, loss)
         trainable_parameters(model)
         isolation.refuse_trainable_loss(loss)
@@ -115,13 +108,19 @@ class ClippedGradient:
     @property
     def views(self) -> int:
         """K, the views of each example."""
-        return self._views
+        return self._objective.views
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """By site, how its weight's gradient norms are computed: choices made so far, by measurement. They change how
+        sums round, so whoever wants the same bits again, on any machine, gives them back as `methods`."""
+        return dict(self._objective.tuner.methods)
 
     @property
     def ways(self) -> dict[str, str]:
-        """By site, how its weight's gradient norms are computed: choices made so far, by measurement. They change how
-        sums round, so whoever wants the same bits again, on any machine, gives them back as `ways`."""
-        return dict(self._memory.tuner.ways)
+        """The old name of `methods`."""
+        warn_renamed("ClippedGradient.ways", "methods")
+        return self.methods
 
     @property
     def unused_parameters(self) -> tuple[str, ...]:
@@ -129,9 +128,9 @@ class ClippedGradient:
 
         Known after the first call with examples, or after `self_check`; found on made-up examples alone.
         """
-        if self._latest is None:
+        if (latest := self._batches.latest) is None:
             raise SfumatoError("unused_parameters are not known yet", "call self_check first")
-        return tuple(name for name in trainable_parameters(self._model) if name not in self._latest.used)
+        return tuple(name for name in trainable_parameters(self._model) if name not in latest.used)
 
     def sensitivity(self, adjacency: str) -> float:
         """How far the sum can move in L2 norm between adjacent data sets.
@@ -148,7 +147,7 @@ class ClippedGradient:
     @property
     def draws(self) -> bool:
         """Whether the model has dropout that follows `keys`; known after the first call, or after `self_check`."""
-        return any(path.draws for path in self._paths.values())
+        return any(path.draws for path in self._batches.paths.values())
 
     def __call__(
         self, inputs: Tree, targets: Tree, keys: Tensor | None = None, weights: Tensor | None = None
@@ -171,7 +170,7 @@ class ClippedGradient:
         too), so the sum is that of the other examples, and its sensitivity theirs. Finite padding goes through the same
         operations as all else, however much of it there is, if the model does not branch on its example.
         """
-        examples = batch_size(inputs, targets, self._views)
+        examples = batch_size(inputs, targets, self.views)
         if keys is not None and (
             not isinstance(keys, Tensor) or keys.shape != (examples, WORDS) or keys.dtype != torch.int64
         ):
@@ -187,90 +186,10 @@ class ClippedGradient:
         if weights is not None:
             weights = checked_weights(weights, examples).to(tensors(inputs)[0].device)
         with torch.enable_grad():
-            batch = each(_plain, (inputs, targets))
-            key, path = self._path(batch)
-            fast = path.fast
-            total = self._in_pieces(batch, key, keys, weights) if fast else self._one_at_a_time(batch, weights)
+            batch, runs = each(_plain, (inputs, targets)), self._batches
+            key, path = runs.path(batch)
+            total = runs.in_pieces(batch, key, keys, weights) if path.fast else runs.one_at_a_time(batch, weights)
         return total if weights is None else total.of_weights(weights)
-
-    def _path(self, batch: Examples) -> tuple[tuple, RunPath]:
-        isolation.refuse_mixing_layers(self._model)
-        unseen.refuse_backward_hooks(self._model, self._loss)
-        modes = tuple(module.training for module in self._model.modules())
-        trained = tuple(parameter.requires_grad for parameter in self._model.parameters())
-        key = (signature(batch), modes, trained)
-        if key not in self._paths:
-            template = self._template if self._given or fits(self._template, batch) else None
-            self._paths[key] = discover(
-                self._model, self._loss, batch, views=self._views, memory=self._memory, template=template
-            )
-        self._latest = self._paths[key]
-        return key, self._latest
-
-    def _in_pieces(self, batch: Examples, key: tuple, *own: Tensor | None) -> ClippedSum:
-        """The batch in pieces that stay near the processor, as large as makes no difference to the time."""
-        examples = len(tensors(batch)[0])
-        size = self._piece(batch, key)
-        count = -(-examples // size)
-        bounds = [round(index * examples / count) for index in range(count + 1)]
-        return reduce(
-            ClippedSum.followed_by,
-            (
-                self._fast(each(itemgetter(piece), batch), key, *_at(piece, own))
-                for piece in starmap(slice, pairwise(bounds))
-            ),
-        )
-
-    def _piece(self, batch: Examples, key: tuple) -> int:
-        """The most examples at once: on a CPU, by what one of them needs in memory."""
-        first, least = tensors(batch)[0], -(-memory.LEAST_IMAGES // self._views)
-        if len(first) <= least or first.device.type != "cpu":
-            return len(first)
-        if key not in self._pieces:
-            self._pieces[key] = max(least, memory.NEAR // self._bytes_each(self._paths[key]))
-        return self._pieces[key]
-
-    def _fast(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
-        """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
-        examples, path = len(tensors(batch)[0]), self._paths[key]
-        if keys is None and path.conditional and path.draws:
-            keys = fresh_keys(examples)  # a run that was given up is to be repeated with the same masks
-
-        def part(rows: Any) -> ClippedSum:
-            return self._at_once(each(itemgetter(rows), batch), key, *_at(rows, (keys, weights)))
-
-        parts = agreeing(part, examples)
-        places, total = next(parts)
-        for rows, found in parts:
-            places, total = torch.cat([places, rows]), total.followed_by(found)
-        return total.in_order(places)
-
-    def _at_once(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
-        known = self._paths[key]
-        # Which branches private examples take is not to be remembered, and the ways of the sites in there would tell.
-        kept = replace(self._memory, tuner=Tuner(self.ways)) if known.conditional else self._memory
-        try:
-            found, path = run_expanding(
-                self._model, self._loss, *batch, views=self._views, path=known, memory=kept, keys=keys, weights=weights
-            )
-        except Asked:
-            self._paths[key] = replace(known, conditional=True)
-            return self._at_once(batch, key, keys, weights)
-        except (SfumatoError, Disagreement, torch.OutOfMemoryError):
-            raise
-        except Exception:
-            if not known.conditional:
-                raise
-            return self._one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
-        if not known.conditional:
-            path = replace(path, used=path.used | found.used, draws=path.draws or found.draws)
-            self._paths[key] = self._latest = path
-        return clipped_sum(found, trainable_parameters(self._model), self._max_norm, weights)
-
-    def _one_at_a_time(self, batch: Examples, weights: Tensor | None) -> ClippedSum:
-        return sequential.clipped_sum(
-            self._model, self._loss, *batch, max_norm=self._max_norm, views=self._views, weights=weights
-        )
 
     def explain(self, inputs: Tree, targets: Tree | None = None) -> Explanation:
         """Where the time and the memory of a call go, site by site; print it to see a table.
@@ -282,16 +201,16 @@ class ClippedGradient:
         examples = len(tensors(inputs)[0])
         if targets is None:
             classes = torch.zeros(examples, dtype=torch.int64, device=tensors(inputs)[0].device)
-            targets = classes if self._template is None else repeated(self._template[1], examples)
-        batch_size(inputs, targets, self._views)
+            targets = classes if self._batches.template is None else repeated(self._batches.template[1], examples)
+        batch_size(inputs, targets, self.views)
         with torch.enable_grad():
-            _, path = self._path(each(torch.detach, (inputs, targets)))
+            _, path = self._batches.path(each(torch.detach, (inputs, targets)))
             if not path.fast:
                 raise SfumatoError(
                     "the model runs one example at a time, the slow way, so there are no sites to explain",
                     "see the warning of the first call for what stands in the way",
                 )
-            return explain(self._model, self._loss, examples, views=self._views, path=path, memory=self._memory)
+            return explain(self._objective, examples, path)
 
     def self_check(self, example_shape: Any = None, *, targets: Tree | None = None) -> None:
         """Compares this object's sums with the slow truth on made-up examples, and refuses if they differ.
@@ -306,20 +225,14 @@ class ClippedGradient:
             targets: (M, ...) made-up targets, used in turn; by default the template's if `example_shape` is, or else
                 the classes of the model's output.
         """
-        synthetic = self._synthetic(example_shape, targets, examples=6)
-        self._path(synthetic)
+        synthetic, loss = self._synthetic(example_shape, targets, examples=6), self._objective.loss
+        self._batches.path(synthetic)
 
         def build(model: nn.Module) -> ClippedGradient:
-            return ClippedGradient(
-                model,
-                self._loss,
-                max_norm=self._max_norm,
-                views=self._views,
-                ways=self.ways,
-                template=synthetic,
-            )
+            same = {"max_norm": self._max_norm, "views": self.views, "methods": self.methods}
+            return ClippedGradient(model, loss, **same, template=synthetic)
 
-        selfcheck.check(self, build, self._model, self._loss, synthetic, max_norm=self._max_norm, views=self._views)
+        selfcheck.check(self, build, self._model, loss, synthetic, max_norm=self._max_norm, views=self.views)
 
     def bytes_per_example(self, example_shape: Any = None, *, targets: Tree | None = None) -> int:
         """An estimate of the memory, in bytes, that one more example in a batch costs, views included.
@@ -329,23 +242,16 @@ class ClippedGradient:
             targets: as in `self_check`.
         """
         with torch.enable_grad():
-            return self._bytes_each(self._path(self._synthetic(example_shape, targets, examples=1))[1])
+            path = self._batches.path(self._synthetic(example_shape, targets, examples=1))[1]
+            return memory.bytes_per_example(self._objective, path)
 
     def _synthetic(self, example_shape: Any, targets: Tree | None, *, examples: int) -> Examples:
         found = selfcheck.synthetic(
-            self._model, example_shape, targets, self._views, examples=examples, template=self._template
+            self._model, example_shape, targets, self.views, examples=examples, template=self._batches.template
         )
-        if not self._given:
-            self._template = found
+        if not self._batches.given:
+            self._batches.template = found
         return found
-
-    def _bytes_each(self, path: RunPath) -> int:
-        return memory.bytes_per_example(self._model, self._loss, views=self._views, path=path, memory=self._memory)
-
-
-def _at(rows: Any, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-    """These rows of each tensor that is there."""
-    return [None if tensor is None else tensor[rows] for tensor in tensors]
 
 
 def _plain(tensor: Tensor) -> Tensor:

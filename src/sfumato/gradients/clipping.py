@@ -82,8 +82,8 @@ def squared_lengths(values: Tensor) -> Tensor:
     floor = width * limits.tiny / limits.eps
     low, high = torch.aminmax(total)
     if not bool((low > floor) & (high < math.inf)):
-        odd = ~((total > floor) & (total < math.inf))
-        total[odd] = _squared_lengths_in_float64(values[odd])
+        imprecise = ~((total > floor) & (total < math.inf))
+        total[imprecise] = _squared_lengths_in_float64(values[imprecise])
     return total
 
 

@@ -24,7 +24,7 @@ from sfumato.gradients.methods.lowered import hides_examples, values_of
 Result = TypeVar("Result")
 
 
-class Asked(Exception):  # noqa: N818
+class DependsOnExample(Exception):  # noqa: N818
     """The model asks about its example in a run that is not prepared for it."""
 
 
@@ -49,11 +49,11 @@ class Conditions:
         device: of the run.
 
     Attributes:
-        asked: whether there was one.
+        met: whether there was one.
     """
 
     def __init__(self, *, answered: bool, device: torch.device):
-        self.asked = False
+        self.met = False
         self._answered, self._device = answered, device
         self._failure: Callable[[], Exception] | None = None
         self._random = self._random_state() if answered else []
@@ -70,9 +70,9 @@ class Conditions:
         found = values_of(tensor)
         if found is None or tensor.numel() != 1:
             return NotImplemented
-        self.asked = True
+        self.met = True
         if not self._answered:
-            self._fail(Asked)
+            self._fail(DependsOnExample)
         if not all(map(torch.equal, self._random, self._random_state())):
             self._fail(partial(RuntimeError, "a condition after random numbers of the model's own"))
         values, axis = found

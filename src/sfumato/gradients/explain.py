@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from sfumato.gradients import clipping
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.synthetic import repeated
-from sfumato.gradients.examples import Tree
-from sfumato.gradients.methods.vectorised import Memory, RunPath, run
+from sfumato.gradients.methods.objective import Objective
+from sfumato.gradients.methods.vectorised import RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.tuner import wait_for
 
@@ -26,9 +24,9 @@ class Row:
     Attributes:
         parameters: names of those whose gradients it gives.
         kind: of the site.
-        shape: of its operands, and what else its best way depends on.
-        way: how the norm is found: "keep W" (instantiate by W, and keep for the sum), "drop W" (instantiate, drop, and
-            sum by the ordinary kernel), "gram" (Gram matrices, and sum by the ordinary kernel), "outer product", or
+        shape: of its operands, and what else its best method depends on.
+        method: how the norm is found: "keep W" (instantiate by W, and keep for the sum), "drop W" (instantiate, drop,
+            and sum by the ordinary kernel), "gram" (Gram matrices, and sum by the ordinary kernel), "outer product", or
             "direct" for parameters so small that there is nothing to choose.
         seconds: of the forward, the backward and the sum.
         bytes: kept from the backward to the sum.
@@ -100,21 +98,13 @@ def _named(parameters: tuple[str, ...]) -> str:
     return text if len(text) <= 48 else f"{text[:45]}..."
 
 
-def explain(
-    model: nn.Module,
-    loss: Callable[[Any, Tree], Tensor],
-    examples: int,
-    *,
-    views: int,
-    path: RunPath,
-    memory: Memory,
-) -> Explanation:
+def explain(objective: Objective, examples: int, path: RunPath) -> Explanation:
     """Runs a batch of so many copies of the path's made-up example twice, and times the second run."""
     synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
     with undisturbed_random():
         for _ in range(2):
             began = time.perf_counter()
-            found = run(model, loss, *synthetic, views=views, path=path, memory=memory, keys=keys)
+            found = run(objective, *synthetic, path=path, keys=keys)
             sums: list[tuple[tuple[str, ...], float, int]] = []
             with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
                 factors = clipping.clip_factors(
@@ -157,5 +147,5 @@ def explain(
         )
     )
     return Explanation(
-        rows=tuple(rows), seconds=whole, examples=examples, views=views, expanded=tuple(sorted(path.expanded))
+        rows=tuple(rows), seconds=whole, examples=examples, views=objective.views, expanded=tuple(sorted(path.expanded))
     )

@@ -50,7 +50,7 @@ class Tape:
         sites: in the order of the forward pass.
         anchor: () a tensor that needs a gradient, an argument of every tapped call.
         operands: what each tensor that a site uses is to the model's parameters.
-        tuner: how each site's way is chosen.
+        tuner: how each site's method is chosen.
         draws: the random numbers of dropout, or None where there shall be none.
         conditions: what the model asks about its example.
     """

@@ -1,8 +1,8 @@
-"""The tuner: which way to take at each site, measured once for each shape and remembered.
+"""The tuner: which method to take at each site, measured once for each shape and remembered.
 
 What is best depends on the sizes of caches and on the library's kernels, so it is not derived but tried, on made-up
-numbers. A choice is a fact about shapes and the machine, never about data. Since the ways round differently, a run that
-is to be repeated bit for bit keeps its choices (`ClippedGradient.ways`).
+numbers. A choice is a fact about shapes and the machine, never about data. Since the methods round differently, a run
+that is to be repeated bit for bit keeps its choices (`ClippedGradient.methods`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
+from sfumato._renamed import warn_renamed
 from sfumato.gradients.sites.forms import Held, Kept
 from sfumato.gradients.use import Kernel
 
 # Products of a weight gradient of one example below which nothing is measured: trials are too short to tell. With few
-# positions the Gram form is surely faster, as for a linear head with views (1.4 to 17 times); else take the usual way.
+# positions the Gram form is surely faster, as for a linear head with views (1.4 to 17 times); else take the usual.
 _SMALL = 300_000
 # Numbers in the made-up inputs and output gradients of one trial, and the most examples in it.
 _TRIAL, _MOST_EXAMPLES = 1 << 22, 4
 _REPEATS, _HOPELESS = 2, 2.5
-# Kept gradients of up to so many times the activations need not be any faster than a way that keeps none; larger ones
-# in proportion. A trial finds their memory at hand, but a batch has to fetch it.
+# Kept gradients of up to so many times the activations need not be any faster than a method that keeps none; more of
+# them in proportion. A trial finds their memory at hand, but a batch has to fetch it.
 _WORTH_MEMORY = 2
-# A way is only left for one that is clearly faster.
+# A method is only left for one that is clearly faster.
 _CLEARLY = 0.95
 
 _MEASURED: dict[tuple, str] = {}
@@ -45,21 +46,21 @@ class Described(Protocol):
 
 
 class Tuner:
-    """Ways by site.
+    """Methods by site.
 
     Args:
-        ways: choices that were made before, by `key`; they are not measured again.
+        methods: choices that were made before, by `key`; they are not measured again.
     """
 
-    def __init__(self, ways: Mapping[str, str] | None = None):
-        self.ways: dict[str, str] = dict(ways or {})
+    def __init__(self, methods: Mapping[str, str] | None = None):
+        self.methods: dict[str, str] = dict(methods or {})
 
     def chosen(self, site: Described, kernel: Kernel, g: Tensor) -> str | None:
-        """The way of a site, if it is known already."""
-        return self.ways.get(_key(site, kernel, g))
+        """The method of a site, if it is known already."""
+        return self.methods.get(_key(site, kernel, g))
 
     def method(self, site: Described, kernel: Kernel, x: Tensor, g: Tensor) -> str:
-        """ "keep W", "drop W" with W a way of the kernel to instantiate, or "gram".
+        """ "keep W", "drop W" with W a method of the kernel to instantiate, or "gram".
 
         Args:
             site: for its description.
@@ -67,16 +68,16 @@ class Tuner:
             x, g: inputs and output gradients (B*K, ...), for their shapes.
         """
         key = _key(site, kernel, g)
-        if key not in self.ways:
+        if key not in self.methods:
             products = kernel.views * g[0].numel() * kernel.fan_in()
             place = (key, str(x.device), x.dtype, torch.get_num_threads())
             if products < _SMALL:
-                self.ways[key] = "gram" if kernel.gram_surely_pays(x, g) else f"keep {kernel.methods()[0]}"
+                self.methods[key] = "gram" if kernel.gram_surely_pays(x, g) else f"keep {kernel.methods()[0]}"
             else:
                 if place not in _MEASURED:
                     _MEASURED[place] = _fastest(kernel, x, g)
-                self.ways[key] = _MEASURED[place]
-        method = self.ways[key]
+                self.methods[key] = _MEASURED[place]
+        method = self.methods[key]
         verb, _, rest = method.partition(" ")
         if not (kernel.has_gram() if method == "gram" else verb in ("keep", "drop") and rest in kernel.methods()):
             allowed = [f"{verb} {method}" for verb in ("keep", "drop") for method in kernel.methods()]
@@ -136,6 +137,13 @@ def _seconds(action: Callable[[], object], device: torch.device, rival: float = 
         wait_for(device)
         tries.append(time.perf_counter() - began)
     return min(tries)
+
+
+def with_old_name(methods: Mapping[str, str] | None, ways: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """The argument `methods` of a gradient, which may still be given as `ways`."""
+    if ways is not None:
+        warn_renamed("the argument `ways` of a gradient", "`methods`", stacklevel=4)
+    return ways if methods is None else methods
 
 
 def wait_for(device: torch.device) -> None:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato._renamed import warn_renamed
 from sfumato.gradients import clipping
 from sfumato.gradients.clipped import ClippedGradient
 from sfumato.gradients.sums import ClippedSum
+from sfumato.gradients.tuner import with_old_name
 
 AT_ONCE = 64
 """Views of one user that are vectorised together; of more a user's gradient is added up in pieces."""
@@ -26,7 +28,7 @@ class UserGradient:
     with shares of zero.
 
     Args:
-        model, loss, max_norm, ways: as for `ClippedGradient`; the loss is a mean over a batch.
+        model, loss, max_norm, methods: as for `ClippedGradient`; the loss is a mean over a batch.
         views: K, the views of each record.
         at_once: how many views of one user are computed together.
 
@@ -51,11 +53,12 @@ class UserGradient:
         *,
         max_norm: float = 1.0,
         views: int = 1,
-        ways: Mapping[str, str] | None = None,
+        methods: Mapping[str, str] | None = None,
         at_once: int = AT_ONCE,
+        ways: Mapping[str, str] | None = None,
     ):
         self._model, self._loss, self._max_norm, self._views = model, loss, float(max_norm), views
-        self._at_once, self._given = max(1, at_once // views), ways
+        self._at_once, self._given = max(1, at_once // views), with_old_name(methods, ways)
         self._by_records: dict[tuple[int, bool], ClippedGradient] = {}
         self._of(1)  # refuses here whatever it refuses
 
@@ -75,9 +78,15 @@ class UserGradient:
         return self._views
 
     @property
-    def ways(self) -> dict[str, str]:
+    def methods(self) -> dict[str, str]:
         """As of `ClippedGradient`: measured on one record, and then the same for any number of them."""
-        return self._of(1).ways
+        return self._of(1).methods
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """The old name of `methods`."""
+        warn_renamed("UserGradient.ways", "methods")
+        return self.methods
 
     @property
     def draws(self) -> bool:
@@ -179,7 +188,7 @@ class UserGradient:
                 _OfRecords(self._loss, records),
                 max_norm=self._max_norm if clipped else _UNCLIPPED,
                 views=records * self._views,
-                ways=self._given if first is None else first.ways,
+                methods=self._given if first is None else first.methods,
             )
         return self._by_records[records, clipped]
 

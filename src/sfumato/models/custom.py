@@ -124,8 +124,8 @@ def _reached(error: Exception) -> bool:
 
 def _raised(error: Exception) -> str:
     """What was raised and where, on one line; where the code cannot be parsed, the message has the place."""
-    said = " ".join(str(error).split())
-    problem = f"raised {type(error).__name__}{f': {said}' if said else ''}"
+    message = " ".join(str(error).split())
+    problem = f"raised {type(error).__name__}{f': {message}' if message else ''}"
     if isinstance(error, SyntaxError):
         return problem
     frames = traceback.extract_tb(error.__traceback__)

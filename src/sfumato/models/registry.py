@@ -179,7 +179,7 @@ def build_untrained(
 
 
 def _refuse_others(name: str, options: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    odd = sorted(set(options) - set(known))
-    if odd:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
         remedy = f"it takes {', '.join(known)}" if known else "it takes none"
-        raise SfumatoError(f"model {name!r} has no option {', '.join(odd)}", remedy)
+        raise SfumatoError(f"model {name!r} has no option {', '.join(unknown)}", remedy)

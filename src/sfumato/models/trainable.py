@@ -39,10 +39,10 @@ def select(model: nn.Module, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         named = _named(model, pattern, tuple(parameters))
         if not named:
-            shown = ", ".join(list(parameters)[:_SHOWN])
+            listed = ", ".join(list(parameters)[:_SHOWN])
             raise SfumatoError(
                 f"trainable {pattern!r} names no parameter of the model",
-                f"give {', '.join(WORDS)} or a pattern of parameter names, which begin with {shown}",
+                f"give {', '.join(WORDS)} or a pattern of parameter names, which begin with {listed}",
             )
         chosen |= named
     for name, parameter in parameters.items():

@@ -119,6 +119,13 @@ def batches_of_whole_rounds(bins: int, *, steps: int, population: int) -> list[i
     return [population if least == 1 else (population - 1) // (least - 1) for least in needed]
 
 
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """mu: the sensitivity at which Gaussian noise of standard deviation 1 is exactly (epsilon, delta)-private."""
+    import dp_accounting
+
+    return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+
+
 def _secant(tried: list[tuple[float, float]], goal: float) -> float:
     """Where the line through the last two tries, in logarithms, meets the goal: not beyond eight times the last one.
 

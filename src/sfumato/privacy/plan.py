@@ -1,31 +1,27 @@
-"""The plan: everything that decides epsilon, frozen, with a fingerprint; and the calibration of one unknown."""
+"""The plan: everything that decides epsilon, frozen, with a fingerprint."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
 from sfumato.privacy import calibration, theorems
 from sfumato.privacy.calibration import MAX_STEPS
-from sfumato.privacy.clipping import Clipping, Fixed, Quantile, clipping_from_dict
+from sfumato.privacy.clipping import Clipping, Fixed, clipping_from_dict
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
-from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, participation_for, refuse_unproven
+from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
+from sfumato.privacy.planning.draft import Draft
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
 if TYPE_CHECKING:
     from sfumato.privacy.factorisation.weights import NoiseInWeights
     from sfumato.privacy.planning.requested import Optimal
-
-ABOUT = 1000
-"""Noise that is the best for so many steps tells about how many a budget allows of noise that is the best for these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,59 +140,20 @@ class PrivacyPlan:
         if epsilon is not None:
             positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
 
-        asked = Gaussian(noise_multiplier=1.0) if mechanism is None else mechanism
-        clip = clipping or Fixed(1.0 if max_norm is None else max_norm)
-
-        def build(batch: Any = batch_size, count: Any = steps, sigma: Any = noise_multiplier) -> PrivacyPlan:
-            who = participation_for(population=examples, batch_size=batch, rule=participation)
-            count = positive_integer("steps", count, remedy="give the number of training steps")
-            return cls(
-                population=examples,
-                participation=who,
-                mechanism=replace(asked.adapted(who, examples, count), noise_multiplier=sigma),
-                steps=count,
-                delta=delta,
-                clipping=clip.adapted(who.expected_batch_size(examples)),
-                unit=Example() if unit is None else unit,
-                adjacency=adjacency,
-            )
-
-        if epsilon is None:
-            return build()
-        if noise_multiplier is None:
-            plan = build(sigma=1.0)
-            least = calibration.least(
-                lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
-                epsilon,
-                what=f"noise multiplier below 1e7 reaches epsilon {epsilon:g} at delta {delta:g}",
-                remedy="give a larger epsilon or delta, or fewer steps"
-                + (", or more count_noise" if isinstance(clip, Quantile) else ""),
-            )
-            return plan.with_noise(least)
-        if steps is None:
-
-            def cost_of_steps(count: int) -> float:
-                return build(count=count).epsilon()
-
-            one = build(count=1)
-            limit = min(one.participation.most_steps(examples) or MAX_STEPS, MAX_STEPS)
-            most = (one if isinstance(asked, Mechanism) else build(count=min(ABOUT, limit))).most_steps(epsilon)
-            if most and not isinstance(asked, Mechanism):  # the noise is another one for each number of steps
-                turn = one.participation.gap(examples)
-                ends = None if turn is None else partial(calibration.ends_of_turns, turn=turn)
-                most = calibration.largest(cost_of_steps, epsilon, limit, guess=most, beyond=ends)
-            return build(count=_at_least_one(most, one.epsilon(), epsilon, "step"))
-        limit = examples if participation is None else participation.largest_batch(examples, steps)
-
-        def cost_of_batch(batch: int) -> float:
-            return build(batch).epsilon()
-
-        def whole_rounds(batch: int) -> list[int]:
-            turn = build(batch).participation.gap(examples)
-            return [] if turn is None else calibration.batches_of_whole_rounds(turn, steps=steps, population=examples)
-
-        most = calibration.largest(cost_of_batch, epsilon, limit, math.sqrt(examples), beyond=whole_rounds)
-        return build(_at_least_one(most, cost_of_batch(1), epsilon, "example in a batch"))
+        draft = Draft(
+            make=cls,
+            examples=examples,
+            delta=delta,
+            batch_size=batch_size,
+            steps=steps,
+            noise_multiplier=noise_multiplier,
+            clipping=clipping or Fixed(1.0 if max_norm is None else max_norm),
+            unit=unit or Example(),
+            participation=participation,
+            mechanism=mechanism or Gaussian(noise_multiplier=1.0),
+            adjacency=adjacency,
+        )
+        return draft.plan() if epsilon is None else draft.within(epsilon)
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """The same plan with this noise multiplier."""
@@ -207,7 +164,7 @@ class PrivacyPlan:
 
         **Guarantee.** Certified on the fine grid: `plan.epsilon(steps=most) <= epsilon`.
         """
-        guess = self.theorem.steps_like(self, gaussian_mu(epsilon, self.delta))
+        guess = self.theorem.steps_like(self, calibration.gaussian_mu(epsilon, self.delta))
         limit = self.participation.most_steps(self.population) or MAX_STEPS
         return calibration.largest(lambda steps: self.epsilon(steps=steps), epsilon, min(limit, MAX_STEPS), guess)
 
@@ -340,8 +297,8 @@ class PrivacyPlan:
                 f"a plan must have exactly its own fields, got a difference in {error}", remedy
             ) from None
         if (again := plan.to_dict()) != data:
-            odd = sorted(name for name in again.keys() | data.keys() if again.get(name) != data.get(name))
-            raise SfumatoError(f"a plan must have exactly its own fields, got a difference in {odd}", remedy)
+            differing = sorted(name for name in again.keys() | data.keys() if again.get(name) != data.get(name))
+            raise SfumatoError(f"a plan must have exactly its own fields, got a difference in {differing}", remedy)
         return plan
 
     @property
@@ -354,22 +311,6 @@ class PrivacyPlan:
 def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
     """As JSON reads them back."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-
-
-def _at_least_one(most: int, cost_of_one: float, epsilon: float, what: str) -> int:
-    if most < 1:
-        raise SfumatoError(
-            f"epsilon {epsilon:g} is already exceeded by one {what} ({cost_of_one:.3g})",
-            "give more noise or a larger epsilon",
-        )
-    return most
-
-
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """mu: the sensitivity at which Gaussian noise of standard deviation 1 is exactly (epsilon, delta)-private."""
-    import dp_accounting
-
-    return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
 def default_delta(units: int) -> float:

@@ -157,9 +157,9 @@ class PrivateSelection:
         """The selection that `to_dict` wrote. Unknown, missing or ill-typed fields are refused."""
         known = {"plan", "draws", "score_noise"}
         if not isinstance(data, Mapping) or set(data) != known:
-            odd = sorted(set(data) ^ known) if isinstance(data, Mapping) else type(data).__name__
+            differing = sorted(set(data) ^ known) if isinstance(data, Mapping) else type(data).__name__
             raise SfumatoError(
-                f"a selection must have exactly its own fields, got a difference in {odd}",
+                f"a selection must have exactly its own fields, got a difference in {differing}",
                 "give a selection as PrivateSelection.to_dict writes it",
             )
         return cls(

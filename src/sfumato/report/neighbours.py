@@ -62,13 +62,13 @@ def neighbours(rows: Sequence[Looked]) -> Markup:
             rows=[
                 {
                     "name": row.name,
-                    **_shown(row.png),
+                    **_image(row.png),
                     "found": [
                         {
                             "name": found.name,
                             "same": found.name == row.name,
                             "similarity": significant(found.similarity),
-                            **_shown(found.png),
+                            **_image(found.png),
                         }
                         for found in row.found
                     ],
@@ -79,7 +79,7 @@ def neighbours(rows: Sequence[Looked]) -> Markup:
     )
 
 
-def _shown(png: bytes) -> dict[str, object]:
+def _image(png: bytes) -> dict[str, object]:
     source = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
     width = int.from_bytes(png[16:20], "big")  # in the header of every PNG file
     return {"source": source, "small": width <= _SMALL_IMAGE}

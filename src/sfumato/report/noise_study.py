@@ -38,8 +38,8 @@ def page_of_noise(study: Mapping[str, Any]) -> str:
         rule=study["rule"],
         share=f"{design['share']:.0%}",
         deviations=[significant(one) if one else "0" for one in deviations],
-        accuracies=[(form, [accuracy_shown(cell) for cell in row]) for form, row in rows.items()],
-        slowdowns=[(form, [slowdown_shown(cell) for cell in row]) for form, row in rows.items()],
+        accuracies=[(form, [accuracy_cell(cell) for cell in row]) for form, row in rows.items()],
+        slowdowns=[(form, [slowdown_cell(cell) for cell in row]) for form, row in rows.items()],
         curves=[(form, Markup(_curves(place, form, row))) for place, (form, row) in enumerate(rows.items())],
         facts=[
             ("source", f"{study['source']}, {study['test_examples']:,} test examples{_held_out(design)}"),
@@ -60,7 +60,7 @@ def _held_out(design: Mapping[str, Any]) -> str:
     return f"; {share:.0%} of the training part held out, which the curves are of" if share else ""
 
 
-def accuracy_shown(cell: Mapping[str, Any]) -> str:
+def accuracy_cell(cell: Mapping[str, Any]) -> str:
     """A cell of the table of accuracies.
 
     >>> accuracy_shown({"converges": True, "accuracy": 0.98071, "standard_error": 0.0011})
@@ -72,7 +72,7 @@ def accuracy_shown(cell: Mapping[str, Any]) -> str:
     return f"{100 * cell['accuracy']:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")
 
 
-def slowdown_shown(cell: Mapping[str, Any]) -> str:
+def slowdown_cell(cell: Mapping[str, Any]) -> str:
     """A cell of the table of slow-downs: the factor, or that the share was not reached.
 
     >>> slowdown_shown({"slowdown": 6.94, "epochs_to_share": 3.2})
@@ -83,18 +83,18 @@ def slowdown_shown(cell: Mapping[str, Any]) -> str:
 
 def _curves(place: int, form: str, cells: Sequence[Mapping[str, Any]]) -> str:
     """One line for each deviation, the lightest for the smallest."""
-    shown = [cell for cell in cells if cell["curve"]]
-    if not shown:
+    drawn = [cell for cell in cells if cell["curve"]]
+    if not drawn:
         return ""
     sentinels = {f"#0{number + 1:x}0{number + 1:x}0{number + 1:x}": f"var(--shade-{number})" for number in range(5, 13)}
     colours = list(sentinels)
-    last = max(1, len(shown) - 1)
+    last = max(1, len(drawn) - 1)
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         axes = figure.add_axes((0.135, 0.18, 0.66, 0.76))
-        for number, cell in enumerate(shown):
+        for number, cell in enumerate(drawn):
             colour = colours[round(number / last * (MOST_SHADES - 1))]
             epochs, accuracies = zip(*cell["curve"], strict=True)
             axes.plot(epochs, accuracies, color=colour, linewidth=1.6, label=f"{cell['deviation']:g}")
@@ -109,7 +109,7 @@ def _curves(place: int, form: str, cells: Sequence[Mapping[str, Any]]) -> str:
         legend.get_title().set_color(MUTED)
         calm(axes)
 
-    lines = ", ".join(f"{100 * cell['curve'][-1][1]:.1f}% at deviation {cell['deviation']:g}" for cell in shown)
+    lines = ", ".join(f"{100 * cell['curve'][-1][1]:.1f}% at deviation {cell['deviation']:g}" for cell in drawn)
     return inline(
         draw,
         name=f"noise-{place}",

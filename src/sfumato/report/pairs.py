@@ -39,12 +39,12 @@ def page_of_pairs(title: str, summary: str, pairs: Sequence[ShownPair]) -> str:
         title, summary: what was compared, and what came of it.
         pairs: all of them; at most `MOST` are shown, the most different first, since those are the ones to doubt.
     """
-    shown = sorted(pairs, key=lambda pair: -pair.difference)[:MOST]
+    listed = sorted(pairs, key=lambda pair: -pair.difference)[:MOST]
     return rendered(
         "pairs.html.jinja",
         title=title,
         summary=summary,
-        more=len(pairs) - len(shown),
+        more=len(pairs) - len(listed),
         pairs=[
             {
                 "private": _encoded(pair.private),
@@ -53,7 +53,7 @@ def page_of_pairs(title: str, summary: str, pairs: Sequence[ShownPair]) -> str:
                 "public_name": pair.public_name,
                 "note": pair.note,
             }
-            for pair in shown
+            for pair in listed
         ],
     )
 

@@ -129,7 +129,7 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
     """
     recorded = kept_of(run)
     rest, metadata = read_safetensors(run / names.MODEL)
-    said = parse_json(metadata[METADATA]) | {
+    description = parse_json(metadata[METADATA]) | {
         ENTRY: {
             **asdict(recipe),
             "steps": list(recipe.steps),
@@ -137,11 +137,12 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
             "choice": dict(choice or {}),
         }
     }
-    said.pop("temperature", None)  # it is the run's own model that it was found for
-    if said[ENTRY]["choice"].get("epsilon") is not None:
-        said["statement"]["plain"] = [*said["statement"]["plain"], PAID.format(**said[ENTRY]["choice"])]
+    description.pop("temperature", None)  # it is the run's own model that it was found for
+    paid, promise = description[ENTRY]["choice"], description["statement"]
+    if paid.get("epsilon") is not None:
+        promise["plain"] = [*promise["plain"], PAID.format(**paid)]
     tensors = recipe.of(weights_of(run, recipe.steps, recorded), rest)
-    return to_bytes(tensors, {METADATA: json.dumps(said, sort_keys=True)})
+    return to_bytes(tensors, {METADATA: json.dumps(description, sort_keys=True)})
 
 
 def save(run: RunDirectory, recipe: Recipe, path: Path, *, choice: Mapping[str, Any] | None = None) -> None:
@@ -184,8 +185,8 @@ def problems(run: RunDirectory, path: Path) -> str | None:
     recipe = described(made)
     if made["kept"] != {str(step): recorded.get(str(step)) for step in recipe.steps}:
         return f"{path.name} is made of other weights than the ledger ends with"
-    lying = all(kept.place(run, step).is_file() for step in recipe.steps)
-    if lying and written(run, recipe, choice=made["choice"]) != path.read_bytes():
+    present = all(kept.place(run, step).is_file() for step in recipe.steps)
+    if present and written(run, recipe, choice=made["choice"]) != path.read_bytes():
         return f"{path.name} is not what its kept weights come to"
     return None
 

@@ -30,6 +30,6 @@ def card(title: str, figures: Sequence[tuple[str, str]], sentence: str, note: st
     >>> "<script>" in card("<script>", [("test accuracy", "94.7%")], "This model is private.")
     False
     """
-    shown = Markup("").join(Markup(_FIGURE).format(name=name, value=value) for name, value in figures)
-    beside = Markup(_NOTE).format(note=note) if note else ""
-    return str(Markup(_CARD).format(title=title, figures=shown, note=beside, sentence=sentence))
+    values = Markup("").join(Markup(_FIGURE).format(name=name, value=value) for name, value in figures)
+    below = Markup(_NOTE).format(note=note) if note else ""
+    return str(Markup(_CARD).format(title=title, figures=values, note=below, sentence=sentence))

@@ -135,22 +135,22 @@ class RunDirectory:
     def creating(self) -> Iterator[RunDirectory]:
         """A neighbour to prepare the run in, moved into place at the end, discarded on any error."""
         self.require_free()
-        beside = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
+        prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._sweep_beside()
-            beside.path.mkdir()
+            self._sweep_strays()
+            prepared.path.mkdir()
             try:
-                yield beside
+                yield prepared
                 if self.path.is_dir():
                     self.path.rmdir()
-                os.rename(beside.path, self.path)
+                os.rename(prepared.path, self.path)
                 sync_directory(self.path.parent)
             except BaseException:
-                shutil.rmtree(beside.path, ignore_errors=True)
+                shutil.rmtree(prepared.path, ignore_errors=True)
                 raise
 
-    def _sweep_beside(self) -> None:
+    def _sweep_strays(self) -> None:
         """Remove what processes left that were killed before their run here had come into being."""
         stray = re.compile(rf"\.{re.escape(self.path.name)}\.[0-9a-f]{{8}}")
         for path in self.path.parent.iterdir():

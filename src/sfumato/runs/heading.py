@@ -31,9 +31,9 @@ class Heading:
             if value is not None and not (
                 isinstance(value, str) and value.strip() and len(value) <= LONGEST and value.isprintable()
             ):
-                shown = value if isinstance(value, str) and len(value) <= 40 else f"{str(value)[:40]}..."
+                start = value if isinstance(value, str) and len(value) <= 40 else f"{str(value)[:40]}..."
                 raise SfumatoError(
-                    f"{name} must be one line of 1 to {LONGEST} characters, got {shown!r}",
+                    f"{name} must be one line of 1 to {LONGEST} characters, got {start!r}",
                     'give words such as "Ward 3, chest X-rays", or leave it out',
                 )
 

@@ -74,9 +74,10 @@ class Loaded:
                     "give a source with the classes of the model, in their order",
                 )
         if source.multilabel == exclusive(self.loss):
-            given, told = ("several labels", "one class") if source.multilabel else ("one label", "several labels")
+            given, own = ("several labels", "one class") if source.multilabel else ("one label", "several labels")
             raise SfumatoError(
-                f"the source has {given} for each record, and the model tells {told}", "give a source of the same kind"
+                f"the source has {given} for each record, and the model tells {own}",
+                "give a source of the same kind",
             )
         if (source.tokens is None) == isinstance(self.transform, Tokens):
             given, taken = ("images", "texts") if source.tokens is None else ("texts", "images")

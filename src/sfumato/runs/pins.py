@@ -71,8 +71,8 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str) -> None:
     """Refuse a resumption under other conditions, naming each difference and where the other one began."""
-    if odd := _differences(recorded, present):
-        raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(odd)}", remedy)
+    if differences := _differences(recorded, present):
+        raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(differences)}", remedy)
 
 
 def compare_environment(recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str) -> None:
@@ -81,8 +81,8 @@ def compare_environment(recorded: Mapping[str, Any], present: Mapping[str, Any],
 
     A run that was begun before the processor's model was recorded is compared in what it recorded.
     """
-    if odd := _of_environment(recorded, present, recorded_only=PROCESSOR not in recorded):
-        raise SfumatoError(f"what began in {where} differs in its environment: {', '.join(odd)}", remedy)
+    if differences := _of_environment(recorded, present, recorded_only=PROCESSOR not in recorded):
+        raise SfumatoError(f"what began in {where} differs in its environment: {', '.join(differences)}", remedy)
 
 
 def compare_model(recorded: Mapping[str, Any], present: Mapping[str, Any], *, where: str) -> None:
@@ -93,18 +93,18 @@ def compare_model(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     Args:
         recorded, present: the run's whole record, and what it would be here.
     """
-    odd = _differences(recorded.get("model", {}), present["model"])
+    differences = _differences(recorded.get("model", {}), present["model"])
     environment = {PROCESSOR: "not recorded"} | recorded.get("environment", {})
     elsewhere = _of_environment(environment, present["environment"])
-    if odd and elsewhere:
+    if differences and elsewhere:
         raise SfumatoError(
-            f"what began in {where} differs in its model: {', '.join(odd)}, where rounding may be all that differs: "
-            f"{', '.join(elsewhere)}",
+            f"what began in {where} differs in its model: {', '.join(differences)}, where rounding may be "
+            f"all that differs: {', '.join(elsewhere)}",
             "go back to the machine and versions that the run began with, and give its model unchanged",
         )
-    if odd:
+    if differences:
         raise SfumatoError(
-            f"what began in {where} differs in its model: {', '.join(odd)}",
+            f"what began in {where} differs in its model: {', '.join(differences)}",
             "give the model that the run began with, unchanged, or another `directory`",
         )
 
@@ -115,17 +115,17 @@ def _of_environment(
     """The differences of two environments in full: a processor's number stands at the end of its name."""
     if recorded_only:
         present = {name: value for name, value in present.items() if name in recorded or name == "accelerator"}
-    return _differences(recorded, present, shown=str)
+    return _differences(recorded, present, written=str)
 
 
 def _differences(
     recorded: Mapping[str, Any],
     present: Mapping[str, Any],
     *,
-    shown: Callable[[Any], str] = shortened,
+    written: Callable[[Any], str] = shortened,
 ) -> list[str]:
     def of(value: Any) -> str:
-        return "absent" if value is None else shown(value)
+        return "absent" if value is None else written(value)
 
     return [
         f"{' '.join(names)} was {of(before)} and is {of(after)}"

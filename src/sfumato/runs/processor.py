@@ -35,31 +35,31 @@ def from_listing(text: str) -> str:
     >>> from_listing("processor\t: 0\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n")
     'implementer 0x41, variant 0x3, part 0xd0c'
     """
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon:
-            told.setdefault(name.strip(), value.strip())
-    named = told.get("model name") or told.get("cpu model") or told.get("cpu", "")
-    facts = [told.get("vendor_id", "")]
-    for name, said in (("family", "cpu family"), ("model", "model")):
-        facts.append(f"{name} {told[said]}" if said in told else "")
+            fields.setdefault(name.strip(), value.strip())
+    named = fields.get("model name") or fields.get("cpu model") or fields.get("cpu", "")
+    facts = [fields.get("vendor_id", "")]
+    for name, field in (("family", "cpu family"), ("model", "model")):
+        facts.append(f"{name} {fields[field]}" if field in fields else "")
     for name in ("implementer", "variant", "part"):  # ARM gives numbers alone
-        facts.append(f"{name} {told[f'CPU {name}']}" if f"CPU {name}" in told else "")
+        facts.append(f"{name} {fields[f'CPU {name}']}" if f"CPU {name}" in fields else "")
     further = ", ".join(filter(None, facts))
     return f"{named} ({further})" if named and further else named or further
 
 
 def from_sysctl() -> str:
     """What macOS says: the brand alone on Apple's processors, with vendor, family and model on Intel's."""
-    said: dict[str, str] = {}
+    answers: dict[str, str] = {}
     names = ("brand_string", "vendor", "family", "model")
     for name in names:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             command = [_SYSCTL, "-n", f"machdep.cpu.{name}"]
             answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-            said[name] = re.sub(r"\s+", " ", answer.stdout).strip()
-    brand, vendor, family, model = (said.get(name, "") for name in names)
+            answers[name] = re.sub(r"\s+", " ", answer.stdout).strip()
+    brand, vendor, family, model = (answers.get(name, "") for name in names)
     numbers = [f"{name} {value}" for name, value in (("family", family), ("model", model)) if value]
     further = ", ".join(filter(None, (vendor, *numbers)))
     return f"{brand} ({further})" if brand and further else brand or further

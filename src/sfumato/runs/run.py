@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from sfumato._renamed import warn_renamed
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
 from sfumato.privacy.statements.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
@@ -18,7 +19,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.loaded import Loaded, load
-from sfumato.runs.owner.uses import Together
+from sfumato.runs.owner.composition import Together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class Run(Measured):
         together: (epsilon, delta) by composition of all of them that promise for the same unit; None where this run is
             the only one.
         publishing: what the figures that these runs publish cost each test image, for each that publishes some.
-        beside: what those with another unit come to, which does not add up with it.
+        other_units: what those with another unit come to, which does not add up with it.
         adjacency: what `together` holds for, as each of them does.
     """
 
@@ -80,7 +81,7 @@ class Run(Measured):
     uses: int = 0
     together: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
-    beside: tuple[Together, ...] = ()
+    other_units: tuple[Together, ...] = ()
     publishing: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
@@ -91,6 +92,12 @@ class Run(Measured):
         figures = [*self.measured, ("epsilon", rounded_up(self.statement.epsilon))]
         figures += [("delta", repr(self.statement.plan.delta)), ("steps", f"{self.steps:,}")]
         return card(str(self.directory), figures, self.statement.sentence, "" if self._open else PRIVATE)
+
+    @property
+    def beside(self) -> tuple[Together, ...]:
+        """The old name of `other_units`."""
+        warn_renamed("Run.beside", "other_units")
+        return self.other_units
 
     @property
     def _open(self) -> bool:

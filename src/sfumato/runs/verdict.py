@@ -99,21 +99,22 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
         )
         promised = Statement(plan=plan, circumstances=facts, selection=selection)
         derived = json.loads(json.dumps(promised.to_dict()))
-        odd = [name for name in derived if written.get(name) != derived[name]] + sorted(set(written) - set(derived))
-        _require(not odd, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(odd)}")
+        differing = [name for name in derived if written.get(name) != derived[name]]
+        differing += sorted(set(written) - set(derived))
+        _require(not differing, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(differing)}")
     with _noted(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require(file_hash(run / name) == last[key], f"{name} is not the file that the ledger ends with")
-    recorded, lying = kept.recorded(last), kept.files(run)
-    if recorded or lying or facts.kept:
+    recorded, stored = kept.recorded(last), kept.files(run)
+    if recorded or stored or facts.kept:
         with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
-            told = list(facts.kept)
-            _require(list(recorded) == told, f"the statement tells of steps {told}, the ledger of {list(recorded)}")
-            for step, path in lying.items():
+            steps = list(facts.kept)
+            _require(list(recorded) == steps, f"the statement tells of steps {steps}, the ledger of {list(recorded)}")
+            for step, path in stored.items():
                 right = recorded.get(step) == file_hash(path)
                 _require(right, f"{path.name} is not the file that the ledger ends with")
-    lying = (run / names.FIGURES).is_file()
-    if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or lying:
+    present = (run / names.FIGURES).is_file()
+    if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or present:
         with _noted(checks, "the published figures are the one release that statement and ledger tell of"):
             _published(run, entries, facts, last)
     if made := aggregated.files(run):
@@ -177,8 +178,8 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
 def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, last: Mapping[str, Any]) -> None:
     """One line for the release, of the table that the statement names, of the model that the ledger ends with."""
     _require(facts.figures is not None, f"the statement does not tell of the figures in ledger or {names.FIGURES}")
-    told = facts.figures and published.body(facts.figures, last["steps_taken"])
-    _require(published.recorded(entries) == told, "the ledger records other figures than the statement tells of")
+    promised = facts.figures and published.body(facts.figures, last["steps_taken"])
+    _require(published.recorded(entries) == promised, "the ledger records other figures than the statement tells of")
     found = file_hash(run / names.FIGURES)
     _require(found == last.get(published.ENTRY), f"{names.FIGURES} is not the file that the ledger ends with")
     figures = published.read(run)

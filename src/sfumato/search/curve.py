@@ -17,10 +17,10 @@ from sfumato.privacy.statements.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import curve_of_budgets
 from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import composition
 from sfumato.runs.run import Run
 from sfumato.search.repeated import with_other_runs
-from sfumato.search.trial import Behind, LookingOn, Trial
+from sfumato.search.trial import EarlierSearch, LookingOn, Trial
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.prepare import own_threads
 from sfumato.training.public import pretraining
@@ -79,7 +79,7 @@ def budgets(
     *,
     directory: str | os.PathLike[str],
     of_budget: Callable[[float], Trial] | None = None,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     observers: LookingOn | None = None,
     progress: Progress | None = None,
 ) -> Curve:
@@ -96,7 +96,7 @@ def budgets(
 
     **Guarantee.** Each run has at most its own budget, for the plan's unit and adjacency, where it alone is shown and
     the budget was chosen beforehand. All of them together have `epsilon_of_all`, by composition, if they were planned
-    in advance: `uses.together`. A run without privacy is trained only where the data are public.
+    in advance (`composition.together`). A run without privacy is trained only where the data are public.
     """
     progress, base, found = shown(progress), Path(directory), []
     wanted = _trials(trial, epsilons, base, of_budget)
@@ -106,7 +106,7 @@ def budgets(
     circumstances = found[0].statement.circumstances
     plain = _without_privacy(trial, found[0], base / PUBLIC, progress) if circumstances.data_public else None
     plans = [run.statement.plan for run in found]
-    (together, delta), adjacency = uses.together(plans), uses.adjacency_of(plans)
+    (together, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
     of_all, adjacency_of_all = with_other_runs(found[0], len(found), together, adjacency)
     curve = Curve(
         budgets=tuple(wanted),
@@ -156,7 +156,7 @@ def foresee(
     directory: str | os.PathLike[str],
     told: Callable[[PrivateJob, RunDirectory], Told],
     of_budget: Callable[[float], Trial] | None = None,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     progress: Progress | None = None,
 ) -> Foreseen[Told]:
     """What `budgets` would train, and what its runs would cost together: nothing is spent, and nothing is written.
@@ -174,20 +174,20 @@ def foresee(
         rows.append(told(job, run))
         public_data = job.source.public
         if number == 0:
-            others = [use for use in earlier_plans(job) if uses.unit_of(use) == job.plan.unit.name]
+            others = [use for use in earlier_plans(job) if composition.unit_of(use) == job.plan.unit.name]
         if not run.exists:  # one that has begun is among the owner's other runs
             others.append(job.plan)
         plans.append(job.plan)
-    (together, delta), adjacency = uses.together(plans), uses.adjacency_of(plans)
+    (together, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
     more = len(others) > len(plans)
     return Foreseen(
         budgets=tuple(wanted),
         rows=tuple(rows),
         epsilon_of_all=together,
         delta=delta,
-        epsilon_of_all_uses=max(together, uses.together(others)[0]) if more else together,
+        epsilon_of_all_uses=max(together, composition.together(others)[0]) if more else together,
         adjacency=adjacency,
-        adjacency_of_all_uses=uses.adjacency_of(others) if more else adjacency,
+        adjacency_of_all_uses=composition.adjacency_of(others) if more else adjacency,
         public=public_data,
     )
 

@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sfumato._checks import one_of
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
-from sfumato.privacy import PrivacyPlan, Search
-from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import Space
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
-from sfumato.search.kept import MODES, adjacency_of_all, begin, check_kind, together, together_in_words
-from sfumato.search.shared import Scoring, Shared, check_machine, check_trainable, decided, read, refuse_each
+from sfumato.search.kept import MODES, KeptRuns, begin, check_kind, together, together_in_words
+from sfumato.search.shared import Scoring, Shared, check_trainable, check_trial, decided, read, refuse_each
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Behind, Trial
+from sfumato.search.trial import EarlierSearch, Trial
 from sfumato.search.workers import Worker, rows_of
 from sfumato.training.preparation.prepare import own_threads
 
 FILE = "factors.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What came of single changes, or with `dry_run` what would be run.
-
-    Args:
-        changes, plans: of each run; the first changes nothing.
-        uncovered: what all runs cost together where no promise covers the comparison; None on public data.
-        rows: for each run its change, its figures, where it is, and the difference to the first; none after a dry run.
-        scored_on: the number of records that no run was trained on.
-    """
-
-    changes: tuple[Mapping[str, Any], ...]
-    plans: tuple[PrivacyPlan, ...]
-    uncovered: Search | None
-    scored_on: int
-    rows: tuple[dict[str, Any], ...] = ()
+class Comparison(KeptRuns):
+    """What came of single changes: the first run changes nothing, and each row has its difference to that one."""
 
     def __repr__(self) -> str:
         found = f"{len(self.changes) - 1} single changes"
@@ -49,21 +31,6 @@ class Comparison:
             best = max(self.rows[1:], key=lambda row: row["difference"], default=self.rows[0])
             found += f", best {line_of(best['change'])} by {best['difference']:+.1%} on {self.scored_on:,}"
         return f"Comparison({found}{together_in_words(self.uncovered)})"
-
-    @property
-    def adjacency(self) -> Adjacency | None:
-        """What the figure of all runs holds for; None where no figure is needed."""
-        return self.uncovered and adjacency_of_all(self.uncovered, self.plans)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What its file holds of it."""
-        return {
-            "rows": list(self.rows),
-            "scored_on": self.scored_on,
-            "epsilon_of_all": self.uncovered.epsilon if self.uncovered else None,
-            "delta": self.uncovered.delta if self.uncovered else self.plans[0].delta,
-            "adjacency_of_all": self.adjacency,
-        }
 
 
 @own_threads()
@@ -75,7 +42,7 @@ def one_at_a_time(
     search: str = "public",
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -97,15 +64,15 @@ def one_at_a_time(
     refuse_each(shared, changes)
     held = read(shared)
     check_kind(shared, held, search)
-    check_machine(shared.trial)
+    check_trial(shared.trial)
     worker, plans = Worker(shared, held), []
     for change in changes:  # refuses what could not be trained before anything is spent
         own = worker.data_for(change)
         plan, settings = decided(shared, own, change)
         check_trainable(own.source, plan, settings, shared.changed(change).clock)
         plans.append(plan)
-    told = together(plans, held.source, behind) if search == "uncovered" else None
-    comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=told, scored_on=len(held.validation))
+    cost = together(plans, held.source, behind) if search == "uncovered" else None
+    comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=cost, scored_on=len(held.validation))
     if dry_run:
         return comparison
     record = {
@@ -114,7 +81,7 @@ def one_at_a_time(
         "data": held.source.fingerprint,
     }
     begin(place, record, FILE)
-    shared = replace(shared, search=told, fingerprint=held.source.fingerprint)
+    shared = replace(shared, search=cost, fingerprint=held.source.fingerprint)
     own = held if processes == 1 else None
     del worker, held  # several processes read their own
     rows = rows_of(shared, changes, place, first=0, processes=processes, held=own, progress=progress)

@@ -21,11 +21,11 @@ from sfumato.randomness import RunKey, Space
 from sfumato.report import swept
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import composition
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Behind, Trial
+from sfumato.search.trial import EarlierSearch, Trial
 from sfumato.search.workers import rows_of
 from sfumato.training.preparation.prepare import own_threads
 
@@ -35,33 +35,21 @@ MOST_DRAWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking:
-    """What came of an open search, or with `dry_run` what would be run.
+class KeptRuns:
+    """What came of runs that are all kept, or with `dry_run` what would be run.
 
     Args:
         changes, plans: what each run changes, and its plan, in the order of the runs.
-        cost: what all runs cost together, with those of the search that the experiment came from.
-        uncovered: the same where no promise covers it; None on public data.
-        materials: keyed codes of the data, by which they are known again however they are named.
-        rows: for each run its change, its figures and where it is, the best one first; none after a dry run.
-        best: its change.
+        uncovered: what all runs cost together where no promise covers it; None on public data.
         scored_on: the number of records that no run was trained on.
+        rows: for each run its change, its figures and where it is; none after a dry run.
     """
 
     changes: tuple[Mapping[str, Any], ...]
     plans: tuple[PrivacyPlan, ...]
-    cost: Search
     uncovered: Search | None
-    materials: tuple[str, ...]
     scored_on: int
     rows: tuple[dict[str, Any], ...] = ()
-    best: Mapping[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        found = f"best {line_of(self.best)}" if self.rows else "nothing was run"
-        if self.rows and self.uncovered is None:
-            found += f" with accuracy {self.rows[0]['accuracy']:.1%} of {self.scored_on:,}"
-        return f"Ranking({len(self.changes)} runs, {found}{together_in_words(self.uncovered)})"
 
     @property
     def adjacency(self) -> Adjacency | None:
@@ -72,12 +60,36 @@ class Ranking:
         """What its file holds of it."""
         return {
             "rows": list(self.rows),
-            "best": plain(self.best),
             "scored_on": self.scored_on,
             "epsilon_of_all": self.uncovered.epsilon if self.uncovered else None,
             "delta": self.uncovered.delta if self.uncovered else self.plans[0].delta,
             "adjacency_of_all": self.adjacency,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking(KeptRuns):
+    """What came of an open search, the best run first.
+
+    Args:
+        cost: what all runs cost together, with those of the search that the experiment came from.
+        materials: keyed codes of the data, by which they are known again however they are named.
+        best: the best run's change.
+    """
+
+    cost: Search
+    materials: tuple[str, ...]
+    best: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        found = f"best {line_of(self.best)}" if self.rows else "nothing was run"
+        if self.rows and self.uncovered is None:
+            found += f" with accuracy {self.rows[0]['accuracy']:.1%} of {self.scored_on:,}"
+        return f"Ranking({len(self.changes)} runs, {found}{together_in_words(self.uncovered)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What its file holds of it."""
+        return {"rows": list(self.rows), "best": plain(self.best)} | super().to_dict()
 
 
 @own_threads()
@@ -90,7 +102,7 @@ def open(
     candidates: int | None = None,
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Ranking:
@@ -110,7 +122,7 @@ def open(
 
     **Guarantee.** On public data none is needed. An uncovered search has none either: each run's statement is its own
     plan's, and says that the choice among them, by exact scores, is not covered, and what all runs come to by
-    composition, had they been planned in advance (`uses.together`).
+    composition, had they been planned in advance (`composition.together`).
     """
     one_of("search", search, MODES)
     progress, place = shown(progress), Path(directory)
@@ -161,9 +173,9 @@ def check_kind(shared: Shared, held: Held, search: str) -> None:
         )
 
 
-def together(plans: Sequence[PrivacyPlan], source: Source, behind: Behind | None) -> Search:
+def together(plans: Sequence[PrivacyPlan], source: Source, behind: EarlierSearch | None) -> Search:
     """What all runs cost together by composition, with those of the search that the experiment came from."""
-    epsilon, delta = uses.together(list(plans))
+    epsilon, delta = composition.together(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
     earlier = behind(source) if behind else None
     return runs if earlier is None else earlier + runs
@@ -176,10 +188,10 @@ def together_in_words(uncovered: Search | None) -> str:
     return f"; not covered: together epsilon {rounded_up(uncovered.epsilon)} at delta {uncovered.delta!r}"
 
 
-def adjacency_of_all(told: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:
+def adjacency_of_all(cost: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:
     """What the figure of a search holds for. Of an earlier one that it counts nothing is known but zero-out, which the
     runs of either adjacency hold for."""
-    return uses.adjacency_of(plans) if told.runs == len(plans) else "zero-out"
+    return composition.adjacency_of(plans) if cost.runs == len(plans) else "zero-out"
 
 
 def begin(place: Path, record: Mapping[str, Any], file: str) -> None:

@@ -17,10 +17,10 @@ from sfumato.privacy.unit import Adjacency
 from sfumato.report import Evaluation
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import composition, uses
 from sfumato.runs.run import Run
-from sfumato.search.trial import Behind, LookingOn, Trial
-from sfumato.training.conclusion.finish import evaluation_of
+from sfumato.search.trial import EarlierSearch, LookingOn, Trial
+from sfumato.training.conclusion.run_page import evaluation_of
 from sfumato.training.preparation.prepare import own_threads
 
 
@@ -99,7 +99,7 @@ def seeds(
     seeds: int,
     *,
     directory: str | os.PathLike[str],
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     observers: LookingOn | None = None,
     progress: Progress | None = None,
 ) -> Repeated:
@@ -114,7 +114,7 @@ def seeds(
         progress: where to report to.
 
     **Guarantee.** Each run has its own plan's (epsilon, delta), for the plan's unit and adjacency, where it alone is
-    shown. All of them together have the result's, by composition, if they were planned in advance: `uses.together`.
+    shown. All of them together have the result's, by composition, if they were planned in advance (`together`).
     Which of them is best is measured without noise, and that choice is not covered.
     """
     count, progress = (
@@ -130,8 +130,8 @@ def seeds(
         progress.report(f"run {number} of {count}: test accuracy {run.accuracy:.2%}{done}")
         found.append(run)
     plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
-    epsilon, delta = uses.together(plans)
-    adjacency = uses.adjacency_of(plans)
+    epsilon, delta = composition.together(plans)
+    adjacency = composition.adjacency_of(plans)
     of_all, adjacency_of_all = with_other_runs(found[0], len(plans), epsilon, adjacency)
     return Repeated(
         runs=tuple(found),
@@ -154,11 +154,11 @@ def with_other_runs(run: Run, standing: int, epsilon: float, adjacency: Adjacenc
     known = [
         use
         for use in uses.plans(materials, places=uses.places_of(record), users=record.get("assignment", ""))
-        if uses.unit_of(use) == run.statement.plan.unit.name
+        if composition.unit_of(use) == run.statement.plan.unit.name
     ]
     if len(known) <= standing:
         return epsilon, adjacency
-    return max(epsilon, uses.together(known)[0]), uses.adjacency_of(known)
+    return max(epsilon, composition.together(known)[0]), composition.adjacency_of(known)
 
 
 def _plans(base: Path, fingerprint: str) -> Sequence[PrivacyPlan]:

@@ -23,14 +23,14 @@ from sfumato.privacy.statements.statement import rounded_up
 from sfumato.randomness import RunKey, Space
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import sentences, uses
 from sfumato.runs.run import Run, read
 from sfumato.search import candidates
 from sfumato.search import shared as data
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
 from sfumato.search.space import line_of
-from sfumato.search.trial import Behind, Trial
+from sfumato.search.trial import EarlierSearch, Trial
 from sfumato.search.workers import carried_out, without_warnings
 from sfumato.training.preparation.prepare import own_threads
 
@@ -75,7 +75,7 @@ def private(
     score_noise: float | None = None,
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
-    behind: Behind | None = None,
+    behind: EarlierSearch | None = None,
     options: Mapping[str, str] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -100,7 +100,7 @@ def private(
     candidates but the winner, the key and the scores are deleted, and nothing of them is told.
     """
     progress, run, experiment = shown(progress), RunDirectory(directory), trial.experiment
-    place = _beside(run)
+    place = _candidates_place(run)
     _check(experiment, space, scoring, score_noise)
     if run.finished:
         return _ended(run, place)
@@ -118,7 +118,7 @@ def private(
     shared = replace(
         shared, selection=selection, search=_with(behind, selection, held), fingerprint=held.source.fingerprint
     )
-    shared = replace(shared, behind=try_each(shared, held, space))
+    shared = replace(shared, origins=try_each(shared, held, space))
     if not (place / FILE).exists():
         _report_beforehand(scoring, held, selection, progress)
     if dry_run:
@@ -127,7 +127,7 @@ def private(
         options = {name: repr(value) for name, value in vars(experiment).items() if value is not None}
     record = {
         "selection": selection.to_dict(),
-        "behind": list(shared.behind),
+        "behind": list(shared.origins),
         "space": {name: repr(rule) for name, rule in space.items()},
         "options": dict(options),
         "request": held.request,
@@ -171,7 +171,7 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
 
 
-def _beside(run: RunDirectory) -> Path:
+def _candidates_place(run: RunDirectory) -> Path:
     """Where candidates are kept while the search lasts."""
     return run.path.with_name(f".{run.path.name}.search")
 
@@ -199,9 +199,9 @@ def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection
     if not held.source.public:
         known = {"places": held.source.places, "users": held.source.assignment}
         if earlier := uses.plans(held.source.materials, **known):
-            progress.report(uses.summary(earlier, selection))
-        if odd := uses.named_otherwise(held.source.materials, **known):
-            progress.report(f"note: {uses.told_apart(odd)}")
+            progress.report(sentences.summary(earlier, selection))
+        if others := uses.other_assignments(held.source.materials, **known):
+            progress.report(f"note: {sentences.of_other_assignments(others)}")
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
         progress.report(
@@ -240,7 +240,7 @@ def _selection(
     return PrivateSelection.calibrate(**sizes, epsilon=epsilon, draws=draws, score_noise=score_noise)
 
 
-def _with(behind: Behind | None, selection: PrivateSelection, held: Held) -> Search | None:
+def _with(behind: EarlierSearch | None, selection: PrivateSelection, held: Held) -> Search | None:
     """The open search that the experiment came from, with this one: the statement names it."""
     earlier = behind(held.source) if behind else None
     return earlier and earlier + Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
@@ -313,7 +313,7 @@ def _release(
     run: RunDirectory,
 ) -> Selected:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
-    place = _beside(run)
+    place = _candidates_place(run)
     chosen = RunDirectory(place).read_json(CHOSEN)
     number = chosen["candidate"]
     if number is None:

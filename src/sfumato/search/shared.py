@@ -14,7 +14,6 @@ from sfumato.experiment import users
 from sfumato.experiment.drift import second_group
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
-from sfumato.experiment.times import steps_by_time
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, RunKey, Space, owner_key
@@ -23,10 +22,11 @@ from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.search.trial import Trial
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PrivateJob
+from sfumato.training.parts.clock import steps_by_time
 from sfumato.training.preparation.building import build
 from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.prepare import choose_device, default_threads, prepare
-from sfumato.training.run import recorded_key, recorded_performance
+from sfumato.training.preparation.prepare import check_machine, choose_device, default_threads, prepare
+from sfumato.training.preparation.start import Start, recorded_performance
 
 EXPERIMENT = {one.name for one in fields(Experiment)}
 
@@ -54,7 +54,7 @@ class Shared:
         search: what a run's statement says of a search that no promise covers.
         selection: the private selection that the runs are candidates of.
         fingerprint: of the data that the search began with, which every process must find again.
-        behind: what stands behind the initial weights of any candidate of the selection.
+        origins: what stands behind the initial weights of any candidate of the selection.
     """
 
     trial: Trial
@@ -62,16 +62,16 @@ class Shared:
     search: Search | None = None
     selection: PrivateSelection | None = None
     fingerprint: str | None = None
-    behind: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, trial: Trial, scoring: Scoring, processes: int) -> Shared:
         """With the machine's threads shared out among the processes, where nobody said how many each has."""
         positive_integer("processes", processes)
         trial.refuse_figures()
-        if trial.calibrate_on is not None:
+        if (given := trial.options.get("calibrate_on")) is not None:
             raise SfumatoError(
-                f"`calibrate_on` is {trial.calibrate_on}, and a search releases its models without a temperature",
+                f"`calibrate_on` is {given}, and a search releases its models without a temperature",
                 "leave it out, and train once with what the search has found",
             )
         threads = max(1, default_threads() // processes) if trial.threads is None else trial.threads
@@ -193,23 +193,16 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
     """One run of the search, ready to begin or to go on."""
     selected = shared.selection is not None
     plan, settings = decided(shared, held, change)
-    return prepare(
-        None,
-        held.source if selected else replace(held.source, test=held.validation),
-        plan,
-        settings,
-        device=shared.trial.device,
-        threads=shared.trial.threads,
-        micro_batch=shared.trial.micro_batch,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
+    start = Start.of(
+        run,
+        machine=shared.trial.machine,
         request=held.request,
         search=shared.search,
         candidate=number if selected else None,
-        behind=shared.behind,
-        clock=shared.changed(change).clock,
-        keep=0,
+        origins=shared.origins,
     )
+    source = held.source if selected else replace(held.source, test=held.validation)
+    return prepare(None, source, plan, settings, start, keep=0, clock=shared.changed(change).clock)
 
 
 def refuse_each(shared: Shared, changes: Iterable[Mapping[str, Any]]) -> None:
@@ -235,13 +228,13 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
     Returns:
         What stands behind the initial weights of any run, as statements say it.
     """
-    check_machine(shared.trial)
-    behind: set[str] = set()
+    check_trial(shared.trial)
+    found: set[str] = set()
     for change in tried(space):
         plan, settings = decided(shared, held, change)
         check_trainable(held.source, plan, settings, shared.changed(change).clock)
-        behind.update(origins(held.source, settings))
-    return tuple(sorted(behind))
+        found.update(origins(held.source, settings))
+    return tuple(sorted(found))
 
 
 def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock: Clock | None) -> None:
@@ -253,10 +246,7 @@ def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock
     check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
 
 
-def check_machine(trial: Trial, run: RunDirectory | None = None) -> None:
+def check_trial(trial: Trial, run: RunDirectory | None = None) -> None:
     """Refuse what is wrong with the machine, so that it is not taken for a candidate that cannot be trained."""
     recorded = recorded_performance(run) if run is not None else None
-    choose_device(trial.device or (recorded.device if recorded else None))
-    for name, value in (("threads", trial.threads), ("micro_batch", trial.micro_batch)):
-        if value is not None:
-            positive_integer(name, value)
+    check_machine(replace(trial.machine, device=trial.device or (recorded.device if recorded else choose_device(None))))

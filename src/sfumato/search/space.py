@@ -24,9 +24,9 @@ VARIED = tuple(
 
 def check(space: Space, varied: Iterable[str]) -> None:
     """Refuse a name that no run could be told apart by."""
-    odd = sorted(set(space) - set(varied))
-    if odd or not space:
-        problem = f"a search cannot vary {', '.join(odd)}" if odd else "nothing is varied"
+    unknown = sorted(set(space) - set(varied))
+    if unknown or not space:
+        problem = f"a search cannot vary {', '.join(unknown)}" if unknown else "nothing is varied"
         raise SfumatoError(problem, f"vary {', '.join(sorted(varied))}")
     from sfumato.randomness import Choice, LogUniform, Uniform
 

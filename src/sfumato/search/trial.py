@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec
@@ -16,10 +17,11 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation import beforehand, resume
-from sfumato.training.preparation.prepare import check_performance, prepare
-from sfumato.training.run import execute, recorded_key, recorded_performance
+from sfumato.training.preparation.prepare import check_machine, prepare
+from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.run import execute
 
-Behind = Callable[[Source], Search | None]
+EarlierSearch = Callable[[Source], Search | None]
 """The search, if any, that an experiment's settings came from, where it looked at these data and nothing covers it."""
 LookingOn = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
 """Who else looks on at a run."""
@@ -37,9 +39,7 @@ class Trial:
         experiment: what was chosen; the rest follows by rule.
         source: by its spelling, or with declarations.
         device, threads, micro_batch: performance; they don't change the promise.
-        keep: how many weights are kept beside the model; None for a rule's number.
-        report_epsilon: of figures that its run publishes; None for none. Several runs are refused it.
-        calibrate_on: the public source that a temperature is fitted on.
+        options: what is asked for of the parts around the run, by name (`registry.OPTIONS`).
         notes: what else is said when its run begins.
     """
 
@@ -48,17 +48,15 @@ class Trial:
     device: str | None = None
     threads: int | None = None
     micro_batch: int | None = None
-    keep: int | None = None
-    report_epsilon: float | None = None
-    calibrate_on: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def refuse_figures(self) -> None:
         """Refuse to publish figures of each of several trainings, which would cost their epsilon each time, or of
         candidates that nobody may see."""
-        if self.report_epsilon is not None:
+        if (epsilon := self.options.get("report_epsilon")) is not None:
             raise SfumatoError(
-                f"`report_epsilon` is {self.report_epsilon:g}, and several runs: the figures of each would cost it",
+                f"`report_epsilon` is {epsilon:g}, and several runs: the figures of each would cost it",
                 "train once with it",
             )
 
@@ -71,20 +69,20 @@ class Trial:
 
     def refuse_at_once(self) -> None:
         """Refuse what its choices alone decide to be impossible, before any data are read."""
-        experiment = self.experiment
-        beforehand.check(experiment, self.spec)
-        beforehand.check_run(
-            self.spec,
-            of_persons=experiment.unit == "user",
-            by_time=experiment.order == "time",
-            clock=experiment.clock,
-            normalisation=experiment.normalisation,
-            report_epsilon=self.report_epsilon,
-            calibrate_on=self.calibrate_on,
-        )
-        check_performance(device=self.device, threads=self.threads, micro_batch=self.micro_batch, keep=self.keep)
+        check_machine(self.machine)
+        beforehand.check(self.experiment, self.spec, self.asked)
 
-    def job(self, run: RunDirectory, progress: Progress, *, behind: Behind | None = None) -> PrivateJob:
+    @property
+    def machine(self) -> Machine:
+        """Where to compute."""
+        return Machine(device=self.device, threads=self.threads, micro_batch=self.micro_batch)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What is asked for of the parts, with the experiment's clock."""
+        return {**self.options, "clock": self.experiment.clock}
+
+    def job(self, run: RunDirectory, progress: Progress, *, behind: EarlierSearch | None = None) -> PrivateJob:
         """Everything up to the first step of a run in this directory."""
         if not run.exists:
             run.require_free()
@@ -92,23 +90,13 @@ class Trial:
         source = self.experiment.kept(read_source(self.spec, progress))
         plan, settings, reasons = self.experiment.decide(source)
         earlier = behind(source) if behind else None
-        job = prepare(
-            None,
-            source,
-            plan,
-            settings,
-            device=self.device,
-            threads=self.threads,
-            micro_batch=self.micro_batch,
-            keep=self.keep,
-            report_epsilon=self.report_epsilon,
-            calibrate_on=self.calibrate_on,
-            recorded=recorded_performance(run),
-            key=recorded_key(run),
+        start = Start.of(
+            run,
+            machine=self.machine,
             request={"source": self.spec.record()},
             search=earlier and earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta),
-            clock=self.experiment.clock,
         )
+        job = prepare(None, source, plan, settings, start, **self.asked)
         if not run.exists:
             for line in (*self.notes, *reasons):
                 progress.report(line)
@@ -119,7 +107,7 @@ class Trial:
         directory: str | os.PathLike[str],
         progress: Progress,
         *,
-        behind: Behind | None = None,
+        behind: EarlierSearch | None = None,
         observers: LookingOn | None = None,
     ) -> Run:
         """Its run: begun, resumed, or read where it is finished."""

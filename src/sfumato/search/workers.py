@@ -18,7 +18,7 @@ from sfumato.observers.progress import Progress
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import candidates
-from sfumato.search.shared import Held, Shared, check_machine, in_another_form, job_for, read
+from sfumato.search.shared import Held, Shared, check_trial, in_another_form, job_for, read
 from sfumato.search.space import line_of
 from sfumato.training import run as runs
 from sfumato.training.preparation import resume
@@ -50,7 +50,7 @@ class Worker:
         """
         held, run = self.data_for(change), RunDirectory(place)
         if self.shared.selection is not None:
-            check_machine(self.shared.trial, run)
+            check_trial(self.shared.trial, run)
             with without_warnings():
                 try:
                     job = job_for(self.shared, held, number, change, run)

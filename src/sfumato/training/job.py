@@ -11,15 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.data import Clock, Preparation, Source, Views, by_user
-from sfumato.evaluation.temperature import PublicCalibration
+from sfumato.data import Preparation, Source, Views, by_user
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
-from sfumato.training.parts.public_examples import PublicExamples
+from sfumato.training.parts.part import Part
 
 Shape = tuple[int, ...] | Tensor
 """Of one made-up example, or that itself where it holds whole numbers."""
@@ -114,12 +113,7 @@ class PrivateJob(Job):
         input_shape: of one view of one example, as `gradient` takes it.
         candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
             owner's list of uses counts the search instead of it.
-        clock: the declaration by which each record's own time stamp decides its step, where the plan goes by time.
-        beside: the public examples that the module normalises by, where it takes some.
-        left_out: which training records, bool (N,), were among these and are not in `source` any more; None for none.
-        times: the step int64 (N,) of each training record by the clock (`steps_by_time`), of those left out too.
-        groups: whether each is in a drift's second group, bool (N,), where the plan has one, likewise.
-        calibration: the public records that the model's temperature is fitted on, where there are such.
+        parts: the features around it.
     """
 
     gradient: ClippedGradient | UserGradient
@@ -127,12 +121,7 @@ class PrivateJob(Job):
     circumstances: Circumstances
     input_shape: Shape
     candidate: bool = False
-    clock: Clock | None = None
-    beside: PublicExamples | None = None
-    left_out: np.ndarray | None = None
-    times: np.ndarray | None = None
-    groups: np.ndarray | None = None
-    calibration: PublicCalibration | None = None
+    parts: tuple[Part, ...] = ()
 
     @property
     def synthetic_targets(self) -> Tensor | None:
@@ -140,15 +129,20 @@ class PrivateJob(Job):
         return synthetic_targets(self.source, self.device)
 
     @property
-    def overlap(self) -> int:
-        """How many private records were among the public examples and are left out: for the owner's eyes."""
-        return 0 if self.left_out is None else int(self.left_out.sum())
+    def draws(self) -> dict[str, np.ndarray]:
+        """What draws go by besides the plan, by name, with one entry for each training record of the source as it was
+        given: "times", "groups" (`Sampler`), and which are "excluded": they are drawn, and contribute nothing."""
+        return {name: entries for part in self.parts for name, entries in part.draws.items()}
 
     @property
     def further(self) -> dict[str, Any]:
-        """Which public examples the model normalises by, and which its temperature is fitted on."""
-        beside = {} if self.beside is None else {"public examples": {"hash": self.beside.digest}}
-        return beside if self.calibration is None else beside | {"calibration": self.calibration.record()}
+        """What the parts must be resumed with."""
+        return {name: value for part in self.parts for name, value in part.pins.items()}
+
+    @property
+    def keyed(self) -> dict[str, dict[str, Any]]:
+        """The same of what decides who takes part."""
+        return {"clock": {}} | {name: value for part in self.parts for name, value in part.keyed.items()}
 
     @property
     def most_of_one_user(self) -> int | None:
@@ -172,7 +166,7 @@ class PrivateJob(Job):
             "candidate": self.candidate,
             **({"assignment": self.source.assignment} if self.source.assignment else {}),
             "places": list(self.source.places),
-            "clock": {} if self.clock is None else self.clock.to_dict(),
+            **self.keyed,
             "circumstances": self.circumstances.to_dict(),
             "data": {
                 "kind": self.source.kind,

@@ -8,7 +8,8 @@ from typing import Any
 
 from sfumato.observers.progress import Progress
 from sfumato.randomness import RunKey
-from sfumato.training.loop import Measure, Steps
+from sfumato.training.loop import Steps
+from sfumato.training.measure import Measure
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_for, set_rate, training_over
 from sfumato.training.job import Job
+from sfumato.training.measure import Measure
 from sfumato.training.step import descend
 
 CHECKPOINT_SECONDS = 15.0
@@ -46,27 +47,6 @@ class Steps(Protocol):
 
     def figures(self, step: int) -> dict[str, Any]:
         """What is to be known of the run after so many steps, besides its scores."""
-        ...
-
-
-class Measure(Protocol):
-    """How weights do on the test split; without noise."""
-
-    @property
-    def figure(self) -> str:
-        """The name of the one figure that matters most."""
-        ...
-
-    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """What the model with these weights gives, (N, ...), on the CPU."""
-        ...
-
-    def score(self, outputs: Tensor) -> dict[str, Any]:
-        """The figures of such outputs, JSON-ready."""
-        ...
-
-    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
-        """All that is to be kept of these weights, whose outputs may be known already, JSON-ready."""
         ...
 
 

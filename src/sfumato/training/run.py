@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import date, timedelta
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
@@ -14,25 +14,27 @@ from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
 from sfumato.experiment import users
 from sfumato.experiment.keywords import experiment_of, refuse_budget, settings_of
-from sfumato.experiment.settings import Performance, Settings
-from sfumato.experiment.times import without_a_step
+from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
-from sfumato.randomness import RunKey, goes_by_time, owner_key
+from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import public_records, uses
+from sfumato.runs.owner import composition, public_records, sentences, uses
 from sfumato.runs.run import Run, read
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob
 from sfumato.training.kind import Kind
-from sfumato.training.loop import Measure, Outcome, take_none, take_steps
+from sfumato.training.loop import Outcome, take_none, take_steps
+from sfumato.training.measure import Measure
+from sfumato.training.parts.registry import split
 from sfumato.training.preparation import beforehand, resume
 from sfumato.training.preparation.origins import trained_on
-from sfumato.training.preparation.prepare import check_performance, own_threads, prepare
+from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
+from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.scorer import scorer_of
 from sfumato.training.steps import PrivateSteps
 
@@ -47,16 +49,8 @@ def train(
     *,
     directory: str | os.PathLike[str],
     settings: Settings | None = None,
-    start: str | float | date | None = None,
-    period: str | float | timedelta | None = None,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
-    device: str | None = None,
-    threads: int | None = None,
-    micro_batch: int | None = None,
-    keep: int | None = None,
     title: str | None = None,
-    report_epsilon: float | None = None,
-    calibrate_on: str | Source | None = None,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
     **choices: Any,
@@ -71,97 +65,63 @@ def train(
             follows from `choices`, and whatever is left out follows the rules of the command line: see `Experiment`.
         directory: the run directory.
         settings: the choices that shape the model.
-        start, period: where the plan goes by the records' time stamps, when step 0 begins and how much time a step
-            covers, such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.
         averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
             mean of the last weights, leave it out.
-        device, threads, micro_batch: performance; they don't change the promise.
-        keep: how many weights are kept beside the model, for `sfumato.aggregate` and intervals; None for a rule's
-            number, 0 for none.
         title: what the run's page is called, the public one too; by default source and model.
-        report_epsilon: publish figures of the private test part, from counts with noise, at this epsilon for each of
-            its records (`NoisyTable`); `run.published` has them.
-        calibrate_on: a public source, by its spelling or opened, that a temperature is fitted on, by which `predict`
-            divides the model's logits.
         progress: where to report to; None for a bar in a notebook, and for nothing elsewhere.
         observers: further ones who look on.
-        choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`.
+        choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
+
+            device, threads, micro_batch: performance; they don't change the promise.
+
+            start, period: where the plan goes by the records' time stamps, when step 0 begins and how much time a step
+            covers, such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.
+
+            keep: how many weights are kept beside the model, for `sfumato.aggregate` and intervals; None for a rule's
+            number, 0 for none.
+
+            report_epsilon: publish figures of the private test part, from counts with noise, at this epsilon for each
+            of its records (`NoisyTable`); `run.published` has them.
+
+            calibrate_on: a public source, by its spelling or opened, that a temperature is fitted on, by which
+            `predict` divides the model's logits.
 
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
-    heading = Heading(title=title)
-    name, request = "module" if isinstance(model, nn.Module) else model, {}
-    progress = shown(progress)
-    clock = Clock.declared(start, period)
-    asked = experiment_of(settings, name, averaging, choices) if plan is None else None
-    if plan is not None:
-        refuse_budget(choices)
-    check_performance(device=device, threads=threads, micro_batch=micro_batch, keep=keep)
-    if isinstance(source, str):
-        zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
-        examples, people = (None, None) if plan is None else users.declared_by(plan)
-        spec = SourceSpec(spec=source, examples=examples, users=people, zoom=zoom)
-        if asked is not None:
-            beforehand.check(asked, spec)
-            normalisation, of_persons, by_time = asked.normalisation, asked.unit == "user", asked.order == "time"
-        else:
-            assert plan is not None
-            chosen = settings_of(settings, name, averaging, choices)
-            normalisation, of_persons, by_time = chosen.norms.normalisation, plan.users is not None, goes_by_time(plan)
-            beforehand.check_settings(chosen, steps=plan.steps, model=chosen.model, spec=spec)
-        beforehand.check_run(
-            spec,
-            of_persons=of_persons,
-            by_time=by_time,
-            clock=clock,
-            normalisation=normalisation,
-            report_epsilon=report_epsilon,
-            calibrate_on=calibrate_on if isinstance(calibrate_on, str) else None,
-        )
-        source, request = spec.open(owner_key()), {"source": spec.record()}
-    if asked is not None:
+    heading, progress = Heading(title=title), shown(progress)
+    own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
+    options, choices = split(choices)
+    machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
+    options["clock"] = Clock.declared(choices.pop("start", None), choices.pop("period", None))
+    request: dict[str, Any] = {}
+    if plan is None:
+        asked = experiment_of(settings, name, averaging, choices)
+        check_machine(machine)
+        if isinstance(source, str):
+            spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
+            beforehand.check(asked, spec, options)
+            source, request = spec.open(owner_key()), {"source": spec.record()}
         source = asked.kept(source)
         plan, settings, reasons = asked.decide(source)
         for line in reasons:
             progress.report(line)
     else:
-        assert plan is not None
+        refuse_budget(choices)
+        check_machine(machine)
+        if isinstance(source, str):
+            examples, people = users.declared_by(plan)
+            chosen = settings_of(settings, name, averaging, choices)
+            spec = SourceSpec(spec=source, examples=examples, users=people, zoom=chosen.augmentation.zoom)
+            beforehand.check_planned(chosen, plan, spec, options)
+            source, request = spec.open(owner_key()), {"source": spec.record()}
         source = users.kept_for(source, plan)
         settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
-    job = prepare(
-        model if isinstance(model, nn.Module) else None,
-        source,
-        plan,
-        settings,
-        device=device,
-        threads=threads,
-        micro_batch=micro_batch,
-        keep=keep,
-        report_epsilon=report_epsilon,
-        calibrate_on=calibrate_on,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
-        request=request,
-        clock=clock,
-    )
+    job = prepare(own, source, plan, settings, Start.of(run, machine=machine, request=request), **options)
     return execute(job, run, heading=heading, progress=progress, observers=observers)
-
-
-def recorded_performance(run: RunDirectory) -> Performance | None:
-    """What an unfinished run has pinned; None where there is no run."""
-    return Performance.from_dict(run.read_json(names.SETTINGS)["performance"]) if run.exists else None
-
-
-def recorded_key(run: RunDirectory) -> RunKey | None:
-    """The run key of an unfinished run; None where it is lost: more steps are then refused, an early end is not."""
-    try:
-        return RunKey.load(run / names.RUN_KEY)
-    except SfumatoError:
-        return None
 
 
 def execute(
@@ -187,30 +147,18 @@ def execute(
         resume.compare(job, run)
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        if (warning := uses.called_public(job.source)) is not None:
+        if (warning := sentences.called_public(job.source)) is not None:
             progress.report(warning)
         earlier = earlier_plans(job)
         if earlier:
-            progress.report(uses.summary(earlier, job.plan))
+            progress.report(sentences.summary(earlier, job.plan))
         if not job.source.public and (odd := others_named_otherwise(job)):
-            progress.report(f"note: {uses.told_apart(odd)}")
-        for note in uses.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
+            progress.report(f"note: {sentences.of_other_assignments(odd)}")
+        for note in sentences.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
             progress.report(f"note: with this one, {note}")
-        if (note := without_a_step(job.source, job.plan, job.times)) is not None:
-            progress.report(note)
-        for beside in (job.beside, job.calibration):
-            if beside is not None and (warning := uses.called_public(beside.source)) is not None:
-                progress.report(warning)
-        if job.overlap:
-            progress.report(
-                f"note: {job.overlap} of your private training records are among the public examples, and are left "
-                "out (for your eyes: no statement says so)"
-            )
-        if job.beside is not None and (tested := int(job.beside.among(job.source.test).sum())):
-            progress.report(
-                f"note: {tested} of your test images are among the public examples that the model normalises by; "
-                "its accuracy is not measured on images that it has never seen (for your eyes: no statement says so)"
-            )
+        for part in job.parts:
+            for note in part.notes(job.source, job.plan):
+                progress.report(note)
         for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
             progress.report(note)
         resume.begin(job, run)
@@ -257,7 +205,7 @@ def go_on(
     return outcome, scorer
 
 
-def earlier_plans(job: PrivateJob) -> list[uses.Use]:
+def earlier_plans(job: PrivateJob) -> list[composition.Use]:
     """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
     source = job.source
     return [] if source.public else uses.plans(source.materials, places=source.places, users=source.assignment)
@@ -275,7 +223,7 @@ def earlier_figures(job: PrivateJob) -> list[float]:
 
 def others_named_otherwise(job: PrivateJob) -> int:
     """How many runs on the same private data took other records for one user's."""
-    return uses.named_otherwise(job.source.materials, places=job.source.places, users=job.source.assignment)
+    return uses.other_assignments(job.source.materials, places=job.source.places, users=job.source.assignment)
 
 
 def refuse_finished(run: RunDirectory) -> None:
@@ -304,8 +252,8 @@ def finish_early(job: PrivateJob, run: RunDirectory, *, kind: Kind = CLASSIFIER)
 
 def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome: Outcome) -> Run:
     used = earlier_plans(job)
-    own = [use for use in used if uses.unit_of(use) == job.plan.unit.name]
-    others = [use for use in used if uses.unit_of(use) != job.plan.unit.name]
+    own = [use for use in used if composition.unit_of(use) == job.plan.unit.name]
+    others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
     return Run(
         directory=run.path,
         statement=statement,
@@ -314,8 +262,8 @@ def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome:
         steps=outcome.step,
         kind=job.source.kind,
         uses=len(used),
-        together=uses.together(own) if len(own) > 1 else None,
-        adjacency=uses.adjacency_of(own) if len(own) > 1 else None,
-        beside=tuple(uses.side_by_side(others)),
+        together=composition.together(own) if len(own) > 1 else None,
+        adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
+        other_units=tuple(composition.side_by_side(others)),
         publishing=() if job.source.public else tuple(earlier_figures(job)),
     )

@@ -33,15 +33,16 @@ class PrivateSteps:
         self._plan, self._key = plan, key
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
         self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
-        self._left_out = None if plan.unit.drawn == "users" else job.left_out
-        records = self._inputs.units if self._left_out is None else len(self._left_out)
-        self._sampler = Sampler(plan, key, records=records, times=job.times, groups=job.groups)
+        draws = job.draws
+        self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
+        records = self._inputs.units if self._excluded is None else len(self._excluded)
+        self._sampler = Sampler(plan, key, records=records, times=draws.get("times"), groups=draws.get("groups"))
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """The private gradient of a step, and the noise's next state."""
         participants = self._sampler.draw(step)
-        if self._left_out is not None:
-            participants = (np.cumsum(~self._left_out) - 1)[participants[~self._left_out[participants]]]
+        if self._excluded is not None:
+            participants = (np.cumsum(~self._excluded) - 1)[participants[~self._excluded[participants]]]
         return self._step(step, self._inputs.micro_batches(self._key, step, participants), state)
 
     def figures(self, step: int) -> dict[str, Any]:

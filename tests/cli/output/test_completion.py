@@ -25,6 +25,7 @@ echo "${{COMPREPLY[@]}}"
     [
         ("sfumato tr", {"train", "tradeoff"}),
         ("sfumato train --eps", {"--epsilon"}),
+        ("sfumato train --help", {"--help", "--help-all"}),
         ("sfumato predict r --inter", {"--interval"}),
     ],
 )

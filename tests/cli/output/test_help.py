@@ -1,4 +1,4 @@
-"""What `sfumato VERB --help` shows: every option once, in groups, the budget first."""
+"""What `sfumato VERB --help` and `--help-all` show: common options, or every one once, in groups, the budget first."""
 
 from __future__ import annotations
 
@@ -8,48 +8,147 @@ from dataclasses import fields
 import pytest
 
 from sfumato.cli import main
+from sfumato.cli.options.pages import COMMON, GROUPS
 from sfumato.cli.output import help as pages
 from sfumato.cli.registry import VERBS, load
 from sfumato.cli.verbs.train import Train
 
+GROUPED = [name for topics in GROUPS.values() for names in topics.values() for name in names]
+NEEDED = ["--epsilon", "--delta", "--examples", "--unit", "--model", "--pretrained", "--output", "--dry-run", "--json"]
+
+
+def spelt(page: pages.Page) -> dict[str, pages.Spelt]:
+    """The options of a page by their names."""
+    return {one.name: one for group in page.options.values() for one in group}
+
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_is_shown_once_and_says_what_it_is_for(verb, capsys):
-    assert main([verb, "--help"]) == 0
+    assert main([verb, "--help-all"]) == 0
     printed = capsys.readouterr().out
-    positional, options = pages.paged(load(verb))
-    spelt = [one for group in options.values() for one in group]
-    assert sorted(one.name for one in (*positional, *spelt)) == sorted(
+    page = pages.full(load(verb))
+    options = [one for group in page.options.values() for one in group]
+    assert sorted(one.name for one in (*page.positional, *options)) == sorted(
         [*(field.name for field in fields(load(verb))), "help"]
     )
-    assert all(one.words for one in (*positional, *spelt))
-    for one in spelt:
+    assert all(one.words for one in (*page.positional, *options))
+    for one in options:
         assert len(re.findall(rf"^  {re.escape(one.usage)}(?:  |$)", printed, re.MULTILINE)) == 1
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_the_common_options_of_a_verb_with_many_on_one_screen(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    full = pages.full(load(verb))
+    assert (verb in COMMON) == (len(spelt(full)) >= 20)
+    assert main([verb, "--help-all"]) == 0
+    every = capsys.readouterr().out
+    assert main([verb, "--help"]) == 0
+    printed = capsys.readouterr().out
+    if verb not in COMMON:
+        assert printed == every
+        return
+    assert len(printed.splitlines()) <= pages.LINES
+    assert set(COMMON[verb]) <= set(spelt(full))
+    shown = re.findall(r"^  --([a-z-]+)(?: .*)?$", printed, re.MULTILINE)
+    assert sorted(shown) == sorted(name.replace("_", "-") for name in COMMON[verb])
+    *_, further = printed.split("\n\n")
+    assert further.startswith(f"sfumato {verb} --help-all: also ")
+    named = " ".join(further.split()).partition(": also ")[2].split(", ")
+    hidden = set(spelt(full)) - {*COMMON[verb], "help"}
+    assert named == [
+        *(topic for topics in GROUPS.values() for topic, names in topics.items() if hidden & set(names)),
+        "run",
+    ]
+    assert hidden - set(GROUPED), "the run has further options"
+
+
+def test_the_short_page_of_train_is_a_snapshot(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["train", "-h"]) == 0
+    assert capsys.readouterr().out == PAGE
+    assert set(NEEDED) <= set(re.findall(r"--[a-z-]+", PAGE))
+
+
+def test_what_an_option_is_for_is_cut_where_it_can_stand_alone():
+    one = pages.Spelt(name="a", usage="--a", purpose="Of users: so many, at e.g.5; or all: none. More.", default="(d)")
+    assert one.until("") == one
+    assert one.until(".").words == "Of users: so many, at e.g.5; or all: none. (d)"
+    assert one.until(".;").words == "Of users: so many, at e.g.5. (d)"
+    assert pages.Spelt(name="b", usage="--b", purpose="N, declared: or read.").until(".:").words == "N, declared."
+
+
 def test_the_groups_stand_in_their_order_and_name_real_options():
-    assert list(pages.paged(Train).options) == ["budget", "data", "model", "training", "run"]
-    assert pages.paged(Train).options["budget"][0].name == "epsilon"
-    grouped = [name for names in pages.GROUPS.values() for name in names]
+    assert list(pages.full(Train).options) == ["budget", "data", "model", "training", "run"]
+    assert pages.full(Train).options["budget"][0].name == "epsilon"
     known = {field.name for verb in VERBS for field in fields(load(verb))}
-    assert len(set(grouped)) == len(grouped)
-    assert set(grouped) <= known
+    assert len(set(GROUPED)) == len(GROUPED)
+    assert set(GROUPED) <= known
 
 
 def test_values_and_defaults_are_spelt_as_they_are_given():
-    by_name = {one.name: one for group in pages.paged(Train).options.values() for one in group}
-    assert by_name["epsilon"].usage == "--epsilon EPSILON[,EPSILON...]"
-    assert by_name["epsilon"].words.endswith("a run for each. (default: 3)")
-    assert by_name["dry_run"].usage == "--dry-run"
-    assert "default" not in by_name["dry_run"].words
-    features = {one.name: one for group in pages.paged(load("features")).options.values() for one in group}
-    assert "(required)" in features["backbone"].words
-    predict = {one.name: one for group in pages.paged(load("predict")).options.values() for one in group}
-    assert predict["top"].words.endswith("(default: 3)")
+    train = spelt(pages.full(Train))
+    assert train["epsilon"].usage == "--epsilon EPSILON[,EPSILON...]"
+    assert train["epsilon"].words.endswith("a run for each. (default: 3)")
+    assert train["dry_run"].usage == "--dry-run"
+    assert "default" not in train["dry_run"].words
+    assert train["output"].default == "(default: runs/ and the source's name)"
+    assert "(required)" in spelt(pages.full(load("features")))["backbone"].words
+    assert spelt(pages.full(load("predict")))["top"].words.endswith("(default: 3)")
 
 
+@pytest.mark.parametrize("every", [False, True])
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_no_line_is_wider_than_the_terminal_or_than_can_be_read(monkeypatch, columns):
+def test_no_line_is_wider_than_the_terminal_or_than_can_be_read(monkeypatch, columns, every):
     monkeypatch.setenv("COLUMNS", str(columns))
-    longest = max(map(len, pages.shown(Train).splitlines()))
+    longest = max(map(len, pages.text_of(Train, every=every).splitlines()))
     assert longest <= max(pages.NARROWEST, min(columns - 2, pages.WIDEST)) + 16, "long spellings are not cut"
+
+
+PAGE = """\
+usage: sfumato train [OPTIONS] SOURCE|RECIPE|RUN
+
+Train an image classifier privately, and state what was promised.
+
+SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or
+features:PATH for a cache that sfumato features has made; or a recipe
+(recipe:NAME, or a .toml file), which any option overrides but the one that
+chooses its row; or an unfinished run directory, which is resumed. Every
+option that is left out follows a written rule, from public facts alone, and
+the choice is printed.
+
+  SOURCE|RECIPE|RUN     Where the images are, a recipe, or a run to resume.
+
+budget:
+  --epsilon EPSILON[,EPSILON...]
+                        The privacy budget, or in sfumato train several of
+                        them, with commas. (default: 3)
+  --delta DELTA         The chance at which the bound may fail. (default: at
+                        most 1e-5 and 1/(10 N))
+  --unit example|user   What one promise covers. (default: example)
+
+data:
+  --examples N          N, the number of training examples, declared.
+                        (default: counted in the data)
+  --user-from REGEX|folder|dicom
+                        Whose image each file of a folder is. (default: a
+                        folder does not say whose images it holds)
+  --public              The data are public.
+
+model:
+  --model NAME          scattering, lenet5, lenet, cnn, linear, mobilenet-v2,
+                        resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH,
+                        timm:NAME, or package:function. (default: by rule)
+  --pretrained PATH     Initial weights, from public data.
+
+run:
+  --output PATH         The run directory. (default: runs/ and the source's
+                        name)
+  --dry-run             Check everything, print plan, model, time and memory,
+                        and spend nothing.
+  --json                End with one JSON object on standard output.
+
+sfumato train --help-all: also noise and clipping, published figures, users,
+participation, time and drift, declared data, texts, heads, normalisation,
+optimizer, views, averages, calibration, run
+"""

@@ -30,7 +30,7 @@ def test_tokens_and_classes_that_are_counted_from_one(compare):
         return F.cross_entropy(outputs, targets - 1)
 
     gradient = compare(FromOne().double(), torch.randint(1, 7, (5, 4)), torch.arange(5) % 3 + 1, loss=loss)
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
 
 
 class Packed(nn.Module):
@@ -79,14 +79,14 @@ def test_a_special_token_needs_a_template(compare, views):
     template = (sequences(2, 6, views), torch.tensor([0, 1]))
     gradient = ClippedGradient(model, F.cross_entropy, views=views, max_norm=0.1, template=template)
     total = gradient(x, y)
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
     gradient.self_check()
     assert gradient.bytes_per_example() > 0
     assert gradient.explain(x).rows
     checked = ClippedGradient(model, F.cross_entropy, views=views, max_norm=0.1)
     checked.self_check(torch.tensor([3, 4, 2, 5, 3, 1]))
     again = checked(x, y)
-    assert checked._latest.fast
+    assert checked._batches.latest.fast
     torch.testing.assert_close(again.norms, total.norms)
     torch.testing.assert_close(again.gradients, total.gradients)
     checked.self_check(torch.tensor([3, 4, 2, 5]))

@@ -131,7 +131,7 @@ def test_a_hook_on_an_activation_sees_each_example_s_gradient(kind, views):
     x = torch.randn(5, *lead, 4).double()
     gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.5, views=views)
     total = gradient(x, Y)
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
     expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for index, example in enumerate(x):
         loss = F.cross_entropy(model(example.reshape(views, 4)), Y[index].expand(views))

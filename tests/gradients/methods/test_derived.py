@@ -259,7 +259,7 @@ def test_a_product_with_a_transposed_weight_is_a_site():
 
     gradient = ClippedGradient(Product(), F.cross_entropy)
     gradient(torch.randn(2, 6), torch.arange(2))
-    assert not next(iter(gradient._paths.values())).expanded
+    assert not next(iter(gradient._batches.paths.values())).expanded
 
 
 def test_hard_examples_are_pulled_back_by_themselves(monkeypatch):

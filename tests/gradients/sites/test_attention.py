@@ -102,13 +102,13 @@ def test_multi_head_attention(
         parameter.requires_grad_(False)
     lead = (examples,) if views == 1 else (examples, views)
     gradient = compare(model, torch.randn(*lead, tokens, 4, dtype=dtype), torch.arange(examples) % 3, views=views)
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
 
 
 def test_projections_of_self_attention_are_tapped(compare):
     attention = nn.MultiheadAttention(4, 2, batch_first=True)
     gradient = compare(Attended(attention, 4).double(), torch.randn(3, 5, 4).double(), torch.arange(3))
-    assert not gradient._latest.expanded
+    assert not gradient._batches.latest.expanded
 
 
 def test_a_mask_that_is_a_parameter(compare):
@@ -133,7 +133,7 @@ def test_a_query_whose_every_key_is_masked_gets_zeros_as_torch_s(compare, dtype)
     inputs = torch.randn(3, 5, 4).double()
     inputs[1, :, 0] = 1
     gradient = compare(Masked().double(), inputs, torch.arange(3))
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
 
 
 class Encoder(nn.Module):
@@ -157,8 +157,8 @@ def test_encoder_layers(compare, training, norm_first, batch_first):
         nn.init.normal_(parameter, std=0.5)
     model = Encoder(encoder, batch_first).double().train(training)
     gradient = compare(model, torch.randn(3, 5, 4).double(), torch.arange(3))
-    assert gradient._latest.fast
-    assert not gradient._latest.expanded
+    assert gradient._batches.latest.fast
+    assert not gradient._batches.latest.expanded
     compare(model, torch.randn(3, 2, 5, 4).double(), torch.arange(3), views=2)
 
 
@@ -169,7 +169,7 @@ def test_the_fast_path_of_frozen_layers_in_eval_mode(compare, frozen):
     encoder = nn.TransformerEncoder(layer, 2)
     model = nn.Sequential(encoder.eval(), nn.Flatten(), nn.Linear(20, 3))
     gradient = compare(model.double(), torch.randn(3, 5, 4).double(), torch.arange(3))
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
 
 
 @pytest.mark.parametrize("views", [1, 2])
@@ -227,7 +227,7 @@ def test_a_loss_with_a_last_layer_inside(compare):
 
     inputs = torch.randn(4, 3).double(), torch.arange(4)
     gradient = compare(Model().double(), inputs, torch.zeros(4), loss=lambda outputs, targets: outputs.mean())
-    assert not gradient._latest.expanded
+    assert not gradient._batches.latest.expanded
 
 
 def test_a_loss_that_calls_a_module(compare):

@@ -209,7 +209,7 @@ def test_transposed_convolution_is_exact(compare, chosen, examples, views, dtype
     x = torch.randn(*lead, options["in_channels"], *[4] * dimensions)
     model(x[:1] if views == 1 else x[0])
     gradient = compare(model.to(dtype), x.to(dtype), torch.arange(examples) % 3, views=views)
-    assert any(site.startswith("conv transposed") for site in gradient.ways)
+    assert any(site.startswith("conv transposed") for site in gradient.methods)
 
 
 def test_an_image_without_a_batch_axis(compare):

@@ -48,7 +48,7 @@ def test_embeddings(compare, examples, views, places, rows, width, padding, spar
     lead = (examples,) if views == 1 else (examples, views)
     indices = torch.randint(rows, (*lead, *places), dtype=index)
     gradient = compare(Words(table).to(dtype), indices, torch.arange(examples) % 3, views=views)
-    assert not gradient._latest.expanded
+    assert not gradient._batches.latest.expanded
 
 
 @pytest.mark.parametrize("function", [F.embedding, F.embedding_bag])

@@ -349,4 +349,4 @@ def test_norms_are_tapped_and_not_expanded(compare):
     """Parameters that are used by norms alone have no gradient but that of their sites."""
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3))
     gradient = compare(model.double(), torch.randn(3, 2, 4, 4).double(), torch.arange(3))
-    assert not gradient._latest.expanded
+    assert not gradient._batches.latest.expanded

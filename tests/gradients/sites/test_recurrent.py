@@ -89,8 +89,8 @@ def test_layers(
     lead = (examples,) if views == 1 else (examples, views)
     x = torch.randn(*lead, steps, inputs, dtype=dtype)
     gradient = compare(model, x, torch.arange(examples) % 3, views=views)
-    assert gradient._latest.fast
-    assert not gradient._latest.expanded
+    assert gradient._batches.latest.fast
+    assert not gradient._batches.latest.expanded
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -102,7 +102,7 @@ def test_projected_states(compare, bidirectional, bias, views):
     model = randomise(Sequences(layer, 6 if bidirectional else 3)).double()
     x = torch.randn(*((4,) if views == 1 else (4, views)), 3, 2).double()
     gradient = compare(model, x, torch.arange(4) % 3, views=views)
-    assert not gradient._latest.expanded
+    assert not gradient._batches.latest.expanded
 
 
 @pytest.mark.parametrize("kind", sorted(LAYERS))
@@ -111,7 +111,7 @@ def test_frozen_layers_pass_gradients_on(compare, kind):
     model = nn.Sequential(nn.Linear(2, 2), randomise(Sequences(layer, 6))).double()
     layer.weight_hh_l0.requires_grad_(True)
     gradient = compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
 
 
 @pytest.mark.parametrize(("examples", "steps"), [(1, 1), (1, 3), (3, 1)])
@@ -144,7 +144,7 @@ def test_learned_initial_states(compare, kind, views):
     model = Sequences(layer, 6, initial=LearnedStart(layer)).double()
     x = torch.randn(*((4,) if views == 1 else (4, views)), 3, 2).double()
     gradient = compare(model, x, torch.arange(4) % 3, views=views)
-    assert all(name.startswith("initial") for name in gradient._latest.expanded)
+    assert all(name.startswith("initial") for name in gradient._batches.latest.expanded)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -189,7 +189,7 @@ class Cells(nn.Module):
 def test_cells(compare, make, bias, given, single):
     model = randomise(Cells(make(2, 3, bias=bias), given, single)).double()
     gradient = compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
-    assert gradient._latest.fast
+    assert gradient._batches.latest.fast
     compare(model, torch.randn(4, 2, 3, 2).double(), torch.arange(4) % 3, views=2)
 
 

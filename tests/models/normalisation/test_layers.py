@@ -12,7 +12,7 @@ from sfumato.gradients.checks.oracle import clipped_sum
 from sfumato.models import KINDS, PUBLIC, create, normalised
 from sfumato.models.networks.standardise import WSConv2d, standardise
 from sfumato.models.normalisation.layers import JOINT, unit_variance
-from sfumato.models.normalisation.public_batch import PublicNorm
+from sfumato.models.normalisation.public_norms import PublicNorm
 
 
 def model(spelling: str = "lenet5,norm=batch", size: int = 28) -> nn.Module:

@@ -37,7 +37,7 @@ def test_a_plan_by_which_little_can_be_learnt_is_named_with_what_would_help():
 
 
 def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
-    results = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "little-data.json"
+    results = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "little-data.json"
     found = {tuple(key.rsplit(", epsilon ", 1)): value for key, value in json.loads(results.read_text()).items()}
     trials = []
     for (data, epsilon), trial in found.items():

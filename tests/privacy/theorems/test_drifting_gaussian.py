@@ -167,7 +167,7 @@ def test_of_many_probabilities_neighbours_count_as_the_largest(monkeypatch):
     monkeypatch.setattr(drifting_gaussian, "MOST", 30)
     assert exact < long.loss.delta(1.0, grid=GRID) < 1.3 * exact
     group = tuple((q / 100, 1) for q in range(90, 0, -1))
-    told = drifting_gaussian._told_apart(group)
+    told = drifting_gaussian._distinct(group)
     assert len(told) == 30
     assert sum(count for _, count in told) == 90
     assert told[:2] == ((0.9, 3), (0.87, 3))
@@ -239,6 +239,6 @@ def test_what_a_composition_loses_counts_as_a_loss_without_bound():
     from dp_accounting.pld import pld_pmf
 
     curve = pld_pmf.DensePLDPmf(GRID, -1, np.array([0.5, 0.3, 0.1]), 0.1, True)
-    found = drifting_gaussian._cut(curve)
+    found = drifting_gaussian._truncated(curve)
     assert found._infinity_mass == pytest.approx(0.1)
     assert found._probs.sum() + found._infinity_mass == pytest.approx(1)

@@ -9,8 +9,8 @@ import pytest
 
 from sfumato import PrivacyPlan, SfumatoError, open_source, record_use, train
 from sfumato.privacy import User
-from sfumato.runs.owner import uses
-from sfumato.training.conclusion import finish
+from sfumato.runs.owner import composition
+from sfumato.training.conclusion import run_page
 
 PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
 
@@ -32,7 +32,7 @@ def test_a_changed_set_is_known_by_its_path_whoever_opened_it(tmp_path):
     changed = archive(tmp_path / "." / "people.npz", 40)
     second = train("linear", changed, PLAN, directory=tmp_path / "two", learning_rate=0.1)
     assert second.uses == 2
-    assert second.together == uses.together([PLAN, PLAN])
+    assert second.together == composition.together([PLAN, PLAN])
     page = (second.directory / "report.html").read_text("utf-8")
     assert "At least 2 runs of yours have used these data" in page
     other = train(None, f"npz:{path}", epsilon=1.0, steps=2, directory=tmp_path / "three")
@@ -47,10 +47,10 @@ def test_a_loop_of_ones_own_counts_with_all_other_runs(tmp_path):
     assert (first.earlier, first.note) == (0, "")
     assert record_use(source, PLAN, run=first.run) == first, "a loop that resumes is counted once"
     run = train("linear", source, PLAN, directory=tmp_path / "run", learning_rate=0.1)
-    assert (run.uses, run.together) == (2, uses.together([PLAN, PLAN]))
+    assert (run.uses, run.together) == (2, composition.together([PLAN, PLAN]))
     second = record_use(archive(tmp_path / "people.npz", 39), replace(PLAN, steps=1))
     assert second.earlier == 2
-    assert second.together[0].epsilon == uses.together([replace(PLAN, steps=1), PLAN, PLAN])[0]
+    assert second.together[0].epsilon == composition.together([replace(PLAN, steps=1), PLAN, PLAN])[0]
     assert "2 earlier runs of yours used these data" in second.note
 
 
@@ -103,7 +103,7 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     assert "3 runs of yours used them as private" in public.note
     assert first.note == ""
     data = dict(zip(("material", "pixels"), other.materials, strict=True))
-    (line,) = finish._together({"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS)
+    (line,) = run_page._together({"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS)
     assert line.startswith("3 other runs of yours on these data promised for users"), "the owner's page says so too"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import CandidateCount, FixedOrder, PrivateChoice, PrivateSelection
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import composition, sentences, uses
 
 
 def plan(steps: int = 50, sigma: float = 2.0, batch_size: int = 100) -> PrivacyPlan:
@@ -51,12 +51,12 @@ def test_plans_of_both_adjacencies_are_composed_for_zero_out():
     other = replace(one, participation=by_position, adjacency="zero-out")
     both = replace(one, participation=FullBatch(), steps=10).epsilon()
     for many in ([one, other], [other, one]):
-        assert uses.together(many) == (pytest.approx(both), 1e-5)
-        assert uses.adjacency_of(many) == "zero-out"
-    assert "for zero-out adjacency, which each of them holds for" in uses.summary([one], other)
-    assert "for add-or-remove adjacency" in uses.summary([one], one)
-    assert "for zero-out adjacency" in uses.summary([other], other)
-    assert (uses.adjacency_of([one, one]), uses.adjacency_of([other])) == ("add-or-remove", "zero-out")
+        assert composition.together(many) == (pytest.approx(both), 1e-5)
+        assert composition.adjacency_of(many) == "zero-out"
+    assert "for zero-out adjacency, which each of them holds for" in sentences.summary([one], other)
+    assert "for add-or-remove adjacency" in sentences.summary([one], one)
+    assert "for zero-out adjacency" in sentences.summary([other], other)
+    assert (composition.adjacency_of([one, one]), composition.adjacency_of([other])) == ("add-or-remove", "zero-out")
 
 
 def test_a_line_cut_short_is_passed_over(tmp_path):
@@ -141,14 +141,14 @@ def test_a_line_of_both_a_plan_and_a_selection_is_refused(tmp_path):
 
 
 def test_together_is_one_long_run_for_equal_plans():
-    epsilon, delta = uses.together([plan(50), plan(100)])
+    epsilon, delta = composition.together([plan(50), plan(100)])
     assert epsilon == pytest.approx(plan(150).epsilon(), rel=1e-3)
     assert delta == 1e-5
 
 
 def test_together_is_more_than_each_and_less_than_the_sum():
     parts = [plan(50), plan(30, sigma=1.5), plan(80, batch_size=50)]
-    epsilon, _ = uses.together(parts)
+    epsilon, _ = composition.together(parts)
     assert max(part.epsilon() for part in parts) < epsilon < sum(part.epsilon() for part in parts)
 
 
@@ -158,17 +158,17 @@ def test_selections_and_runs_share_one_delta_equally():
     noisy = PrivateSelection(plan=plan(20, sigma=3.0), draws=CandidateCount(mean=10), score_noise=25.0)
     share = 1e-5 / 3
     expected = public.epsilon(share) + noisy.epsilon(share) + plan(150).epsilon(share)
-    assert uses.together([public, plan(50), noisy, plan(100)]) == (pytest.approx(expected, rel=1e-3), 1e-5)
-    assert uses.together([public, noisy]) == (pytest.approx(public.epsilon(5e-6) + noisy.epsilon(5e-6)), 1e-5)
+    assert composition.together([public, plan(50), noisy, plan(100)]) == (pytest.approx(expected, rel=1e-3), 1e-5)
+    assert composition.together([public, noisy]) == (pytest.approx(public.epsilon(5e-6) + noisy.epsilon(5e-6)), 1e-5)
 
 
 def test_what_the_owner_is_told_holds_at_the_largest_delta():
     strict = replace(plan(30), delta=1e-7)
     both = plan(80).epsilon(1e-5)
     for order in ([strict, plan(50)], [plan(50), strict]):
-        assert uses.together(order) == (pytest.approx(both, rel=1e-3), 1e-5)
+        assert composition.together(order) == (pytest.approx(both, rel=1e-3), 1e-5)
     chosen = PrivateSelection(plan=strict, draws=CandidateCount(mean=5), score_noise=None)
-    assert uses.together([chosen, plan(50)])[1] == uses.together([plan(50), chosen])[1] == 1e-5
+    assert composition.together([chosen, plan(50)])[1] == composition.together([plan(50), chosen])[1] == 1e-5
 
 
 def test_many_different_plans_are_still_bounded():
@@ -176,7 +176,7 @@ def test_many_different_plans_are_still_bounded():
     full = PrivacyPlan(
         population=1000, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=9.0), steps=2, delta=1e-5
     )
-    epsilon, delta = uses.together([*parts, full])
+    epsilon, delta = composition.together([*parts, full])
     exact = full.loss.with_(*(part.loss for part in parts)).epsilon(delta)
     assert exact <= epsilon <= sum(part.epsilon(delta / 11) for part in (*parts, full))
     assert epsilon < 1.2 * exact, "Renyi DP adds them up with little loss"
@@ -194,9 +194,9 @@ def test_full_batch_plans_are_composed_exactly_however_many_they_are():
         for place in range(12)
     ]
     noise = sum(one.steps / one.noise_multiplier**2 for one in whole) ** -0.5
-    assert uses.together(whole)[0] == pytest.approx(dp_accounting.get_epsilon_gaussian(noise, 1e-5), rel=1e-9)
+    assert composition.together(whole)[0] == pytest.approx(dp_accounting.get_epsilon_gaussian(noise, 1e-5), rel=1e-9)
     sampled = [plan(10, sigma=2.0 + 0.1 * place) for place in range(7)]
-    mixed = uses.together([*whole, *sampled])[0]
+    mixed = composition.together([*whole, *sampled])[0]
     assert mixed == pytest.approx(
         whole[0].loss.with_(*(one.loss for one in (*whole[1:], *sampled))).epsilon(1e-5), rel=1e-3
     )
@@ -213,7 +213,7 @@ def test_many_plans_that_are_each_free_at_delta_are_not_free_together():
     parts = [plan(1, sigma=9000.0 + place, batch_size=999) for place in range(9)]
     assert {part.epsilon(1e-4) for part in parts} == {0.0}
     assert min(part.loss.delta(0) for part in parts) > 2e-5
-    epsilon, _ = uses.together([replace(part, delta=1e-4) for part in parts])
+    epsilon, _ = composition.together([replace(part, delta=1e-4) for part in parts])
     assert epsilon > 0
 
 
@@ -234,10 +234,10 @@ def test_figures_that_runs_have_published_are_added_up(tmp_path):
     uses.record(["a"], "run4", plan(70), tmp_path, figures=0.75)
     uses.record(["a"], "run4", plan(70), tmp_path, figures=0.75)
     assert uses.figures(["a"], tmp_path) == [0.5, 0.75]
-    (line,) = uses.of_figures(uses.figures(["a"], tmp_path))
+    (line,) = sentences.of_figures(uses.figures(["a"], tmp_path))
     assert line.startswith("2 releases of yours are about test images")
     assert "(1.250, 0)-differentially private" in line
-    assert uses.of_figures(uses.figures(["b"], tmp_path)) == []
+    assert sentences.of_figures(uses.figures(["b"], tmp_path)) == []
     uses.record(["b"], "run3", plan(70), tmp_path)
     assert uses.figures(["b"], tmp_path) == [4.0], "a line that says less takes nothing back"
     assert len(uses.plans(["a"], tmp_path)) == 3
@@ -265,4 +265,4 @@ def test_a_choice_by_test_images_is_added_to_published_figures_and_is_no_run(tmp
     assert uses.figures(["a"], tmp_path) == [0.5, 0.25, 0.25]
     assert uses.figures(["c"], tmp_path, places=["folder:/pictures"]) == [4.0]
     assert [use.steps for use in uses.plans(["a"], tmp_path)] == [50]
-    assert uses.named_otherwise(["a"], tmp_path) == 0
+    assert uses.other_assignments(["a"], tmp_path) == 0

@@ -7,7 +7,7 @@ import pytest
 from sfumato import PrivacyPlan, Statement
 from sfumato.privacy import CandidateCount, Circumstances, PrivateSelection, detections
 from sfumato.report import RATES
-from sfumato.training.conclusion.finish import _attack
+from sfumato.training.conclusion.run_page import _attack
 
 
 def test_the_attacker_of_a_selected_model_may_have_seen_the_choice():

@@ -115,11 +115,11 @@ def test_a_run_that_keeps_nothing_says_nothing_of_it(digits, planned, tmp_path):
 def test_a_public_page_of_private_data_has_none_of_it(planned, digits, tmp_path):
     private = open_source("npz:" + str(written(digits, tmp_path)), owner_key=bytes(32))
     train(None, private, planned, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
-    from sfumato.training.conclusion import finish
+    from sfumato.training.conclusion import run_page
 
     run = RunDirectory(tmp_path / "run")
-    assert "The last steps" in finish.report(run)
-    public = finish.report(run, public=True)
+    assert "The last steps" in run_page.report(run)
+    public = run_page.report(run, public=True)
     assert "The last steps" not in public
     assert 'class="interval"' not in public
 

@@ -130,13 +130,13 @@ def test_killed_and_resumed_it_has_the_same_bytes(source, plan, choices, tmp_pat
 
 def test_private_records_among_the_public_ones_are_left_out_and_no_statement_says_so(source, plan, choices, tmp_path):
     job = prepare.prepare(None, source, plan, choices, threads=1)
-    assert job.overlap == 3
+    assert job.draws["excluded"].sum() == 3
     assert len(job.source.train) == 57
     assert {image.tobytes() for image in job.source.train.images}.isdisjoint(
-        image.tobytes() for image in job.beside.images
+        image.tobytes() for part in job.parts if part.examples is not None for image in part.examples.images
     )
     elsewhere = prepare.prepare(
-        None, source, plan, replace(choices, public_data=choices.public_data, public_examples=20), threads=1
+        None, source, plan, replace(choices, public_data=choices.norms.public_data, public_examples=20), threads=1
     )
     assert elsewhere.circumstances == replace(job.circumstances, public_examples=20)
     told = []
@@ -175,7 +175,7 @@ def test_the_same_pixels_are_known_again_however_they_are_stored(source, plan, c
     arrays = dict(np.load(archives / "public.npz"))
     np.savez(tmp_path / "floats.npz", **{**arrays, "x_train": arrays["x_train"] / np.float32(255)})
     floats = replace(choices, public_data=f"npz:{tmp_path / 'floats.npz'}")
-    assert prepare.prepare(None, source, plan, floats, threads=1).overlap == 3
+    assert prepare.prepare(None, source, plan, floats, threads=1).draws["excluded"].sum() == 3
 
 
 @pytest.mark.parametrize("rule", ["poisson", "position", "time", "truncated", "drifting"])

@@ -27,10 +27,11 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published as records
 from sfumato.search import Trial
 from sfumato.training.conclusion import finish
-from sfumato.training.conclusion.finish import report
+from sfumato.training.conclusion.run_page import report
 from sfumato.training.parts import published
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.run import finish_early, recorded_key, recorded_performance
+from sfumato.training.preparation.start import recorded_key, recorded_performance
+from sfumato.training.run import finish_early
 from sfumato.training.scorer import Scorer
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
@@ -69,7 +70,7 @@ def finished(private, tmp_path_factory):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setattr("sfumato.report.document.curve", lambda *_: "")
+        patch.setattr("sfumato.report.sections.learning_curves.curve", lambda *_: "")
         return trained(private, plan, tmp_path_factory.mktemp("runs") / "run")
 
 
@@ -389,7 +390,7 @@ def test_what_no_theorem_covers_is_refused(private, plan, arrays):
 
 
 def test_several_runs_publish_nothing(arrays, tmp_path):
-    trial = Trial(experiment=Experiment(epsilon=3.0), source=arrays, report_epsilon=1.0)
+    trial = Trial(experiment=Experiment(epsilon=3.0), source=arrays, options={"report_epsilon": 1.0})
     space = {"learning_rate": Choice(values=(0.1, 0.2))}
     calls = (
         lambda: search.seeds(trial, 2, directory=tmp_path / "a"),

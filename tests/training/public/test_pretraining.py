@@ -21,8 +21,8 @@ from sfumato.training import loop
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins, origins_of, trained_on
+from sfumato.training.preparation.start import recorded_key, recorded_performance
 from sfumato.training.public import pretraining
-from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.steps import PublicSteps
 
 SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)

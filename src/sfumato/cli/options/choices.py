@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.spellings import (
     BitDepth,
@@ -25,7 +26,7 @@ from sfumato.cli.options.spellings import (
     Whole,
     Window,
     Words,
-    shown,
+    spelt,
 )
 from sfumato.cli.registry import name_of
 from sfumato.experiment.experiment import Choices
@@ -98,7 +99,7 @@ class RunChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Who looks on while a run takes its steps."""
+    """The observers of a run while it takes its steps."""
 
     tensorboard: bool = False
     """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
@@ -110,8 +111,8 @@ class Observed:
 
             TensorBoard.installed()
 
-    def looking_on(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
-        """Who looks on besides the command line."""
+    def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
+        """The observers besides the command line."""
         if not self.tensorboard:
             return ()
         from sfumato.observers.observer import TensorBoard
@@ -136,17 +137,16 @@ class Begins(RunChoices, SourceChoices):
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
-            if field.name == "what" or getattr(self, field.name) != field.default
+            if field.name != "what" and getattr(self, field.name) != field.default
         }
 
     def resumes(self, what: str) -> bool:
         """Whether `what` is a run directory, which goes on as it began: options that would change it are refused."""
-        from sfumato._checks import SfumatoError
         from sfumato.runs import directory as names
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("what", "dry_run", "json", "title", "trust_code", "tensorboard")
+        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(
@@ -157,7 +157,6 @@ class Begins(RunChoices, SourceChoices):
 
     def with_recipe(self, what: str) -> Self:
         """These options over those of the recipe, where `what` is one."""
-        from sfumato._checks import SfumatoError
         from sfumato.data import refuse_absent
 
         if not recipe.named_by(what):
@@ -169,11 +168,11 @@ class Begins(RunChoices, SourceChoices):
             refuse_absent(what)
             return replace(self, source=what)
         known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
-        options = recipe.read(what, self.given, known, verb=name_of(type(self)))
+        given = self.given
+        options = recipe.read(what, given, known, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
             for model in options["model"].split():
                 recipe.trusted(model, recipe.title(what), trust_code=self.trust_code)
-        given = {key: value for key, value in self.given.items() if key != "what"}
         if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
             options.pop("public", None)
         if "public" in given:
@@ -203,7 +202,7 @@ class Begins(RunChoices, SourceChoices):
         return FilePath("runs") / stem
 
     def directory(self) -> RunDirectory:
-        """The directory asked for; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
+        """The directory given; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
 
         Errors: `SfumatoError` for a place where no run can begin.
         """
@@ -223,7 +222,7 @@ class Begins(RunChoices, SourceChoices):
                 break  # it is resumed, or refused with the difference named
         return run
 
-    def beside(self, run: RunDirectory) -> list[str]:
+    def notes_on(self, run: RunDirectory) -> list[str]:
         """What to say of a run that begins where none was asked for, and another one stands there already."""
         from sfumato.runs import directory as names
 
@@ -232,10 +231,9 @@ class Begins(RunChoices, SourceChoices):
         return [f"note: {self.first} holds a finished run; this is another one, in {run.path}"]
 
 
-@shown
 @dataclass(frozen=True, kw_only=True)
-class TrainingChoices(Begins, Choices):
-    """Options of a verb that trains a classifier."""
+class TextChoices(Begins):
+    """Options of a verb that trains on texts too."""
 
     text_column: TextColumns = None
     """Which columns of a table hold its texts, put together; other tables are of images."""
@@ -246,12 +244,17 @@ class TrainingChoices(Begins, Choices):
     words: Words = None
     """A file of public words, one a line, in place of hashing; others are unknown."""
 
+
+@spelt
+@dataclass(frozen=True, kw_only=True)
+class TrainingChoices(TextChoices, Choices):
+    """Options of a verb that trains a classifier."""
+
     def as_pretrained(self) -> tuple[Self, list[str]]:
         """With the model, the size and the channels of the run that the weights come from, where none were given."""
         if self.pretrained in (None, "timm"):
             return self, []
         from sfumato import models
-        from sfumato._checks import SfumatoError
 
         weights, which = self.pretrained, self.pretrained_weights
         file = models.file_of(weights if which is None else models.weights_file(weights, which))
@@ -265,25 +268,26 @@ class TrainingChoices(Begins, Choices):
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         if "model" in taken:
             recipe.trusted(taken["model"], file, trust_code=self.trust_code)
-        told = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
-        return replace(self, **taken), told
+        notes = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
+        return replace(self, **taken), notes
 
 
-def source_spec(asked: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
+def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
     """The source of that spelling, as these options declare it.
 
     Args:
         by_rule: declarations in place of those that were left out.
     """
-    from sfumato._checks import SfumatoError
     from sfumato.data import SourceSpec
 
-    given = by_rule | {name: getattr(asked, name) for name in SOURCE_OPTIONS if getattr(asked, name, None) is not None}
-    given |= {"skip_unreadable": True} if getattr(asked, "skip_unreadable", False) else {}
-    private = getattr(asked, "private", False)
-    if asked.public and private:
+    given = by_rule | {
+        name: getattr(options, name) for name in SOURCE_OPTIONS if getattr(options, name, None) is not None
+    }
+    given |= {"skip_unreadable": True} if getattr(options, "skip_unreadable", False) else {}
+    private = getattr(options, "private", False)
+    if options.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")
-    return SourceSpec(spec=spec, **given, public=asked.public if asked.public or private else None)
+    return SourceSpec(spec=spec, **given, public=options.public if options.public or private else None)
 
 
 def stem_of(what: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import TrainingChoices
-from sfumato.cli.options.spellings import Epsilon, Examples, WholeByRule, shown
+from sfumato.cli.options.spellings import Epsilon, Examples, WholeByRule, spelt
 from sfumato.experiment.budget import Budget, PairOfRecords, Units
 from sfumato.experiment.experiment import ClassShares, Experiment, Normalisation
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from sfumato.search import Trial
 
 
-@shown
+@spelt
 @dataclass(frozen=True, kw_only=True)
 class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, TrainingChoices):
     """Options of a verb that trains privately."""
@@ -22,7 +23,8 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
     epsilon: Epsilon = None
     """The privacy budget, or in sfumato train several of them, with commas: a run for each."""
     examples: Examples = None
-    """N, declared: then the statement need not name it as read from the data. For users, of those that are kept."""
+    """N, the number of training examples, declared: then the statement need not name it as read from the data. For
+    users, of those that are kept."""
     private: bool = False
     """The data are private, although the source is a published one."""
     micro_batch: WholeByRule = None
@@ -31,8 +33,6 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
     @property
     def experiment(self) -> Experiment:
         """What was chosen of a single training; several budgets are refused."""
-        from sfumato._checks import SfumatoError
-
         if isinstance(self.epsilon, tuple):
             raise SfumatoError(
                 f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one, or use sfumato train"
@@ -40,15 +40,15 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
         return Experiment(**{one.name: getattr(self, one.name) for one in fields(Experiment)})
 
     def trial(self) -> Trial:
-        """One training as it is asked for here, with what is taken over from pre-trained weights."""
+        """One training as it is requested here, with what is taken over from pre-trained weights."""
         from sfumato.search import Trial
 
-        asked, taken = self.as_pretrained()
+        chosen, notes = self.as_pretrained()
         return Trial(
-            experiment=asked.experiment,
-            source=asked.spec,
-            device=asked.device,
-            threads=asked.threads,
-            micro_batch=asked.micro_batch,
-            notes=tuple(taken),
+            experiment=chosen.experiment,
+            source=chosen.spec,
+            device=chosen.device,
+            threads=chosen.threads,
+            micro_batch=chosen.micro_batch,
+            notes=tuple(notes),
         )

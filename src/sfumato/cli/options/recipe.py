@@ -63,10 +63,10 @@ def names() -> list[str]:
 
 
 def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str | None = None) -> dict[str, Any]:
-    """The options of a recipe, by their Python names: those of all rows, and those of the row that was asked for.
+    """The options of a recipe, by their Python names: those of all rows, and those of the row that was requested.
 
     The table [about] is for readers, [sweep] for sfumato sweep; what [search] says goes into the statement
-    (`search_behind`).
+    (`uncovered_search`).
 
     Args:
         what: `recipe:NAME`, or the path of a TOML file.
@@ -105,11 +105,11 @@ def budget_of(what: str) -> float | tuple[float, ...] | None:
     return tuple(value) if isinstance(value, list) else value
 
 
-def search_behind(what: str, spec: str | None, source: Source) -> Search | None:
+def uncovered_search(what: str, spec: str | None, source: Source) -> Search | None:
     """The search that the recipe's settings came from, where it looked at these very data and no promise covers it.
 
     Args:
-        what: names the recipe; anything else has no search behind it.
+        what: names the recipe; anything else has none.
         spec: how the source was named: the recipe's own counts as the same data even where they have changed.
         source: the data to be trained on, known by their material however they are named.
     """
@@ -120,14 +120,14 @@ def search_behind(what: str, spec: str | None, source: Source) -> Search | None:
     if table is None or source.public:
         return None
     try:
-        behind = Search(**{name: value for name, value in table.items() if name not in MATERIALS})
+        search = Search(**{name: value for name, value in table.items() if name not in MATERIALS})
     except (AttributeError, TypeError):
         raise SfumatoError(
             f"the table [search] of {title(what)} must hold runs, epsilon and delta", "restore it as sweep wrote it"
         ) from None
     searched = {table[name] for name in MATERIALS if name in table}
     same = data.get("source") == spec or not searched or bool(searched & set(source.materials))
-    return behind if same else None
+    return search if same else None
 
 
 def table_of(what: str) -> dict[str, Any]:
@@ -186,18 +186,18 @@ def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> 
     if not rows:
         return {}
     label = next(iter(rows[0]))
-    asked = given.get(label)
-    if asked is None and len(rows) == 1:
+    requested = given.get(label)
+    if requested is None and len(rows) == 1:
         return rows[0]
     by_label = {row[label]: row for row in rows}
-    wanted = asked if isinstance(asked, tuple) else (asked,)
-    odd = [one for one in wanted if one not in by_label]
-    if odd:
+    wanted = requested if isinstance(requested, tuple) else (requested,)
+    unknown = [one for one in wanted if one not in by_label]
+    if unknown:
         option, known = label.replace("_", "-"), [f"{one:.12g}" for one in by_label]
-        problem = "none is chosen" if asked is None else f"none for {', '.join(f'{one:.12g}' for one in odd)}"
+        problem = "none is chosen" if requested is None else f"none for {', '.join(f'{one:.12g}' for one in unknown)}"
         remedy = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
         raise SfumatoError(f"{title(what)} has rows by --{option}, and {problem}", f"give --{option} {remedy}")
-    return {} if isinstance(asked, tuple) else by_label[asked]
+    return {} if isinstance(requested, tuple) else by_label[requested]
 
 
 def _checked(what: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:

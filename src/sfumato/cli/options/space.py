@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from sfumato._checks import SfumatoError
+from sfumato.cli.options import recipe
+from sfumato.cli.options.spellings import UnclearError
+
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension
 
@@ -19,9 +23,6 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     `NAME=A,B,C` lists values; `NAME=LOW..HIGH` is any number between, `NAME=log:LOW..HIGH` one whose logarithm is
     uniform.
     """
-    from sfumato._checks import SfumatoError
-    from sfumato.cli.options import recipe
-    from sfumato.cli.options.spellings import UnclearError
     from sfumato.randomness import Choice
 
     space: dict[str, Dimension] = {}
@@ -44,9 +45,9 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     if chosen_by is not None and chosen_by in space:
         option = chosen_by.replace("_", "-")
         raise SfumatoError(f"--{option} chooses the row of {recipe.title(what)}, so it cannot vary", "search each row")
-    odd = sorted(set(space) - set(known))
-    if odd:
-        raise SfumatoError(f"a search cannot vary {', '.join(odd)}", f"vary {', '.join(sorted(known))}")
+    unknown = sorted(set(space) - set(known))
+    if unknown:
+        raise SfumatoError(f"a search cannot vary {', '.join(unknown)}", f"vary {', '.join(sorted(known))}")
     if not space:
         raise UnclearError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
     space = {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
@@ -57,8 +58,6 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
 
 
 def _from_text(name: str, rule: str) -> Dimension:
-    from sfumato._checks import SfumatoError
-    from sfumato.cli.options.spellings import UnclearError
     from sfumato.randomness import Choice, LogUniform, Uniform
 
     low, dots, high = rule.removeprefix("log:").partition("..")
@@ -77,7 +76,6 @@ def _from_text(name: str, rule: str) -> Dimension:
 
 
 def _from_table(name: str, rule: Any) -> Dimension:
-    from sfumato._checks import SfumatoError
     from sfumato.randomness import Choice, LogUniform, Uniform
 
     if isinstance(rule, list) and rule:

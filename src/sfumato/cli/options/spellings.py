@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
@@ -16,11 +17,11 @@ class UnclearError(SfumatoError):
     """A command that cannot be understood, though the parser lets it pass: something is missing, or cannot be read."""
 
 
-def _shown(metavar: str, hint: str = "") -> Any:
+def _arg(metavar: str, hint: str = "") -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"({hint})" if hint else "")
 
 
-def shown(verb: type[Verb], **by_default: str) -> type[Verb]:
+def spelt(verb: type[Verb], **by_default: str) -> type[Verb]:
     """The options of a verb's class that it has from an experiment's fields, spelt as these fields' metadata say.
 
     Args:
@@ -30,7 +31,7 @@ def shown(verb: type[Verb], **by_default: str) -> type[Verb]:
     for one in fields(verb):  # type: ignore[arg-type]
         if one.metadata and one.name in plain:
             hint = by_default.get(one.name, one.metadata["default"])
-            extra = _shown(one.metadata["metavar"], f"default: {hint}" if hint else "")
+            extra = _arg(one.metadata["metavar"], f"default: {hint}" if hint else "")
             verb.__annotations__[one.name] = Annotated[plain[one.name], extra]
     return verb
 
@@ -61,91 +62,86 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, values))
 
 
-_POPULATIONS = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="N,N,...",
-    instance_from_str=lambda words: _numbers(words[0]),
-    is_instance=lambda value: isinstance(value, tuple),
-    str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
-)
+def _with_commas(metavar: str, read: Callable[[str], Any], *kinds: type) -> Any:
+    """One argument that holds several values."""
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: read(words[0]),
+        is_instance=lambda value: isinstance(value, (*kinds, tuple)),
+        str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
+    )
 
-_BUDGETS = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="EPSILON[,EPSILON...]",
-    instance_from_str=lambda words: _budgets(words[0]),
-    is_instance=lambda value: isinstance(value, (float, int, tuple)),
-    str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
-)
-_WINDOW = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="LOW,HIGH",
-    instance_from_str=lambda words: _ends(words[0]),
-    is_instance=lambda value: isinstance(value, tuple),
-    str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
-)
 
+_BUDGETS = _with_commas("EPSILON[,EPSILON...]", _budgets, float, int)
+_WINDOW = _with_commas("LOW,HIGH", _ends)
+
+SourceRecipeOrRun = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
+SourceOrRecipe = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE")]
 Directory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-Examples = Annotated[int | None, _shown("N", "default: counted in the data")]
-BatchSize = Annotated[int | None, _shown("B", "default: by rule")]
-Steps = Annotated[int | None, _shown("T", "default: by rule")]
-Epsilon = Annotated[float | tuple[float, ...] | None, _BUDGETS, _shown("EPSILON[,EPSILON...]", "default: 3")]
+Examples = Annotated[int | None, _arg("N", "default: counted in the data")]
+BatchSize = Annotated[int | None, _arg("B", "default: by rule")]
+Steps = Annotated[int | None, _arg("T", "default: by rule")]
+Epsilon = Annotated[float | tuple[float, ...] | None, _BUDGETS, _arg("EPSILON[,EPSILON...]", "default: 3")]
 Numbers = Annotated[
-    float | tuple[float, ...] | None, replace(_BUDGETS, metavar="NUMBER[,NUMBER...]"), _shown("NUMBER[,NUMBER...]")
+    float | tuple[float, ...] | None,
+    _with_commas("NUMBER[,NUMBER...]", _budgets, float, int),
+    _arg("NUMBER[,NUMBER...]"),
 ]
-Budgets = Annotated[float | tuple[float, ...] | None, _BUDGETS, _shown("EPSILON[,EPSILON...]")]
-Populations = Annotated[tuple[int, ...] | None, _POPULATIONS, _shown("N,N,...")]
-EpsilonOfFigures = Annotated[float | None, _shown("EPSILON", "default: no figures are published")]
-ClassName = Annotated[str | None, _shown("CLASS")]
-Delta = Annotated[float | None, _shown("DELTA", "default: at most 1e-5 and 1/(10 N)")]
-Text = Annotated[str | None, _shown("NAME")]
-Said = Annotated[str | None, _shown("TEXT")]
+Budgets = Annotated[float | tuple[float, ...] | None, _BUDGETS, _arg("EPSILON[,EPSILON...]")]
+Populations = Annotated[tuple[int, ...] | None, _with_commas("N,N,...", _numbers), _arg("N,N,...")]
+EpsilonOfFigures = Annotated[float | None, _arg("EPSILON", "default: no figures are published")]
+ClassName = Annotated[str | None, _arg("CLASS")]
+Delta = Annotated[float | None, _arg("DELTA", "default: at most 1e-5 and 1/(10 N)")]
+Text = Annotated[str | None, _arg("NAME")]
+FreeText = Annotated[str | None, _arg("TEXT")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
     tyro.conf.UseAppendAction,
-    _shown("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again"),
+    _arg("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again"),
 ]
-ModeOfSearch = Annotated[str | None, _shown("public|private|uncovered", "default: public, where the data are")]
-Candidates = Annotated[int | None, _shown("NUMBER", "default: the whole grid; private: 10")]
-Shape = Annotated[float | None, _shown("ETA", "default: 1")]
-ScoreNoise = Annotated[float | None, _shown("NUMBER", "default: the least that adds nothing to epsilon")]
-Share = Annotated[float | None, _shown("SHARE", "default: 0.1")]
-SourceText = Annotated[str | None, _shown("SOURCE")]
-Processes = Annotated[int | None, _shown("NUMBER", "default: 1")]
-Top = Annotated[int | None, _shown("NUMBER", "default: 3")]
-WholeByRule = Annotated[int | None, _shown("NUMBER", "default: by rule")]
-Whole = Annotated[int | None, _shown("NUMBER")]
-Number = Annotated[float | None, _shown("NUMBER")]
-BatchSizes = Annotated[tuple[int, ...] | None, _shown("B [B ...]", "default: 4096, or N where that is less")]
-Multipliers = Annotated[tuple[float, ...] | None, _shown("SIGMA [SIGMA ...]", "default: by rule")]
-SingleView = Annotated[int | None, _shown("K", "default: 1")]
-One = Annotated[float | None, _shown("NUMBER", "default: 1")]
-OfMomentum = Annotated[float | None, _shown("NUMBER", "default: 0.9")]
-OfSchedule = Annotated[str | None, _shown("NAME", "default: constant")]
-Start = Annotated[str | None, _shown("TIME")]
-Period = Annotated[str | None, _shown("DURATION")]
-Fraction = Annotated[float | None, _shown("SHARE", "default: 0.2")]
-TestShare = Annotated[float | None, _shown("SHARE", "default: as in training")]
-Choice = Annotated[bool | None, _shown("True|False", "default: by rule")]
-Off = Annotated[bool | None, _shown("True|False", "default: False")]
-Unclipped = Annotated[float | None, _shown("NUMBER", "default: no clipping")]
-Crop = Annotated[str, _shown("central|inception", "default: central")]
-CropArea = Annotated[float | None, _shown("SHARE", "default: 0.08")]
-Stored = Annotated[str, _shown("float32|float16|bfloat16", "default: float32")]
-Path = Annotated[str | None, _shown("PATH")]
-Own = Annotated[str | None, _shown("package:function")]
-Names = Annotated[tuple[str, ...] | None, _shown("NAME [NAME ...]", "default: read from the data")]
-LabelColumns = Annotated[tuple[str, ...] | None, _shown("NAME [NAME ...]", "default: one label for each image")]
-TextColumns = Annotated[tuple[str, ...] | None, _shown("NAME [NAME ...]", "default: text")]
-Length = Annotated[int | None, _shown("WORDS", "default: 64")]
-Vocabulary = Annotated[int | None, _shown("NUMBER", "default: 8192")]
-Words = Annotated[str | None, _shown("PATH", "default: words are hashed")]
-Side = Annotated[int | None, _shown("PIXELS", "default: read from the data")]
-UserFrom = Annotated[str | None, _shown("REGEX|folder|dicom", "default: a folder does not say whose images it holds")]
-Users = Annotated[int | None, _shown("NUMBER", "default: counted in the data")]
-BitDepth = Annotated[int | None, _shown("BITS", "default: images of 16 bits are refused")]
-OwnBitDepth = Annotated[int | None, _shown("BITS", "default: as in training")]
-Window = Annotated[tuple[int, int] | None, _WINDOW, _shown("LOW,HIGH", "default: images of 16 bits are refused")]
-OwnWindow = Annotated[tuple[int, int] | None, _WINDOW, _shown("LOW,HIGH", "default: as in training")]
-OwnSide = Annotated[int | None, _shown("PIXELS", "default: what it was trained with")]
-Device = Annotated[str | None, _shown("cpu|cuda|cuda:N", "default: cuda where there is one")]
+ModeOfSearch = Annotated[str | None, _arg("public|private|uncovered", "default: public, where the data are")]
+Candidates = Annotated[int | None, _arg("NUMBER", "default: the whole grid; private: 10")]
+Shape = Annotated[float | None, _arg("ETA", "default: 1")]
+ScoreNoise = Annotated[float | None, _arg("NUMBER", "default: the least that adds nothing to epsilon")]
+Share = Annotated[float | None, _arg("SHARE", "default: 0.1")]
+SourceText = Annotated[str | None, _arg("SOURCE")]
+Processes = Annotated[int | None, _arg("NUMBER", "default: 1")]
+Top = Annotated[int | None, _arg("NUMBER", "default: 3")]
+WholeByRule = Annotated[int | None, _arg("NUMBER", "default: by rule")]
+Whole = Annotated[int | None, _arg("NUMBER")]
+Number = Annotated[float | None, _arg("NUMBER")]
+BatchSizes = Annotated[tuple[int, ...] | None, _arg("B [B ...]", "default: 4096, or N where that is less")]
+Multipliers = Annotated[tuple[float, ...] | None, _arg("SIGMA [SIGMA ...]", "default: by rule")]
+SingleView = Annotated[int | None, _arg("K", "default: 1")]
+One = Annotated[float | None, _arg("NUMBER", "default: 1")]
+OfMomentum = Annotated[float | None, _arg("NUMBER", "default: 0.9")]
+OfSchedule = Annotated[str | None, _arg("NAME", "default: constant")]
+Start = Annotated[str | None, _arg("TIME")]
+Period = Annotated[str | None, _arg("DURATION")]
+Fraction = Annotated[float | None, _arg("SHARE", "default: 0.2")]
+TestShare = Annotated[float | None, _arg("SHARE", "default: as in training")]
+Choice = Annotated[bool | None, _arg("True|False", "default: by rule")]
+Off = Annotated[bool | None, _arg("True|False", "default: False")]
+Unclipped = Annotated[float | None, _arg("NUMBER", "default: no clipping")]
+Crop = Annotated[str, _arg("central|inception", "default: central")]
+CropArea = Annotated[float | None, _arg("SHARE", "default: 0.08")]
+Stored = Annotated[str, _arg("float32|float16|bfloat16", "default: float32")]
+Path = Annotated[str | None, _arg("PATH")]
+Own = Annotated[str | None, _arg("package:function")]
+Names = Annotated[tuple[str, ...] | None, _arg("NAME [NAME ...]", "default: read from the data")]
+LabelColumns = Annotated[tuple[str, ...] | None, _arg("NAME [NAME ...]", "default: one label for each image")]
+TextColumns = Annotated[tuple[str, ...] | None, _arg("NAME [NAME ...]", "default: text")]
+Length = Annotated[int | None, _arg("WORDS", "default: 64")]
+Vocabulary = Annotated[int | None, _arg("NUMBER", "default: 8192")]
+Words = Annotated[str | None, _arg("PATH", "default: words are hashed")]
+Side = Annotated[int | None, _arg("PIXELS", "default: read from the data")]
+UserFrom = Annotated[str | None, _arg("REGEX|folder|dicom", "default: a folder does not say whose images it holds")]
+Users = Annotated[int | None, _arg("NUMBER", "default: counted in the data")]
+BitDepth = Annotated[int | None, _arg("BITS", "default: images of 16 bits are refused")]
+OwnBitDepth = Annotated[int | None, _arg("BITS", "default: as in training")]
+Window = Annotated[tuple[int, int] | None, _WINDOW, _arg("LOW,HIGH", "default: images of 16 bits are refused")]
+OwnWindow = Annotated[tuple[int, int] | None, _WINDOW, _arg("LOW,HIGH", "default: as in training")]
+OwnSide = Annotated[int | None, _arg("PIXELS", "default: what it was trained with")]
+Device = Annotated[str | None, _arg("cpu|cuda|cuda:N", "default: cuda where there is one")]

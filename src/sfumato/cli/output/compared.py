@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
+from sfumato._files import write
 from sfumato.cli.output import console
+from sfumato.privacy.statements.statement import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.privacy.planning.comparison import Compared
@@ -20,7 +22,6 @@ def show(pairs: list[Compared], figures: dict[str, Any], *, plot: str | None, js
         after: the options of all of them, for the command that trains.
     """
     from sfumato.privacy.planning.comparison import to_take
-    from sfumato.privacy.statements.statement import rounded_up
 
     known = [pair for pair in pairs if pair.plan is not None]
     if not known:
@@ -28,7 +29,6 @@ def show(pairs: list[Compared], figures: dict[str, Any], *, plot: str | None, js
     best, unsampled = to_take(known), [pair for pair in known if not pair.sampled]
     in_order = to_take(known, sampled=False) if unsampled else None
     if plot is not None:
-        from sfumato._files import write
         from sfumato.report import compared
 
         write(Path(plot), compared([_figures(pair) for pair in known]).encode())

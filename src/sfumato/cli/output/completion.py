@@ -36,5 +36,5 @@ def script(shell: str, program: str) -> str:
 def _mended(line: str) -> str:
     """A line of the parser's script: what an option is for on one line, and paths where there is nothing else."""
     if line.startswith("COMPLETION_SPEC"):
-        return line.replace(r"\n", " ")
+        return line.replace(r"\n", " ").replace("'--help'", "'--help', '--help-all'")
     return line.replace("complete -F ", "complete -o default -F ")

@@ -25,6 +25,25 @@ def as_json(data: Mapping[str, Any]) -> None:
     print(json.dumps(data, ensure_ascii=not unicode, allow_nan=False))
 
 
+def figures(data: Mapping[str, Any], rows: Iterable[tuple[str, str]], *notes: str, json: bool) -> None:
+    """The result as one JSON object, or for the reader: in two columns, with notes."""
+    if json:
+        as_json(data)
+        return
+    columns(rows)
+    for line in notes:
+        note(line)
+
+
+def nothing_spent(would: str) -> str:
+    """The note at the end of a dry run.
+
+    >>> nothing_spent("search")
+    'nothing was spent; without --dry-run this would search'
+    """
+    return f"nothing was spent; without --dry-run this would {would}"
+
+
 def columns(rows: Iterable[tuple[str, str]]) -> None:
     """Two columns on standard output."""
     listed = list(rows)
@@ -49,7 +68,7 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    shown = Console(stderr=True)
-    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bars:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task(what, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)

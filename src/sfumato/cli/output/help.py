@@ -1,56 +1,24 @@
-"""What `sfumato VERB --help` shows: the verb's options in groups, the budget first."""
+"""What `sfumato VERB --help` and `--help-all` show: the common options of a verb, or all of them, in groups."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import inspect
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, NamedTuple, get_type_hints
 
 import tyro
 
+from sfumato.cli.options.pages import COMMON, GROUPS, RUN
 from sfumato.cli.registry import name_of
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "budget": (
-        *("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm", "quantile", "report_epsilon"),
-        *("unit", "per_user", "drawn", "adjacency", "participation", "mechanism", "order", "groups", "largest_batch"),
-        *("bands", "buffers", "steps_per_tree", "complete_trees", "start", "period"),
-        *("drift", "drift_shape", "drift_groups", "drift_size"),
-    ),
-    "data": (
-        *("source", "examples", "users", "classes", "label_columns", "size", "channels", "bit_depth", "window"),
-        *("test_fraction",),
-        *("skip_unreadable", "user_from", "public", "private", "not_private", "root", "download"),
-        *("text_column", "length", "vocabulary", "words", "part", "label_sets"),
-    ),
-    "model": (
-        *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "head_scale"),
-        *("trainable", "dimension", "normalisation", "public_data", "public_examples", "backbone", "weights"),
-        *("resolution", "resize", "crop", "dtype"),
-    ),
-    "training": (
-        *("method", "optimizer", "learning_rate", "pretrained_rate", "momentum", "weight_decay", "schedule", "warmup"),
-        *("loss", "class_prevalence", "views", "shift", "flip", "zoom", "crop_area"),
-        *("ema", "ema_form", "aggregate", "aggregate_from"),
-        *("aggregate_last", "aggregate_restart", "clients", "grouping", "client_rate", "client_momentum"),
-        *("client_epochs", "client_batch_size", "client_examples", "client_loss", "shuffle_buffer"),
-        *("reconstruction_steps", "calibrate_on", "epochs", "deviations", "learning_rates", "margin", "share", "runs"),
-    ),
-    "search": (
-        *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on"),
-        *("processes", "last", "decay"),
-    ),
-}
-"""The groups in their order, and the options of each in theirs. Those of no group here are the run's."""
-
-OTHERS = "run"
-INDENT, NARROWEST, WIDEST = 24, 60, 110
+INDENT, NARROWEST, WIDEST, LINES = 24, 60, 110, 45
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,57 +28,105 @@ class Spelt:
     Args:
         name: the field's name.
         usage: such as `--batch-size B`.
-        words: what it is for, and what stands in for it where it is left out.
+        purpose: what it is for.
+        default: what stands in for it where it is left out, in parentheses.
     """
 
     name: str
     usage: str
-    words: str
+    purpose: str
+    default: str = ""
+
+    @property
+    def words(self) -> str:
+        """All that is said of it."""
+        return f"{self.purpose} {self.default}".rstrip()
+
+    def until(self, marks: str) -> Spelt:
+        """With the beginning of what it is for, up to one of these marks."""
+        of = re.match(r"(?:Of [^:]+: )?", self.purpose)
+        assert of is not None
+        rest = self.purpose[of.end() :]
+        return replace(self, purpose=f"{of[0]}{re.split(rf'[{marks}](?: |$)', rest)[0]}.") if marks else self
 
 
 class Page(NamedTuple):
-    """The positional arguments of a verb, and its options by group."""
+    """The positional arguments of a verb, its options by group, and where there are more."""
 
     positional: list[Spelt]
     options: dict[str, list[Spelt]]
+    further: str = ""
+
+    def until(self, marks: str) -> Page:
+        """With the beginning of what each option is for."""
+        options = {group: [one.until(marks) for one in listed] for group, listed in self.options.items()}
+        return self._replace(options=options)
 
 
-def shown(verb: type) -> str:
-    """The whole page, as wide as the terminal."""
+def text_of(verb: type, *, every: bool) -> str:
+    """What there is to show, as wide as the terminal.
+
+    Args:
+        every: every option, instead of the common ones with as much of what each is for as `LINES` have room for.
+    """
+    if every or name_of(verb) not in COMMON:
+        return _text(full(verb), verb)
+    page = common(verb)
+    texts = [_text(page.until(marks), verb) for marks in ("", ".", ".;", ".;:")]
+    return next((text for text in texts if text.count("\n") < LINES), texts[-1])
+
+
+def _text(page: Page, verb: type) -> str:
     width = min(max(shutil.get_terminal_size().columns - 2, NARROWEST), WIDEST)
-    page = paged(verb)
     usage = " ".join([f"usage: sfumato {name_of(verb)} [OPTIONS]", *(one.usage for one in page.positional)])
     blocks = [usage, *(textwrap.fill(text, width) for text in _paragraphs(verb.__doc__ or ""))]
     if page.positional:
         blocks.append("\n".join(line for one in page.positional for line in _lines(one, width)))
     for group, options in page.options.items():
         blocks.append("\n".join([f"{group}:", *(line for one in options for line in _lines(one, width))]))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *([textwrap.fill(page.further, width)] if page.further else [])])
 
 
-def paged(verb: type) -> Page:
-    """What there is to show of a verb."""
+def full(verb: type) -> Page:
+    """The page with every option."""
     hints, documented = get_type_hints(verb, include_extras=True), _documented(verb)
     by_name = {one.name: _spelt(one, hints[one.name], documented.get(one.name, "")) for one in fields(verb)}
     positional = [one for one in by_name.values() if not one.usage.startswith("--")]
-    left = [name for name, one in by_name.items() if one not in positional]
-    grouped = {group: [name for name in names if name in left] for group, names in GROUPS.items()}
-    grouped[OTHERS] = [name for name in left if not any(name in names for names in grouped.values())]
-    options = {group: [by_name[name] for name in names] for group, names in grouped.items() if names}
-    options[OTHERS].append(Spelt(name="help", usage="-h, --help", words="Show this page."))
-    return Page(positional, options)
+    left = {name: one for name, one in by_name.items() if one not in positional}
+    options = {
+        group: [left.pop(name) for names in topics.values() for name in names if name in left]
+        for group, topics in GROUPS.items()
+    }
+    short = name_of(verb) in COMMON
+    shows = "Show the common options; with --help-all every one." if short else "Show this page."
+    options[RUN] = [*left.values(), Spelt(name="help", usage="-h, --help", purpose=shows)]
+    return Page(positional, {group: listed for group, listed in options.items() if listed})
 
 
-def _spelt(one: Field[Any], hint: Any, words: str) -> Spelt:
+def common(verb: type) -> Page:
+    """The page with the options that most users need, and the topics of the others."""
+    page, name = full(verb), name_of(verb)
+    chosen = COMMON[name]
+    options = {group: [one for one in listed if one.name in chosen] for group, listed in page.options.items()}
+    hidden = {one.name for listed in page.options.values() for one in listed} - {*chosen, "help"}
+    topics = [topic for group in GROUPS.values() for topic, names in group.items() if not hidden.isdisjoint(names)]
+    further = f"sfumato {name} --help-all: also {', '.join([*topics, RUN])}"
+    return Page(page.positional, {group: listed for group, listed in options.items() if listed}, further)
+
+
+def _spelt(one: Field[Any], hint: Any, purpose: str) -> Spelt:
     extras = getattr(hint, "__metadata__", ())
     metavar = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), _metavar(one))
-    behaviour = next((extra.help_behavior_hint for extra in extras if getattr(extra, "help_behavior_hint", "")), "")
-    if not behaviour and one.default not in (None, False, ()):
-        behaviour = "(required)" if one.default is MISSING else f"(default: {one.default})"
     if tyro.conf.Positional in extras:
-        return Spelt(name=one.name, usage=metavar, words=words)
-    usage = f"--{one.name.replace('_', '-')} {metavar}".rstrip()
-    return Spelt(name=one.name, usage=usage, words=f"{words} {behaviour}".rstrip())
+        return Spelt(name=one.name, usage=metavar, purpose=purpose)
+    default = next((extra.help_behavior_hint for extra in extras if getattr(extra, "help_behavior_hint", "")), "")
+    if own := re.fullmatch(r"(.*) (\(default: .*\))", purpose):
+        purpose, default = own.groups()
+    elif not default and one.default not in (None, False, ()):
+        default = "(required)" if one.default is MISSING else f"(default: {one.default})"
+    return Spelt(
+        name=one.name, usage=f"--{one.name.replace('_', '-')} {metavar}".rstrip(), purpose=purpose, default=default
+    )
 
 
 def _metavar(one: Field[Any]) -> str:
@@ -121,12 +137,12 @@ def _metavar(one: Field[Any]) -> str:
 
 def _lines(one: Spelt, width: int) -> Iterator[str]:
     first = f"  {one.usage}"
-    told = textwrap.wrap(one.words, width - INDENT, break_long_words=False, break_on_hyphens=False)
+    text = textwrap.wrap(one.words, width - INDENT, break_long_words=False, break_on_hyphens=False)
     if len(first) + 2 > INDENT:
         yield first
     else:
-        yield f"{first:<{INDENT}}{told.pop(0)}"
-    yield from (f"{'':<{INDENT}}{line}" for line in told)
+        yield f"{first:<{INDENT}}{text.pop(0)}"
+    yield from (f"{'':<{INDENT}}{line}" for line in text)
 
 
 def _paragraphs(text: str) -> list[str]:

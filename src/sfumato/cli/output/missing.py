@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
+from sfumato._files import ordinary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,6 @@ def _takes_images(file: Path) -> bool:
     """Whether a model file says so of its model; whatever is odd about the file is refused when it is loaded."""
     from safetensors import SafetensorError, safe_open
 
-    from sfumato._files import ordinary
     from sfumato.models.weights.about import about_of
 
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
 from sfumato.observers.progress import duration
+from sfumato.privacy.statements.statement import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.runs import Run
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 
 def show(run: Run, *, json: bool) -> None:
     """What a finished run has to say."""
-    from sfumato.privacy.statements.statement import rounded_up
     from sfumato.runs import directory as names
-    from sfumato.training.conclusion.finish import person_with_most
+    from sfumato.training.conclusion.run_page import person_with_most
 
     statement = run.statement
     path = run.directory
@@ -46,14 +46,14 @@ def show(run: Run, *, json: bool) -> None:
     if run.steps < statement.plan.steps:
         console.note(f"note: ended after {run.steps} of {statement.plan.steps} steps; the promise is the whole plan's")
     console.result()
-    told = f"test accuracy  {run.accuracy:.2%}"
+    line = f"test accuracy  {run.accuracy:.2%}"
     if (majority := majority_of(run)) is not None:
-        told += f" (always guessing the most frequent class: {majority:.2%})"
+        line += f" (always guessing the most frequent class: {majority:.2%})"
     if run.top5 is not None:
-        told += f", top five {run.top5:.2%}"
+        line += f", top five {run.top5:.2%}"
     if "labels" in run.figures:
-        told = "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.measured)
-    console.result(told + ("" if public else "  (measured on private data: keep it to yourself)"))
+        line = "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.measured)
+    console.result(line + ("" if public else "  (measured on private data: keep it to yourself)"))
     for line in published_of(run):
         console.result(line)
     console.result()
@@ -121,7 +121,7 @@ def uses_of(run: Run) -> dict[str, Any]:
     return {
         "uses": run.uses,
         "epsilon_of_all_uses": run.together[0] if run.together else None,
-        "uses_of_other_units": [one._asdict() for one in run.beside],
+        "uses_of_other_units": [one._asdict() for one in run.other_units],
         "adjacency_of_all_uses": run.adjacency,
         "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
     }
@@ -129,32 +129,32 @@ def uses_of(run: Run) -> dict[str, Any]:
 
 def show_uses(run: Run) -> None:
     """The same in words, for each unit by itself."""
-    from sfumato.runs.owner.uses import beside, of_all, of_figures
+    from sfumato.runs.owner.sentences import of_all, of_figures, of_other_unit
 
     if run.together is not None:
         epsilon, delta = run.together
-        alike = run.uses - sum(other.runs for other in run.beside)
+        alike = run.uses - sum(other.runs for other in run.other_units)
         users = run.statement.plan.users is not None
         console.result(of_all(alike, epsilon, delta, run.adjacency, users=users))
         console.result()
     for line in of_figures(run.publishing):
         console.result(line)
         console.result()
-    for other in run.beside:
-        console.result(f"On the same data {beside(other)}.")
+    for other in run.other_units:
+        console.result(f"On the same data {of_other_unit(other)}.")
         console.result()
 
 
 def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """What a run would be, as data and in rows for the reader."""
     from sfumato.privacy.planning import remarks
-    from sfumato.training.conclusion.finish import plan_table
+    from sfumato.training.conclusion.run_page import plan_table
     from sfumato.training.preparation.estimate import estimate
 
     expected, figures = estimate(job), job.circumstances.figures
-    clock = {} if job.clock is None else job.clock.to_dict()
-    plan = {**plan_table(job.plan, clock), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
-    told = {
+    table = plan_table(job.plan, job.keyed["clock"])
+    plan = {**table, "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
+    data = {
         "run": str(run.path),
         "would": "stand" if run.finished else "resume" if run.exists else "begin",
         "plan": plan,
@@ -165,7 +165,7 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
         "kept": list(job.circumstances.kept),
         **({} if figures is None else {"figures": figures.to_dict()}),
     }
-    megabytes = 1 << 20
+    mebibyte = 1 << 20
     rows = [
         *((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in plan.items()),
         *(
@@ -178,24 +178,20 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
         ("time", f"about {duration(expected.seconds)} on {job.performance.device}"),
         (
             "memory",
-            f"{expected.activation_bytes / megabytes:.0f} MiB for a micro-batch, "
-            f"{expected.data_bytes / megabytes:.0f} MiB for the data, "
-            f"{expected.average_bytes / megabytes:.1f} MiB for averaged weights",
+            f"{expected.activation_bytes / mebibyte:.0f} MiB for a micro-batch, "
+            f"{expected.data_bytes / mebibyte:.0f} MiB for the data, "
+            f"{expected.average_bytes / mebibyte:.1f} MiB for averaged weights",
         ),
         ("weights kept", _kept(job)),
         *([] if figures is None else [("figures", f"for epsilon {figures.epsilon:g}: {figures.words}")]),
     ]
-    return told, rows
+    return data, rows
 
 
 def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     """What a run would be, in place of the run."""
-    told, rows = foreseen(job, run)
-    if json:
-        console.as_json(told)
-        return
-    console.columns(rows)
-    console.note(f"nothing was spent; without --dry-run this would {told['would']} the run in {run.path}")
+    data, rows = foreseen(job, run)
+    console.figures(data, rows, console.nothing_spent(f"{data['would']} the run in {run.path}"), json=json)
 
 
 def _kept(job: PrivateJob) -> str:

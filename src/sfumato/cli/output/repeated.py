@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
+from sfumato.privacy.statements.statement import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.search import Curve, Foreseen, Repeated
 
-OTHERS = "With your other runs on these data that are known here: epsilon {}, for {} adjacency."
+UNCOVERED = "Which of them is best was measured without noise: that choice is not covered."
 
 
 def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
     """The table of budgets, and what all of them cost together."""
-    from sfumato.privacy.statements.statement import rounded_up
     from sfumato.search.curve import PLOT, PUBLIC
 
     if json:
@@ -30,17 +30,15 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
     console.result()
     console.table(("epsilon", "accuracy", "noise", "run"), lines)
     console.result()
-    told = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
     console.result(
         f"These are {len(found.rows)} releases of one data set: whoever sees all of them is promised that they are "
-        f"together {told} under {found.adjacency} adjacency, had they been planned in advance."
+        f"together {_promise(found)} under {found.adjacency} adjacency, had they been planned in advance."
         + (" To whoever knows their seed they promise nothing." if found.seeded else "")
     )
-    if found.epsilon_of_all_uses > found.epsilon_of_all:
-        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
+    _show_other_runs(found, found.epsilon_of_all)
     if not found.public:
         console.note("note: measured on private data; keep the table and the curve to yourself")
-        console.result("Which of them is best was measured without noise: that choice is not covered.")
+        console.result(UNCOVERED)
     console.result()
     console.note(f"{base / PLOT}   the curve")
     console.note(
@@ -51,23 +49,19 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
 
 def show_dry_run(found: Foreseen[tuple[dict[str, Any], list[tuple[str, str]]]], *, json: bool) -> None:
     """What the run of each budget would be, and what all of them would cost together."""
-    from sfumato.privacy.statements.statement import rounded_up
-
     if json:
-        told = {name: value for name, value in vars(found).items() if name != "rows"}
-        console.as_json({"budgets": told.pop("budgets"), "runs": [data for data, _ in found.rows], **told})
+        others = {name: value for name, value in vars(found).items() if name not in ("rows", "budgets")}
+        console.as_json({"budgets": found.budgets, "runs": [data for data, _ in found.rows], **others})
         return
     for budget, (_, rows) in zip(found.budgets, found.rows, strict=True):
         console.result(f"epsilon {budget:g}")
         console.columns(rows)
         console.result()
-    told = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
     console.result(
         f"These would be {len(found.rows)} releases of one data set: whoever sees all of them is promised that they "
-        f"are together {told} under {found.adjacency} adjacency."
+        f"are together {_promise(found)} under {found.adjacency} adjacency."
     )
-    if found.epsilon_of_all_uses > found.epsilon_of_all:
-        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
+    _show_other_runs(found, found.epsilon_of_all)
     places = ", ".join(data["run"] for data, _ in found.rows)
     plain = "; beside them one would be trained without privacy, for the data are public" if found.public else ""
     console.note(f"nothing was spent; without --dry-run these would be the runs in {places}{plain}")
@@ -75,8 +69,6 @@ def show_dry_run(found: Foreseen[tuple[dict[str, Any], list[tuple[str, str]]]], 
 
 def show_seeds(found: Repeated, *, json: bool) -> None:
     """Median, spread, and what all runs cost together."""
-    from sfumato.privacy.statements.statement import rounded_up
-
     accuracies, statement = found.accuracies, found.runs[0].statement
     if json:
         console.as_json(
@@ -124,7 +116,19 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
         f"({rounded_up(found.epsilon)}, {found.delta!r})-differentially private under {found.adjacency} adjacency for "
         f"{one} is in each of them.{void}"
     )
-    if found.epsilon_of_all_uses > found.epsilon:
-        console.result(OTHERS.format(rounded_up(found.epsilon_of_all_uses), found.adjacency_of_all_uses))
+    _show_other_runs(found, found.epsilon)
     if not statement.circumstances.test_public:
-        console.result("Which of them is best was measured without noise: that choice is not covered.")
+        console.result(UNCOVERED)
+
+
+def _promise(found: Curve | Foreseen[Any]) -> str:
+    return f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
+
+
+def _show_other_runs(found: Curve | Foreseen[Any] | Repeated, epsilon: float) -> None:
+    """What all of the owner's runs on these data come to, where that is more."""
+    if found.epsilon_of_all_uses > epsilon:
+        console.result(
+            f"With your other runs on these data that are known here: epsilon {rounded_up(found.epsilon_of_all_uses)}, "
+            f"for {found.adjacency_of_all_uses} adjacency."
+        )

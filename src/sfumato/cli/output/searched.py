@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
+from sfumato.privacy.statements.statement import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivateSelection
@@ -24,13 +25,13 @@ def announce_runs(found: Ranking, *, json: bool) -> None:
         for change, plan in zip(found.changes, found.plans, strict=True)
     ]
     if json:
-        told = found.uncovered and {**asdict(found.uncovered), "adjacency": found.adjacency}
-        console.as_json({"runs": rows, "together": told})
+        together = found.uncovered and {**asdict(found.uncovered), "adjacency": found.adjacency}
+        console.as_json({"runs": rows, "together": together})
         return
     for change, row in zip(found.changes, rows, strict=True):
         console.result(f"{line_of(change)}: {row['steps']} steps, batch {row['batch_size']}, noise {row['sigma']:g}")
     report_cost(found)
-    console.note(f"nothing was spent; without --dry-run this would train {len(rows)} runs")
+    console.note(console.nothing_spent(f"train {len(rows)} runs"))
 
 
 def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path, best: str, *, json: bool) -> None:
@@ -91,15 +92,13 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
 
 def report_cost(found: Ranking | Comparison) -> None:
     """What all runs of an open search cost together, if anything."""
-    from sfumato.privacy.statements.statement import rounded_up
-
-    told = found.uncovered
-    if told is None:
+    cost = found.uncovered
+    if cost is None:
         console.result("The data are public, so the search costs nothing.")
     else:
         console.result(
-            f"The search is not covered by the promise of any of its {told.runs} runs. Together they come to "
-            f"({rounded_up(told.epsilon)}, {told.delta!r})-differential privacy under {found.adjacency} adjacency, "
+            f"The search is not covered by the promise of any of its {cost.runs} runs. Together they come to "
+            f"({rounded_up(cost.epsilon)}, {cost.delta!r})-differential privacy under {found.adjacency} adjacency, "
             "which each of them holds for, and their scores have no noise."
         )
     console.result()
@@ -121,19 +120,18 @@ def announce_selection(selection: PrivateSelection, *, json: bool) -> None:
         "mean": draws.mean,
         "candidates_in_95_of_100_searches": draws.quantile(0.95),
     }
-    if json:
-        console.as_json(figures)
-        return
-    console.columns(
+    rows = [
         (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
         for name, value in figures.items()
-    )
+    ]
+    notes = [console.nothing_spent("search")]
     if figures["epsilon_of_as_many_released"] <= figures["epsilon"]:
-        console.note(
+        notes.insert(
+            0,
             "note: so few runs cost less when all of them are released: as many, planned in advance, would do better "
-            "(--search uncovered tells their cost)"
+            "(--search uncovered tells their cost)",
         )
-    console.note("nothing was spent; without --dry-run this would search")
+    console.figures(figures, rows, *notes, json=json)
 
 
 def show_selected(found: Selected, *, json: bool) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.options.spellings import Directory, Number, Own, Path, SourceText, Whole
 from sfumato.cli.output import console
+
+if TYPE_CHECKING:
+    from sfumato.training.conclusion.aggregating import Aggregate as Made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,27 +61,28 @@ class Aggregate:
             output=self.output,
             model=self.model,
         )
-        rows = [
-            {"weights": len(one.steps), "decay": one.decay, "accuracy": share}
-            for one, share in zip(made.candidates, made.accuracies or (), strict=False)
-        ]
         if self.json:
-            told: dict[str, Any] = {"method": made.recipe.method, "steps": list(made.recipe.steps)}
-            told |= {"decay": made.recipe.decay, "reason": made.reason, "epsilon": made.epsilon}
-            console.as_json({**told, "candidates": rows, "model": str(made.path)})
-            return 0
-        if rows:
+            data = {"method": made.recipe.method, "steps": list(made.recipe.steps), "decay": made.recipe.decay}
+            data |= {"reason": made.reason, "epsilon": made.epsilon}
+            console.as_json({**data, "candidates": _scored(made), "model": str(made.path)})
+        else:
+            self._show(made)
+        return 0
+
+    def _show(self, made: Made) -> None:
+        """How the candidates did, which was chosen why, and what that costs."""
+        if rows := _scored(made):
             head = ("decay" if made.recipe.method == "ema" else "last weights", "accuracy", "")
-            chosen = made.candidates.index(made.recipe)
+            chosen = rows[made.candidates.index(made.recipe)]
             console.table(
                 head,
                 [
-                    [
+                    (
                         f"{row['weights'] if row['decay'] is None else row['decay']}",
                         f"{row['accuracy']:.2%}",
-                        "<- taken" if place == chosen else "",
-                    ]
-                    for place, row in enumerate(rows)
+                        "<- taken" if row is chosen else "",
+                    )
+                    for row in rows
                 ],
             )
         steps = made.recipe.steps
@@ -100,4 +104,11 @@ class Aggregate:
         console.note(f"sfumato evaluate {made.path} SOURCE   measures it")
         if made.beside_the_run:
             console.note(f"sfumato verify {self.run_directory}   computes it again from the kept weights")
-        return 0
+
+
+def _scored(made: Made) -> list[dict[str, Any]]:
+    """The candidates that were scored, and their accuracies."""
+    return [
+        {"weights": len(one.steps), "decay": one.decay, "accuracy": share}
+        for one, share in zip(made.candidates, made.accuracies or (), strict=False)
+    ]

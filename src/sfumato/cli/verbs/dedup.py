@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._files import write, writing
 from sfumato.cli.options.spellings import BitDepth, LabelColumns, OwnSide, Path, UserFrom, Whole, Window
 from sfumato.cli.output import console
+from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +23,9 @@ if TYPE_CHECKING:
     from sfumato.data import Pair, Source
     from sfumato.models import Backbone, Expects
     from sfumato.observers.progress import Progress
-    from sfumato.report import ShownPair
 
 DROPS = ("private", "public", "none")
+PAGE = "pairs.html"
 COPIES = 0.001
 """The limit that nothing but exact copies meets, mirrored or not."""
 
@@ -70,104 +75,96 @@ class Dedup:
 
     def run(self) -> int:
         """Compare, and write what came of it."""
-        import json
-        from pathlib import Path as FilePath
-
         from sfumato.data import refuse_absent
 
         for spec in (self.public, self.private):
             refuse_absent(spec)
-        import numpy as np
         import torch
 
-        from sfumato import models
-        from sfumato._checks import SfumatoError, one_of, positive_integer
-        from sfumato._files import write, writing
-        from sfumato.cli.options.choices import stem_of
-        from sfumato.data import find_duplicates
-        from sfumato.data.identity.duplicates import LIMIT, SIDE
-        from sfumato.observers.progress import Bars
-        from sfumato.report import page_of_pairs
         from sfumato.training.preparation.prepare import default_threads
 
         one_of("drop", self.drop, DROPS)
         torch.set_num_threads(positive_integer("threads", default_threads() if self.threads is None else self.threads))
-        # Not into the same place as the other way round.
+        place, network = self._place(), self._network()
+        with Bars() as progress:
+            found = self._compared(network, progress)
+        found.write(place)
+        # A filter by a set that was filtered by private data is not stable either.
+        marked = self.drop == "public" or found.public.filtered or found.private.filtered
+        written = self._written(found, place, marked=marked)
+        if self.json:
+            console.as_json({**found.figures(), "page": str(place / PAGE), "written": written})
+        else:
+            console.result(found.summary())
+            for line in self._notes(found, place, written, marked=marked):
+                console.note(line)
+            if written is None and self.drop != "none":
+                console.result("Nothing is left, so no set was written.")
+        return 0
+
+    def _place(self) -> FilePath:
+        """Where everything goes, not into the same place as the other way round."""
+        from sfumato.cli.options.choices import stem_of
+
         place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise SfumatoError(f"{place} exists and is not empty", "give --output a new directory")
+        return place
+
+    def _network(self) -> tuple[Backbone, Expects] | None:
+        """The backbone, where one is given."""
+        from sfumato import models
+
         for name in ("weights", "resolution"):
             if self.backbone is None and getattr(self, name) is not None:
                 raise SfumatoError(f"{name} is {getattr(self, name)}, and there is no backbone", "give `backbone` too")
-        network = None
-        if self.backbone is not None:
-            network = models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
-        with Bars() as progress:
-            progress.begin("reading", 2)
-            public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
-            if set(public.materials) & set(private.materials):
-                raise SfumatoError(
-                    f"{self.public} and {self.private} hold the same images", "name the public set, then the private"
-                )
-            images = [
-                np.concatenate([part.take(slice(None)) for part in (source.train, source.test)])
-                for source in (public, private)
-            ]
-            # What is to be left out is looked for in the other set: all copies of it then go.
-            looked_in, looked_for = images if self.drop != "public" else images[::-1]
-            progress.begin("comparing", len(looked_for))
-            pairs = find_duplicates(
-                looked_in,
-                looked_for,
-                limit=LIMIT if self.limit is None else self.limit,
-                on_progress=lambda done, _: progress.advance(done),
+        if self.backbone is None:
+            return None
+        return models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
+
+    def _compared(self, network: tuple[Backbone, Expects] | None, progress: Progress) -> Compared:
+        """Both sets, and which of their images are alike."""
+        import numpy as np
+
+        from sfumato.data import find_duplicates
+        from sfumato.data.identity.duplicates import LIMIT, SIDE
+
+        progress.begin("reading", 2)
+        public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
+        if set(public.materials) & set(private.materials):
+            raise SfumatoError(
+                f"{self.public} and {self.private} hold the same images", "name the public set, then the private"
             )
-            if network is not None:
-                pairs = self._with_features(pairs, *network, progress)
+        images = [
+            np.concatenate([part.take(slice(None)) for part in (source.train, source.test)])
+            for source in (public, private)
+        ]
+        # What is to be left out is looked for in the other set: all copies of it then go.
+        searched, wanted = images if self.drop != "public" else images[::-1]
+        progress.begin("comparing", len(wanted))
+        limit = LIMIT if self.limit is None else self.limit
+        pairs = find_duplicates(searched, wanted, limit=limit, on_progress=lambda done, _: progress.advance(done))
+        if network is not None:
+            pairs = self._with_features(pairs, *network, progress)
         if self.drop == "public":
             pairs = [replace(pair, private=pair.public, public=pair.private) for pair in pairs]
-        with writing(place):
-            place.mkdir(parents=True, mode=0o700, exist_ok=True)
-        summary = _summary(len(images[1]), len(images[0]), pairs)
-        places = [_places(source) for source in (public, private)]
-        listed = [
-            asdict(pair) | {"public": places[0][pair.public], "private": places[1][pair.private]} for pair in pairs
-        ]
-        write(place / "pairs.json", json.dumps(listed, indent=1).encode(), private=True)
-        shown = _shown(pairs, images[0], images[1], places[0], places[1])
-        write(place / "pairs.html", page_of_pairs("Alike in both sets", summary, shown).encode(), private=True)
-        # A filter by a set that was filtered by private data is not stable either.
-        marked = self.drop == "public" or public.filtered or private.filtered
-        written = self._written(pairs, public if self.drop == "public" else private, place, marked=marked)
-        figures = {
-            "public": len(images[0]),
-            "private": len(images[1]),
-            "exact": sum(pair.exact for pair in pairs),
-            "near": sum(not pair.exact for pair in pairs),
-            "by_features": sum(pair.by_features for pair in pairs),
-            "page": str(place / "pairs.html"),
-            "written": written,
-        }
-        if self.json:
-            console.as_json(figures)
-            return 0
-        console.result(summary)
-        console.note(f"{place / 'pairs.html'}   the pairs side by side; it shows private images")
-        if written and any(pair.difference > COPIES for pair in pairs):
-            console.note("note: near ones may be other images that look alike, and are left out as well: look at the")
-            console.note(
-                f"   page; --limit {COPIES} and another --output leave out exact copies, mirrored or not, alone"
-            )
-        if marked and written:
-            console.note("note: this choice looked at private data without noise; statements that come of it say so")
-        if written and self.drop == "private":
-            console.note(f"note: runs on {written} and on {self.private} are counted apart, and their epsilons add up")
-            console.note(f"next: sfumato train {written}")
-        elif written:
-            console.note(f"next: sfumato pretrain {written} --public")
-        elif self.drop != "none":
-            console.result("Nothing is left, so no set was written.")
-        return 0
+        return Compared(public, private, images[0], images[1], pairs)
+
+    def _notes(self, found: Compared, place: FilePath, written: str | None, *, marked: bool) -> Iterator[str]:
+        """What to look at, what the choice means, and what comes next."""
+        yield f"{place / PAGE}   the pairs side by side; it shows private images"
+        if written is None:
+            return
+        if any(pair.difference > COPIES for pair in found.pairs):
+            yield "note: near ones may be other images that look alike, and are left out as well: look at the"
+            yield f"   page; --limit {COPIES} and another --output leave out exact copies, mirrored or not, alone"
+        if marked:
+            yield "note: this choice looked at private data without noise; statements that come of it say so"
+        if self.drop == "private":
+            yield f"note: runs on {written} and on {self.private} are counted apart, and their epsilons add up"
+            yield f"next: sfumato train {written}"
+        else:
+            yield f"next: sfumato pretrain {written} --public"
 
     def _with_features(
         self, pairs: Sequence[Pair], backbone: Backbone, expects: Expects, progress: Progress
@@ -182,12 +179,12 @@ class Dedup:
             self._opened(spec, **declared_by(backbone, expects, spec)) for spec in (self.public, self.private)
         )
         refuse_trained_on(private, stored_materials(self.weights or str(self.backbone)))
-        looked_in, looked_for = (
+        searched, wanted = (
             features_either_way(source, backbone, expects, progress=progress)
             for source in ((public, private) if self.drop != "public" else (private, public))
         )
-        progress.begin("comparing features", len(looked_in) + len(looked_for))
-        alike = find_alike(looked_in, looked_for, on_progress=lambda done, _: progress.advance(done))
+        progress.begin("comparing features", len(searched) + len(wanted))
+        alike = find_alike(searched, wanted, on_progress=lambda done, _: progress.advance(done))
         found = {pair.private for pair in pairs}
         return sorted([*pairs, *(pair for pair in alike if pair.private not in found)], key=lambda pair: pair.private)
 
@@ -208,36 +205,76 @@ class Dedup:
             label_columns=self.label_columns if spec == self.private else None,
         )
 
-    def _written(self, pairs: Sequence[Pair], source: Source, place: Any, *, marked: bool) -> str | None:
-        """The set without its duplicates, as another source; None where none is asked for, or nothing is left.
-
-        Args:
-            source: the set as it was compared, whose images are small and in colour.
-        """
+    def _written(self, found: Compared, place: FilePath, *, marked: bool) -> str | None:
+        """The set without its duplicates, as another source; None where none is to be written, or nothing is left."""
         from sfumato.data import write_without
 
-        left_out = {pair.private if self.drop == "private" else pair.public for pair in pairs}
-        if self.drop == "none" or len(left_out) == len(source.train) + len(source.test):
+        if self.drop == "none":
+            return None
+        source = found.public if self.drop == "public" else found.private
+        left_out = {getattr(pair, self.drop) for pair in found.pairs}
+        if len(left_out) == len(source.train) + len(source.test):
             return None
         if source.train.files is None:  # a list of files needs no pixels; arrays are written as they were
-            source = self._opened(self.private if self.drop == "private" else self.public)
-        return write_without(
-            {"train": source.train, "test": source.test},
-            source.classes,
-            left_out,
-            place / self.drop,
-            marked=marked,
+            source = self._opened(getattr(self, self.drop))
+        parts = {"train": source.train, "test": source.test}
+        return write_without(parts, source.classes, left_out, place / self.drop, marked=marked)
+
+
+class Compared(NamedTuple):
+    """Two sets, their images, small and in colour (N, SIDE, SIDE, 3), and the pairs that are alike."""
+
+    public: Source
+    private: Source
+    public_images: np.ndarray
+    private_images: np.ndarray
+    pairs: list[Pair]
+
+    def figures(self) -> dict[str, int]:
+        """How many images there are, and how many pairs of each kind."""
+        return {
+            "public": len(self.public_images),
+            "private": len(self.private_images),
+            "exact": sum(pair.exact for pair in self.pairs),
+            "near": sum(not pair.exact for pair in self.pairs),
+            "by_features": sum(pair.by_features for pair in self.pairs),
+        }
+
+    def summary(self) -> str:
+        """The same in a sentence."""
+        count = self.figures()
+        exact, near = count["exact"], count["near"]
+        public, private = (len({getattr(pair, side) for pair in self.pairs}) for side in ("public", "private"))
+        return (
+            f"{private} of {count['private']:,} private images and {public} of {count['public']:,} public ones are "
+            f"alike: {exact} exact cop{'y' if exact == 1 else 'ies'}, {near} near one{'' if near == 1 else 's'}."
         )
 
+    def write(self, place: FilePath) -> None:
+        """The pairs, as a list of their places and as a page that shows them."""
+        import json
 
-def _summary(private: int, public: int, pairs: Sequence[Pair]) -> str:
-    exact = sum(pair.exact for pair in pairs)
-    near = len(pairs) - exact
-    theirs, mine = (len({getattr(pair, side) for pair in pairs}) for side in ("public", "private"))
-    return (
-        f"{mine} of {private:,} private images and {theirs} of {public:,} public ones are alike: "
-        f"{exact} exact cop{'y' if exact == 1 else 'ies'}, {near} near one{'' if near == 1 else 's'}."
-    )
+        from sfumato.report import ShownPair, page_of_pairs
+
+        with writing(place):
+            place.mkdir(parents=True, mode=0o700, exist_ok=True)
+        public, private = _places(self.public), _places(self.private)
+        listed = [
+            asdict(pair) | {"public": public[pair.public], "private": private[pair.private]} for pair in self.pairs
+        ]
+        write(place / "pairs.json", json.dumps(listed, indent=1).encode(), private=True)
+        pairs = [
+            ShownPair(
+                private=self.private_images[pair.private],
+                public=self.public_images[pair.public],
+                private_name=_name(private[pair.private]),
+                public_name=_name(public[pair.public]),
+                note=_note(pair),
+                difference=pair.difference,
+            )
+            for pair in self.pairs
+        ]
+        write(place / PAGE, page_of_pairs("Alike in both sets", self.summary(), pairs).encode(), private=True)
 
 
 def _places(source: Source) -> list[dict[str, Any]]:
@@ -265,25 +302,3 @@ def _note(pair: Pair) -> str:
     if pair.by_features:
         return f"alike to the backbone, {pair.difference:.0%} as far apart as different images"
     return f"differs by {pair.difference:.0%} of its contrast{', mirrored' if pair.mirrored else ''}"
-
-
-def _shown(
-    pairs: Sequence[Pair],
-    public: np.ndarray,
-    private: np.ndarray,
-    public_places: Sequence[dict[str, Any]],
-    private_places: Sequence[dict[str, Any]],
-) -> list[ShownPair]:
-    from sfumato.report import ShownPair
-
-    return [
-        ShownPair(
-            private=private[pair.private],
-            public=public[pair.public],
-            private_name=_name(private_places[pair.private]),
-            public_name=_name(public_places[pair.public]),
-            note=_note(pair),
-            difference=pair.difference,
-        )
-        for pair in pairs
-    ]

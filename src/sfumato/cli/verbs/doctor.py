@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sfumato._checks import SfumatoError
 from sfumato.cli.output import console
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dp-accounting", "scipy", "safetensors", "tyro")
@@ -117,7 +118,6 @@ def _writable(what: str, place: Path) -> Finding:
 
 def _key(path: Path) -> Finding:
     """Whether the owner's key is there, whole, and nobody else's to read."""
-    from sfumato._checks import SfumatoError
     from sfumato.randomness import owner_key
 
     what = "owner's key"

@@ -7,25 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import SourceChoices, source_spec, stem_of
-from sfumato.cli.options.spellings import (
-    Crop,
-    CropArea,
-    Device,
-    Examples,
-    Off,
-    Own,
-    OwnSide,
-    Path,
-    SourceName,
-    Stored,
-    Whole,
-    WholeByRule,
-)
 from sfumato.cli.output import console
+from sfumato.observers.progress import Bars, read_source
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
+    from sfumato.observers.progress import Progress
+    from sfumato.training.caching import Showing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,69 +27,58 @@ class Features(SourceChoices):
     cut. For instance: sfumato features folder:photos --backbone timm:vit_base_patch16_224
     """
 
-    what: SourceName
+    what: spellings.SourceName
     """digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME."""
     backbone: Annotated[str, tyro.conf.arg(metavar="NAME")]
     """timm:NAME, torchvision:NAME, or a run of sfumato pretrain: its weights must come from public data."""
-    weights: Path = None
+    weights: spellings.Path = None
     """A safetensors file with the backbone's weights, in place of those that its library downloads."""
-    model: Own = None
+    model: spellings.Own = None
     """The function that builds the network of a run that trained one of your own; a file's word for it is not
     enough."""
-    resolution: OwnSide = None
+    resolution: spellings.OwnSide = None
     """Side of what the backbone sees."""
-    resize: OwnSide = None
+    resize: spellings.OwnSide = None
     """Side to which images are brought before they are cropped to the resolution."""
-    crop: Crop = "central"
+    crop: spellings.Crop = "central"
     """How training images are cut: central, or inception for random windows."""
-    crop_area: CropArea = None
+    crop_area: spellings.CropArea = None
     """Of random windows: the least share of the image's area."""
-    views: Whole = None
+    views: spellings.Whole = None
     """K, versions of each training image: any number of random windows, or the image and its mirror image."""
-    flip: Off = None
+    flip: spellings.Off = None
     """Whether views are mirrored."""
-    dtype: Stored = "float32"
+    dtype: spellings.Stored = "float32"
     """How features are stored: float32, float16 or bfloat16."""
-    batch: WholeByRule = None
+    batch: spellings.WholeByRule = None
     """Images at a time."""
 
-    examples: Examples = None
+    examples: spellings.Examples = None
     """N, declared: then a statement need not name it as read from the data."""
     private: bool = False
     """The data are private, although the source is a published one."""
-    output: Path = None
+    output: spellings.Path = None
     """The cache's directory. (default: caches/ and the source's name)"""
-    device: Device = None
+    device: spellings.Device = None
     """Where to compute."""
-    threads: Whole = None
+    threads: spellings.Whole = None
     """CPU threads."""
     json: bool = False
     """End with one JSON object on standard output."""
 
     def run(self) -> int:
         """Compute what is missing."""
-        import time
-
         from sfumato.data import refuse_absent
 
         refuse_absent(self.what)
         import torch
 
-        from sfumato import models
-        from sfumato._checks import SfumatoError, positive_integer
         from sfumato.data import Cache
-        from sfumato.observers.progress import Bars, read_source
-        from sfumato.randomness import owner_key
-        from sfumato.runs.checkpoint import stored_materials
-        from sfumato.training import caching
-        from sfumato.training.preparation.origins import origins_of_backbone
         from sfumato.training.preparation.prepare import choose_device, default_threads
 
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} holds features already", "give a source of images")
-        flip = bool(self.flip)
-        views = caching.default_views(self.crop, flip=flip) if self.views is None else self.views
-        showing = caching.Showing(crop=self.crop, crop_area=self.crop_area, views=views, flip=flip)
+        showing = self._showing()
         for name in ("threads", "batch"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
@@ -106,42 +86,49 @@ class Features(SourceChoices):
         torch.set_num_threads(self.threads or default_threads())
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         with Bars() as progress:
-            backbone, expects = models.load_backbone(
-                self.backbone,
-                weights=self.weights,
-                resolution=self.resolution,
-                resize=self.resize,
-                model=self.model,
-            )
-            declared = caching.declared_by(backbone, expects, self.what)
-            source = read_source(source_spec(self, self.what, **declared), progress)
-            contents = caching.contents_for(
-                source,
-                backbone,
-                expects,
-                showing,
-                dtype=self.dtype,
-                origins=origins_of_backbone(self.backbone, self.weights),
-                trained_on=stored_materials(self.weights or self.backbone),
-            )
-            began = time.monotonic()
-            missing = caching.begin(cache, contents, progress)
-            together = caching.compute(
-                cache,
-                contents,
-                source,
-                backbone,
-                owner_key=owner_key(),
-                device=device,
-                batch=self.batch,
-                progress=progress,
-            )
-        self._report(cache, missing, together, time.monotonic() - began)
+            missing, together, seconds = self._computed(cache, showing, device, progress)
+        self._report(cache, missing, together, seconds)
         return 0
 
+    def _showing(self) -> Showing:
+        """What the backbone sees of each image."""
+        from sfumato.training import caching
+
+        flip = bool(self.flip)
+        views = caching.default_views(self.crop, flip=flip) if self.views is None else self.views
+        return caching.Showing(crop=self.crop, crop_area=self.crop_area, views=views, flip=flip)
+
+    def _computed(self, cache: Cache, showing: Showing, device: str, progress: Progress) -> tuple[int, bool, float]:
+        """Fill the cache: how many records it lacked, whether images went together, and in how many seconds."""
+        import time
+
+        from sfumato import models
+        from sfumato.randomness import owner_key
+        from sfumato.runs.checkpoint import stored_materials
+        from sfumato.training import caching
+        from sfumato.training.preparation.origins import origins_of_backbone
+
+        sides = {"resolution": self.resolution, "resize": self.resize}
+        backbone, expects = models.load_backbone(self.backbone, weights=self.weights, model=self.model, **sides)
+        declared = caching.declared_by(backbone, expects, self.what)
+        source = read_source(source_spec(self, self.what, **declared), progress)
+        contents = caching.contents_for(
+            source,
+            backbone,
+            expects,
+            showing,
+            dtype=self.dtype,
+            origins=origins_of_backbone(self.backbone, self.weights),
+            trained_on=stored_materials(self.weights or self.backbone),
+        )
+        began = time.monotonic()
+        missing = caching.begin(cache, contents, progress)
+        how = {"owner_key": owner_key(), "device": device, "batch": self.batch, "progress": progress}
+        together = caching.compute(cache, contents, source, backbone, **how)
+        return missing, together, time.monotonic() - began
+
     def _report(self, cache: Cache, computed: int, together: bool, seconds: float) -> None:
-        contents = cache.contents
-        counts = contents.counts
+        contents, counts = cache.contents, cache.contents.counts
         size = sum(path.stat().st_size for path in cache.path.iterdir())
         figures = {
             "cache": str(cache.path),
@@ -155,21 +142,13 @@ class Features(SourceChoices):
             "seconds": seconds,
             "one_by_one": not together,
         }
-        if self.json:
-            console.as_json(figures)
-            return
-        console.columns(
-            [
-                ("features", f"{counts['train']:,} training and {counts['test']:,} test records, D = {contents.width}"),
-                ("views", f"{contents.views} of each training image ({contents.crop['crop']})"),
-                ("cache", f"{cache.path} ({size / 1e6:,.1f} MB, {contents.dtype})"),
-                ("time", f"{seconds:.1f} s for {computed:,} records"),
-            ]
-        )
-        if not together:
-            console.note(
-                "note: the backbone ran on one image at a time, since in a batch images might reach each other"
-            )
-        if not contents.source["public"]:
-            console.note("note: features tell much of their images; keep the cache as private as these")
-        console.note(f"next: sfumato train features:{cache.path}")
+        rows = [
+            ("features", f"{counts['train']:,} training and {counts['test']:,} test records, D = {contents.width}"),
+            ("views", f"{contents.views} of each training image ({contents.crop['crop']})"),
+            ("cache", f"{cache.path} ({size / 1e6:,.1f} MB, {contents.dtype})"),
+            ("time", f"{seconds:.1f} s for {computed:,} records"),
+        ]
+        alone = "note: the backbone ran on one image at a time, since in a batch images might reach each other"
+        secret = "note: features tell much of their images; keep the cache as private as these"
+        notes = [*([] if together else [alone]), *([] if contents.source["public"] else [secret])]
+        console.figures(figures, rows, *notes, f"next: sfumato train features:{cache.path}", json=self.json)

@@ -36,7 +36,7 @@ class Finish:
         return 0
 
     def _embedding(self) -> int:
-        from sfumato.cli.verbs import embed
+        from sfumato.cli.output import embedded
         from sfumato.embedding.run import kind_of, recorded_job
         from sfumato.training.preparation import recorded
         from sfumato.training.run import finish_early
@@ -45,5 +45,5 @@ class Finish:
         if ended is None:
             job, run = recorded_job(self.run_directory)
             ended = finish_early(job, run, kind=kind_of(job))
-        embed.show(ended, json=self.json)
+        embedded.show(ended, json=self.json)
         return 0

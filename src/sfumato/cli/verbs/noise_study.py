@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from sfumato.cli.options.choices import Begins, stem_of
-from sfumato.cli.options.spellings import (
-    Length,
-    Number,
-    Numbers,
-    Off,
-    Text,
-    TextColumns,
-    UnclearError,
-    Vocabulary,
-    Whole,
-    Words,
-)
+from sfumato.cli.options import spellings
+from sfumato.cli.options.choices import TextChoices, stem_of
+from sfumato.cli.options.spellings import UnclearError
 from sfumato.cli.output import console
+from sfumato.observers.progress import Bars, read_source
 
 if TYPE_CHECKING:
     from sfumato.search import NoiseStudy as Found
@@ -34,7 +23,7 @@ CHOICES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseStudy(Begins):
+class NoiseStudy(TextChoices):
     """Train networks whose weights are drawn anew in every step, without privacy, and show which of them tolerate it.
 
     SOURCE is as in sfumato train, and must be public, or --not-private says that nothing is private; or a recipe
@@ -42,47 +31,39 @@ class NoiseStudy(Begins):
     that was cut goes on when the same command is given again, and further models, deviations and runs are added to it.
     """
 
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE")]
+    what: spellings.SourceOrRecipe
     """Where the data are, or a recipe."""
 
-    model: Text = None
+    model: spellings.Text = None
     """The models, with spaces between them: "lenet-300-100 lenet5"."""
-    normalisation: Text = None
+    normalisation: spellings.Text = None
     """Forms of each model, with commas between them: none for the model as it is spelt; batch, layer, group or instance
     for that normalisation after every trainable layer. (default: none)"""
-    deviations: Numbers = None
+    deviations: spellings.Numbers = None
     """Standard deviations of the weights. (default: 0,0.01,0.1,0.3,1,2,10)"""
-    runs: Whole = None
+    runs: spellings.Whole = None
     """Runs of each form at each deviation. (default: 10)"""
-    epochs: Whole = None
+    epochs: spellings.Whole = None
     """Epochs of a run. (default: 5)"""
-    batch_size: Whole = None
+    batch_size: spellings.Whole = None
     """Number of examples in a step. (default: 128)"""
-    learning_rates: Numbers = None
+    learning_rates: spellings.Numbers = None
     """Adam's; of several, each form takes the one with the best mean accuracy over all deviations, in one run each that
     counts for nothing else. (default: 0.01,0.1,0.3)"""
-    schedule: Text = None
+    schedule: spellings.Text = None
     """Of the learning rate: constant, cosine, linear or step. (default: cosine)"""
-    shift: Whole = None
+    shift: spellings.Whole = None
     """By how many pixels an example may be moved. (default: 0)"""
-    flip: Off = None
+    flip: spellings.Off = None
     """Whether an example may be mirrored."""
-    validation_fraction: Number = None
+    validation_fraction: spellings.Number = None
     """The share of the training part that is held out: learning rates are chosen on it, and convergence curves are of
     it. (default: 0, both are of the test part)"""
-    text_column: TextColumns = None
-    """Which columns of a table hold its texts, put together; other tables are of images."""
-    length: Length = None
-    """How many words of each text are read, declared; shorter texts are filled up."""
-    vocabulary: Vocabulary = None
-    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
-    words: Words = None
-    """A file of public words, one a line, in place of hashing; others are unknown."""
-    margin: Number = None
+    margin: spellings.Number = None
     """A run converges where its accuracy ever exceeds the share of the largest class by so much. (default: 0.1)"""
-    share: Number = None
+    share: spellings.Number = None
     """Of the noiseless accuracy, which the slow-down is measured at. (default: 0.95)"""
-    seed: Whole = None
+    seed: spellings.Whole = None
     """The keys of all runs follow from this number. (default: 0)"""
     not_private: bool = False
     """Study private data nevertheless, without any privacy; the result says so."""
@@ -91,25 +72,24 @@ class NoiseStudy(Begins):
 
     def run(self) -> int:
         """Train, and show what came of it."""
-        asked = self.with_recipe(self.what)
-        if asked.model is None:
+        chosen = self.with_recipe(self.what)
+        if chosen.model is None:
             raise UnclearError("--model is missing", "give one, or several with spaces between them")
         from sfumato import search
-        from sfumato.observers.progress import Bars, read_source
 
-        place = FilePath(asked.output or f"runs/{stem_of(asked.what)}-noise-study")
+        place = FilePath(chosen.output or f"runs/{stem_of(chosen.what)}-noise-study")
         with Bars() as progress:
             found = search.noise_study(
-                read_source(asked.spec, progress),
-                asked.model.split(),
+                read_source(chosen.spec, progress),
+                chosen.model.split(),
                 directory=place,
-                not_private=asked.not_private,
-                device=asked.device,
-                threads=asked.threads,
+                not_private=chosen.not_private,
+                device=chosen.device,
+                threads=chosen.threads,
                 progress=progress,
-                **asked.design,
+                **chosen.design,
             )
-        if asked.json:
+        if chosen.json:
             console.as_json({**found.to_dict(), "run": str(place)})
         else:
             show(found, place)
@@ -129,17 +109,17 @@ class NoiseStudy(Begins):
 
 def show(found: Found, place: FilePath) -> None:
     """The tables of accuracies and of slow-downs."""
-    from sfumato.report.noise_study import accuracy_shown, slowdown_shown
+    from sfumato.report.noise_study import accuracy_cell, slowdown_cell
     from sfumato.search.weight_noise.study import PAGE
 
     plain = found.to_dict()
     deviations = found.design["deviations"]
     forms = list(dict.fromkeys(cell.model for cell in found.cells))
     head = ("deviation", *(f"{one:g}" for one in deviations), "")
-    for title, shown in (("test accuracy, %", accuracy_shown), ("slow-down", slowdown_shown)):
+    for title, figure in (("test accuracy, %", accuracy_cell), ("slow-down", slowdown_cell)):
         console.result()
         console.result(title)
-        rows = [(form, *(shown(cell) for cell in plain["cells"] if cell["model"] == form), "") for form in forms]
+        rows = [(form, *(figure(cell) for cell in plain["cells"] if cell["model"] == form), "") for form in forms]
         console.table(head, rows, texts=1)
     console.result()
     console.result(f"{found.rule} Slow-down: epochs to {found.design['share']:.0%} of the noiseless accuracy.")

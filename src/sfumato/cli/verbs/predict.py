@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
+from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
 from sfumato.cli.options.spellings import Directory, Number, Own, Top
 from sfumato.cli.output import console
 
@@ -43,17 +44,24 @@ class Predict:
         from sfumato.cli.output.missing import refuse_absent_images
 
         refuse_absent_images(self.run_directory, self.images)
-        import torch
-
-        from sfumato._checks import SfumatoError, positive_integer, shortened
-        from sfumato.data import Tokens
         from sfumato.models.losses import exclusive
         from sfumato.runs import load
 
         top = 3 if self.top is None else positive_integer("--top", self.top)
         loaded = load(self.run_directory, model=self.model)
-        if not exclusive(loaded.loss):
-            return self._several(loaded)
+        found = self._classes(loaded, top) if exclusive(loaded.loss) else self._labels(loaded)
+        notes = (f"note: {note}" for note in found.data.get("notes", ()))
+        console.figures(found.data, found.rows, *notes, json=self.json)
+        for one in found.unreadable:
+            console.note(f"left out: {one['reason']}")
+        return 1 if found.unreadable else 0  # although the others have their labels
+
+    def _classes(self, loaded: Loaded, top: int) -> Predictions:
+        """The most likely classes of each image or text."""
+        import torch
+
+        from sfumato.data import Tokens
+
         if self.threshold is not None:
             raise SfumatoError(
                 f"--threshold {self.threshold:g} is for models of several labels", "leave it out: one class is chosen"
@@ -65,8 +73,8 @@ class Predict:
                 f"no {what}s were given",
                 "give a text on each line" if of_texts else "name image files, or folders that hold some",
             )
-        paths, found, refused = _predicted(loaded, paths)
-        scores, places = found.topk(min(top, len(loaded.classes)))
+        paths, outputs, unreadable = _predicted(loaded, paths)
+        scores, places = outputs.topk(min(top, len(loaded.classes)))
         rows = [
             {
                 what: path,
@@ -76,7 +84,7 @@ class Predict:
             }
             for path, chosen, share in zip(paths, places.tolist(), scores.tolist(), strict=True)
         ]
-        told: dict[str, Any] = {"predictions": rows, **({"unreadable": refused} if refused else {})}
+        data: dict[str, Any] = {"predictions": rows, **({"unreadable": unreadable} if unreadable else {})}
         if self.interval is not None:
             from sfumato.runs.figures.uncertain import MEANING, intervals
 
@@ -85,24 +93,12 @@ class Predict:
             ends = torch.cat([within.low.gather(1, first), within.high.gather(1, first)], dim=1)
             for row, (low, high) in zip(rows, ends.tolist(), strict=True):
                 row |= {"logit_low": low, "logit_high": high}
-            told |= {"confidence": within.confidence, "steps": list(within.steps), "notes": [*within.notes, MEANING]}
-        if self.json:
-            console.as_json(told)
-            return _ended(refused)
-        shown = [shortened(path) for path in paths] if of_texts else paths
-        width = max(map(len, shown))
-        for path, row in zip(shown, rows, strict=True):
-            listing = ", ".join(f"{name} {value:.1%}" for name, value in row["scores"].items())
-            drawn = f"  logit {row['logit_low']:.2f} to {row['logit_high']:.2f}" if "logit_low" in row else ""
-            console.result(f"{path:<{width}}  {listing}{drawn}")
-        for note in told.get("notes", ()):
-            console.note(f"note: {note}")
-        return _ended(refused)
+            data |= {"confidence": within.confidence, "steps": list(within.steps), "notes": [*within.notes, MEANING]}
+        names = [shortened(path) for path in paths] if of_texts else paths
+        return Predictions(data, list(zip(names, map(_line, rows), strict=True)), unreadable)
 
-    def _several(self, loaded: Loaded) -> int:
+    def _labels(self, loaded: Loaded) -> Predictions:
         """Each label's score, and which are said to be true."""
-        from sfumato._checks import SfumatoError, fraction
-
         for name in ("top", "interval"):
             if (value := getattr(self, name)) is not None:
                 raise SfumatoError(
@@ -113,26 +109,36 @@ class Predict:
         paths = _expanded(self.images)
         if not paths:
             raise SfumatoError("no images were given", "name image files, or folders that hold some")
-        paths, outputs, refused = _predicted(loaded, paths)
+        paths, outputs, unreadable = _predicted(loaded, paths)
         rows = []
-        for path, scores in zip(paths, outputs.tolist(), strict=True):
-            told = dict(zip(loaded.classes, scores, strict=True))
-            found = [name for name, score in told.items() if score >= threshold]
-            rows.append({"image": path, "labels": found, "scores": told})
-        if self.json:
-            told = {"predictions": rows, "threshold": threshold}
-            console.as_json(told | ({"unreadable": refused} if refused else {}))
-            return _ended(refused)
-        width = max(map(len, paths))
-        for row in rows:
-            listing = ", ".join(f"{name} {score:.1%}" for name, score in row["scores"].items())
-            console.result(f"{row['image']:<{width}}  {' + '.join(row['labels']) or 'none'}  ({listing})")
-        return _ended(refused)
+        for path, values in zip(paths, outputs.tolist(), strict=True):
+            scores = dict(zip(loaded.classes, values, strict=True))
+            labels = [name for name, score in scores.items() if score >= threshold]
+            rows.append({"image": path, "labels": labels, "scores": scores})
+        data = {"predictions": rows, "threshold": threshold, **({"unreadable": unreadable} if unreadable else {})}
+        lines = (f"{' + '.join(row['labels']) or 'none'}  ({_listing(row['scores'])})" for row in rows)
+        return Predictions(data, list(zip(paths, lines, strict=True)), unreadable)
+
+
+class Predictions(NamedTuple):
+    """What is predicted: as data, in rows for the reader, and of which images nothing, and why."""
+
+    data: dict[str, Any]
+    rows: list[tuple[str, str]]
+    unreadable: list[dict[str, str]]
+
+
+def _listing(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {score:.1%}" for name, score in scores.items())
+
+
+def _line(row: dict[str, Any]) -> str:
+    interval = f"  logit {row['logit_low']:.2f} to {row['logit_high']:.2f}" if "logit_low" in row else ""
+    return f"{_listing(row['scores'])}{interval}"
 
 
 def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, list[dict[str, str]]]:
     """Those of several that can be read, what is predicted for them, and why the other images cannot be read."""
-    from sfumato._checks import SfumatoError
     from sfumato.data import Tokens
 
     try:
@@ -151,13 +157,6 @@ def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, lis
     if not readable:
         raise SfumatoError(f"none of the {len(paths)} images can be read: {refused[0]['reason']}", "check the others")
     return readable, loaded.predict(readable), refused
-
-
-def _ended(refused: list[dict[str, str]]) -> int:
-    """Say which files were left out. The exit status is then 1, although the others have their labels."""
-    for one in refused:
-        console.note(f"left out: {one['reason']}")
-    return 1 if refused else 0
 
 
 def _texts(given: tuple[str, ...]) -> list[str]:
@@ -186,7 +185,6 @@ def _within(folder: str) -> Iterator[str]:
     import os
     import pathlib
 
-    from sfumato._checks import SfumatoError
     from sfumato.data.images.decoding import is_image_file
 
     def refuse(problem: OSError) -> None:

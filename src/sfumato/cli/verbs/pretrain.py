@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.options.choices import Observed, TrainingChoices
-from sfumato.cli.options.spellings import BatchSize, Steps, Unclipped, shown
+from sfumato.cli.options.spellings import BatchSize, SourceRecipeOrRun, Steps, Unclipped, spelt
 from sfumato.cli.output import console
+from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sfumato.training.public.pretraining import PublicRun
 
 
-@partial(shown, weight_decay="by rule: 0.0005", schedule="by rule: step")
+@partial(spelt, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(Observed, TrainingChoices):
     """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
@@ -28,7 +27,7 @@ class Pretrain(Observed, TrainingChoices):
     RUN.
     """
 
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
+    what: SourceRecipeOrRun
     """Where the images are, a recipe, or a run to resume."""
 
     batch_size: BatchSize = None
@@ -45,12 +44,11 @@ class Pretrain(Observed, TrainingChoices):
         if not self.resumes(self.what):
             self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
         self.refuse_unobserved()
-        from sfumato.observers.progress import Bars
         from sfumato.training.public import pretraining
 
         with Bars() as progress:
             job, run = self.job(progress)
-            observers = self.looking_on(run, progress, public=True)
+            observers = self.observers(run, progress, public=True)
             done = pretraining.execute(job, run.path, progress=progress, observers=observers)
         show_public(done, json=self.json)
         if not self.json:
@@ -65,12 +63,12 @@ class Pretrain(Observed, TrainingChoices):
 
         if self.resumes(self.what):
             return recorded.public_job(self.what, trust_code=self.trust_code)
-        asked = self.with_recipe(self.what)
-        run = asked.directory()
-        asked, taken = asked.as_pretrained()
-        given = {field.name: getattr(asked, field.name) for field in fields(asked)}
-        how = {"device": asked.device, "threads": asked.threads, "notes": (*asked.beside(run), *taken)}
-        return pretraining.job_of(asked.spec, given, run, **how, progress=progress), run
+        chosen = self.with_recipe(self.what)
+        run = chosen.directory()
+        chosen, notes = chosen.as_pretrained()
+        given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
+        how = {"device": chosen.device, "threads": chosen.threads, "notes": (*chosen.notes_on(run), *notes)}
+        return pretraining.job_of(chosen.spec, given, run, **how, progress=progress), run
 
 
 def show_public(run: PublicRun, *, json: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sfumato.cli.options.spellings import Directory, Said
+from sfumato._checks import SfumatoError
+from sfumato.cli.options.spellings import Directory, FreeText
 from sfumato.cli.output import console
 
 
@@ -20,24 +21,23 @@ class Report:
     """The run directory."""
     public: bool = False
     """Leave out what shows private data or figures measured on them."""
-    title: Said = None
+    title: FreeText = None
     """What the page is called."""
-    owner: Said = None
+    owner: FreeText = None
     """Who answers for the data: on the owner's page alone."""
-    date: Said = None
+    date: FreeText = None
     """A day, such as 2026-03-01: on the owner's page alone."""
-    purpose: Said = None
+    purpose: FreeText = None
     """What the model is for: on the owner's page alone."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> int:
         """Write and name the file."""
-        from sfumato._checks import SfumatoError
         from sfumato.runs import directory as names
         from sfumato.runs.heading import Heading
         from sfumato.runs.verdict import altered
-        from sfumato.training.conclusion import finish
+        from sfumato.training.conclusion import run_page
         from sfumato.training.public import pretraining as public_training
 
         heading = Heading(title=self.title, owner=self.owner, date=self.date, purpose=self.purpose)
@@ -51,7 +51,7 @@ class Report:
         heading.add_to(run)
         path = run / ("report-public.html" if self.public else names.REPORT)
         plain = public_training.is_public(run)
-        text = public_training.report(run, public=self.public) if plain else finish.report(run, public=self.public)
+        text = public_training.report(run, public=self.public) if plain else run_page.report(run, public=self.public)
         names.write(path, text.encode(), private=not (self.public or plain))
         changed = None if plain else altered(run)
         if changed is not None:

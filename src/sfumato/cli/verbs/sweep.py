@@ -6,23 +6,14 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from sfumato.cli.options import recipe, space
+from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._files import write
+from sfumato.cli.options import recipe, space, spellings
 from sfumato.cli.options.choices import NOT_IN_RECIPES, stem_of
 from sfumato.cli.options.private import PrivateChoices
-from sfumato.cli.options.spellings import (
-    Candidates,
-    ModeOfSearch,
-    Processes,
-    ScoreNoise,
-    Shape,
-    Share,
-    SourceText,
-    Vary,
-)
+from sfumato.observers.progress import Bars
 from sfumato.search.space import VARIED
 
 if TYPE_CHECKING:
@@ -31,7 +22,7 @@ if TYPE_CHECKING:
 
 MODES = ("public", "private", "uncovered")
 BEST = "best.toml"
-FREE = ("what", "output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
+FREE = ("output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
 """Options that may change when a search goes on; a candidate that has begun keeps to its own device and threads."""
 
 
@@ -46,26 +37,26 @@ class Sweep(PrivateChoices):
     same command is given again.
     """
 
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE")]
+    what: spellings.SourceOrRecipe
     """Where the images are, or a recipe."""
 
-    vary: Vary = ()
+    vary: spellings.Vary = ()
     """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
     one_at_a_time: bool = False
     """Change one thing at a time, and show what each change does; source may then vary too, over caches of features."""
-    search: ModeOfSearch = None
+    search: spellings.ModeOfSearch = None
     """How the search treats privacy."""
-    candidates: Candidates = None
+    candidates: spellings.Candidates = None
     """Draw so many settings at random; in a private selection, so many on average."""
-    shape: Shape = None
+    shape: spellings.Shape = None
     """Private selection: the law of the number of candidates; 0 is logarithmic, 1 geometric, inf Poisson."""
-    score_noise: ScoreNoise = None
+    score_noise: spellings.ScoreNoise = None
     """Private selection: standard deviation of the noise on a candidate's number of right answers."""
-    validation: Share = None
+    validation: spellings.Share = None
     """Share of the training part that is held out to score on."""
-    score_on: SourceText = None
+    score_on: spellings.SourceText = None
     """Score on the test part of this public source instead."""
-    processes: Processes = None
+    processes: spellings.Processes = None
     """How many runs at once."""
     dry_run: bool = False
     """Say what would be run and what it would cost, and spend nothing."""
@@ -74,55 +65,52 @@ class Sweep(PrivateChoices):
 
     def run(self) -> int:
         """Search, and show what was found."""
-        asked = self.with_recipe(self.what)
+        chosen = self.with_recipe(self.what)
         from sfumato import search
-        from sfumato._files import write
         from sfumato.cli.output import searched
-        from sfumato.observers.progress import Bars
 
         varied = (*VARIED, "source") if self.one_at_a_time else VARIED
         given = [text for together in self.vary for text in together]
         rules = space.read(given, self.what, varied, trust_code=self.trust_code)
-        mode = asked.mode()
+        mode = chosen.mode()
         kind = "factors" if self.one_at_a_time else "selected" if mode == "private" else "sweep"
-        place = Path(asked.output or f"runs/{stem_of(asked.what)}-{kind}")
+        place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-{kind}")
         of_many = "epsilon" in rules and not self.one_at_a_time  # then that of the options is nobody's
-        share = {} if asked.validation is None else {"validation": asked.validation}
+        share = {} if chosen.validation is None else {"validation": chosen.validation}
         with Bars() as progress:
-            trial = (replace(asked, epsilon=None) if of_many else asked).trial()
+            trial = (replace(chosen, epsilon=None) if of_many else chosen).trial()
             how: dict[str, Any] = {
                 "directory": place,
-                "scoring": search.Scoring(**share, score_on=asked.score_on),
-                "processes": asked.processes or 1,
-                "behind": partial(recipe.search_behind, asked.what, asked.source),
-                "dry_run": asked.dry_run,
+                "scoring": search.Scoring(**share, score_on=chosen.score_on),
+                "processes": chosen.processes or 1,
+                "behind": partial(recipe.uncovered_search, chosen.what, chosen.source),
+                "dry_run": chosen.dry_run,
                 "progress": progress,
             }
             if kind == "factors":
                 compared = search.one_at_a_time(trial, rules, search=mode, **how)
-                if asked.dry_run:
+                if chosen.dry_run:
                     searched.announce_changes(compared)
                 else:
-                    searched.show_comparison(compared, mode, json=asked.json)
+                    searched.show_comparison(compared, mode, json=chosen.json)
             elif kind == "selected":
-                law, options = asked.draws(), asked.options()
-                won = search.private(trial, rules, draws=law, score_noise=asked.score_noise, options=options, **how)
-                if asked.dry_run and won.run is None:
-                    searched.announce_selection(won.selection, json=asked.json)
+                law, options = chosen.draws(), chosen.options()
+                won = search.private(trial, rules, draws=law, score_noise=chosen.score_noise, options=options, **how)
+                if chosen.dry_run and won.run is None:
+                    searched.announce_selection(won.selection, json=chosen.json)
                 else:
-                    searched.show_selected(won, json=asked.json)
+                    searched.show_selected(won, json=chosen.json)
             else:
-                found = search.open(trial, rules, search=mode, candidates=asked.candidates, **how)
-                if asked.dry_run:
-                    searched.announce_runs(found, json=asked.json)
+                found = search.open(trial, rules, search=mode, candidates=chosen.candidates, **how)
+                if chosen.dry_run:
+                    searched.announce_runs(found, json=chosen.json)
                 else:
-                    write(place / BEST, asked.best(found).encode(), private=True)
-                    searched.show_ranking(found, mode, list(rules), place, BEST, json=asked.json)
+                    write(place / BEST, chosen.best(found).encode(), private=True)
+                    searched.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
         return 0
 
     def draws(self) -> CandidateCount:
         """The law of the number of candidates."""
-        from sfumato._checks import SfumatoError
         from sfumato.privacy import CandidateCount
         from sfumato.search.selection import DRAWS
 
@@ -133,7 +121,7 @@ class Sweep(PrivateChoices):
             raise SfumatoError(error.problem.replace("mean must", "candidates must"), error.remedy) from None
 
     def options(self) -> dict[str, str]:
-        """How the search was asked for: what a private selection must agree with when it goes on."""
+        """How the search was requested: what a private selection must agree with when it goes on."""
         given = self.given
         if self.vary:  # as one list, however often it was given
             given["vary"] = tuple(text for together in self.vary for text in together)
@@ -147,7 +135,7 @@ class Sweep(PrivateChoices):
         left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
         known = [field for field in fields(PrivateChoices) if field.name not in left_out]
         chosen = {one.name: getattr(self, one.name) for one in known if getattr(self, one.name) != one.default}
-        behind = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.materials, strict=False))
+        search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.materials, strict=False))
         lines = [
             "# The best settings of a search, for the whole training part.",
             "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
@@ -155,13 +143,12 @@ class Sweep(PrivateChoices):
             *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in (chosen | dict(found.best)).items()),
             "",
             "[search]",
-            *(f"{name} = {_toml(value)}" for name, value in behind.items()),
+            *(f"{name} = {_toml(value)}" for name, value in search.items()),
         ]
         return "\n".join(lines) + "\n"
 
     def mode(self) -> str:
-        """How this search treats privacy: as asked for, else public, where the data are."""
-        from sfumato._checks import SfumatoError, one_of, positive_integer
+        """How this search treats privacy: as requested, else public, where the data are."""
         from sfumato.data import is_public
 
         for name in ("processes", "candidates"):
@@ -187,10 +174,10 @@ class Sweep(PrivateChoices):
                 "--shape and --score-noise belong to a private selection", "leave them out, or give --search private"
             )
         if mode == "private" and self.score_on is not None:
-            beside = [name for name in ("score_noise", "validation") if getattr(self, name) is not None]
-            if beside:
+            unused = [name for name in ("score_noise", "validation") if getattr(self, name) is not None]
+            if unused:
                 raise SfumatoError(
-                    f"--score-on is given, and {', '.join(beside)} beside it, which it has no use for", "leave one out"
+                    f"--score-on is given, and {', '.join(unused)} beside it, which it has no use for", "leave one out"
                 )
         return mode
 

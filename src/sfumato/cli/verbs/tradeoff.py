@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sfumato._checks import positive_integer
 from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number, Path, SingleView, UnclearError, Whole
 from sfumato.cli.output import console
 
@@ -50,7 +51,6 @@ class Tradeoff:
 
     def run(self) -> int:
         """Solve, draw and print."""
-        from sfumato._checks import positive_integer
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
         from sfumato.privacy.planning.rules_of_thumb import BATCH_SIZE
@@ -152,11 +152,11 @@ class Tradeoff:
             "noise": "noise: rule of De et al. 2022",
             "epochs": f"the most steps in {self.epochs or 0:g} epochs",
         }
-        said = [remarks[point.rule]] if point.rule else []
-        said += ["flat from here"] if point is found.flat_from else []
-        if point is found.best and not said:
-            said = ["enough steps: more of full batches gain nothing"]
-        return ("<- " if point is found.best else "   ") + ", ".join(said) if said else ""
+        marks = [remarks[point.rule]] if point.rule else []
+        marks += ["flat from here"] if point is found.flat_from else []
+        if point is found.best and not marks:
+            marks = ["enough steps: more of full batches gain nothing"]
+        return ("<- " if point is found.best else "   ") + ", ".join(marks) if marks else ""
 
     def _why(self, best: Point) -> str:
         """Why this batch size of several."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from sfumato._checks import SfumatoError
+from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import Observed, stem_of
 from sfumato.cli.options.private import PrivateChoices
-from sfumato.cli.options.spellings import EpsilonOfFigures, Said, SourceText, Whole, WholeByRule
-from sfumato.cli.output.outcome import foreseen, show, show_dry_run
+from sfumato.cli.options.spellings import EpsilonOfFigures, FreeText, SourceRecipeOrRun, SourceText, Whole, WholeByRule
+from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
     from sfumato.observers.observer import Observer
+    from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
     from sfumato.training.job import PrivateJob
@@ -31,7 +32,7 @@ class Train(Observed, PrivateChoices):
     rule, from public facts alone, and the choice is printed.
     """
 
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
+    what: SourceRecipeOrRun
     """Where the images are, a recipe, or a run to resume."""
 
     keep: WholeByRule = None
@@ -45,7 +46,7 @@ class Train(Observed, PrivateChoices):
     --report-epsilon alone one is chosen from that budget, where there are images enough."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
-    title: Said = None
+    title: FreeText = None
     """What the run's page is called, the public one too."""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
@@ -55,63 +56,96 @@ class Train(Observed, PrivateChoices):
     def run(self) -> int:
         """Train, or say what training would be."""
         resumed = self.resumes(self.what)
-        asked = self if resumed else self.chosen()
+        chosen = self if resumed else self.chosen()
         self.refuse_unobserved()
-        if asked.normalisation == "printed-2020" and not (isinstance(self.budget, tuple) or self.seeds or self.dry_run):
-            return asked.printed()
-        from sfumato.experiment.times import without_a_step
-        from sfumato.observers.progress import Bars
+        budget = self.budget if isinstance(self.budget, tuple) else None
+        if chosen.normalisation == "printed-2020" and not (budget or self.seeds or self.dry_run):
+            return chosen.printed()
+        from sfumato.cli.output.outcome import show
         from sfumato.runs.heading import Heading
-        from sfumato.runs.owner import uses
         from sfumato.training.preparation import recorded
-        from sfumato.training.run import earlier_plans, execute, refuse_finished
+        from sfumato.training.run import execute
 
-        budget, heading = self.budget, Heading(title=self.title)
-        if isinstance(budget, tuple) or self.seeds is not None:
-            return self.several(budget if isinstance(budget, tuple) else None)
+        heading = Heading(title=self.title)
+        if budget is not None or self.seeds is not None:
+            return self.repeated(budget)
         finished = recorded.ended(self.what) if resumed else None
-        if finished is not None:
-            show(finished, json=self.json)
-            return 0
-        with Bars() as progress:
-            job, run = self.job(progress)
-            if self.dry_run:
-                refuse_finished(run)
-                earlier = earlier_plans(job)
-                if earlier and not run.exists:
-                    progress.report(uses.summary(earlier, job.plan))
-                if (note := without_a_step(job.source, job.plan, job.times)) is not None:
-                    progress.report(note)
-                show_dry_run(job, run, json=self.json)
-                return 0
-            observers = self.looking_on(run, progress, public=job.source.public)
-            finished = execute(job, run, heading=heading, progress=progress, observers=observers)
+        if finished is None:
+            with Bars() as progress:
+                job, run = self.job(progress)
+                if self.dry_run:
+                    return self.foresee(job, run, progress)
+                observers = self.observers(run, progress, public=job.source.public)
+                finished = execute(job, run, heading=heading, progress=progress, observers=observers)
         show(finished, json=self.json)
+        return 0
+
+    def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> int:
+        """Say what training would be."""
+        from sfumato.cli.output.outcome import show_dry_run
+        from sfumato.runs.owner import sentences
+        from sfumato.training.run import earlier_plans, refuse_finished
+
+        refuse_finished(run)
+        earlier = earlier_plans(job)
+        if earlier and not run.exists:
+            progress.report(sentences.summary(earlier, job.plan))
+        for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
+            progress.report(note)
+        show_dry_run(job, run, json=self.json)
         return 0
 
     def printed(self) -> int:
         """Train by an algorithm whose claim does not hold, and say so."""
         from sfumato.cli.verbs.pretrain import show_public
-        from sfumato.observers.progress import Bars
         from sfumato.training.public import printed_run
 
         run = self.directory()
         with Bars() as progress:
-            for line in self.beside(run):
+            for line in self.notes_on(run):
                 progress.report(line)
             how = {"directory": run.path, "device": self.device, "threads": self.threads, "progress": progress}
             done = printed_run.train(self.spec, self.experiment, **how)
         show_public(done, json=self.json)
         return 0
 
-    def several(self, budgets: tuple[float, ...] | None) -> int:
+    def repeated(self, budgets: tuple[float, ...] | None) -> int:
         """Train once for each budget, or by several keys, and say what came of it."""
         from sfumato import search
-        from sfumato._checks import SfumatoError
-        from sfumato.cli.options import recipe
-        from sfumato.cli.output import repeated as several
-        from sfumato.observers.progress import Bars
+        from sfumato.cli.output import repeated
+        from sfumato.cli.output.outcome import foreseen
 
+        self._check_repeated(budgets)
+        chosen = self.chosen()
+        base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
+        with Bars(repeating=False) as progress:
+
+            def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
+                return self.observers(run, progress, public=job.source.public)
+
+            search_of = partial(recipe.uncovered_search, self.what, chosen.source)
+            how: dict[str, Any] = {"directory": base, "behind": search_of, "progress": progress}
+            if budgets is None:
+                found = search.seeds(chosen.trial(), self.seeds or 0, **how, observers=observers)
+                show = partial(repeated.show_seeds, found)
+            else:
+                trial = replace(chosen, epsilon=None).trial()
+                how["of_budget"] = self.of_budget
+                if self.dry_run:
+                    show = partial(repeated.show_dry_run, search.foresee(trial, budgets, told=foreseen, **how))
+                else:
+                    show = partial(
+                        repeated.show_budgets, search.budgets(trial, budgets, **how, observers=observers), base
+                    )
+        show(json=self.json)
+        return 0
+
+    def of_budget(self, epsilon: float) -> Trial:
+        """The training of one budget, which may have a row of its own in the recipe."""
+        return replace(self, epsilon=epsilon).chosen().trial()
+
+    def _check_repeated(self, budgets: tuple[float, ...] | None) -> None:
+        """Refuse options that several runs cannot have together."""
         if self.title is not None:
             raise SfumatoError(
                 "--title is given for several runs, each of which has a page of its own",
@@ -121,40 +155,9 @@ class Train(Observed, PrivateChoices):
             raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
         if budgets is not None and self.seeds is not None:
             raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
-        asked = self.chosen()
-        base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
-        with Bars(repeating=False) as progress:
-            others: dict[str, Any] = {
-                "directory": base,
-                "behind": partial(recipe.search_behind, self.what, asked.source),
-                "progress": progress,
-            }
-
-            def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
-                return self.looking_on(run, progress, public=job.source.public)
-
-            if budgets is None:
-                repeated = search.seeds(asked.trial(), self.seeds or 0, **others, observers=observers)
-                told = partial(several.show_seeds, repeated)
-            else:
-                trial = replace(asked, epsilon=None).trial()
-                others["of_budget"] = self.of_budget
-                if self.dry_run:
-                    told = partial(several.show_dry_run, search.foresee(trial, budgets, told=foreseen, **others))
-                else:
-                    curve = search.budgets(trial, budgets, **others, observers=observers)
-                    told = partial(several.show_budgets, curve, base)
-        told(json=self.json)
-        return 0
-
-    def of_budget(self, epsilon: float) -> Trial:
-        """The training of one budget, which may have a row of its own in the recipe."""
-        return replace(self, epsilon=epsilon).chosen().trial()
 
     def chosen(self) -> Train:
         """These options over the recipe's. What cannot be read is refused, before anything heavy is imported."""
-        from sfumato._checks import SfumatoError
-
         if self.what and FilePath(self.what).is_dir() and ":" not in self.what:
             from sfumato.data import Cache
 
@@ -165,28 +168,25 @@ class Train(Observed, PrivateChoices):
         return self.with_recipe(self.what)
 
     def trial(self) -> Trial:
-        """One training as it is asked for here."""
+        """One training as it is requested here."""
         own = {"keep": self.keep, "report_epsilon": self.report_epsilon, "calibrate_on": self.calibrate_on}
-        return replace(super().trial(), **own)
+        return replace(super().trial(), options=own)
 
     @property
     def budget(self) -> float | tuple[float, ...] | None:
-        """The budget asked for here, or else by the recipe."""
-        from sfumato.cli.options import recipe
-
+        """The budget given here, or else by the recipe."""
         if self.epsilon is None and recipe.named_by(self.what):
             return recipe.budget_of(self.what)
         return self.epsilon
 
     def job(self, progress: Any) -> tuple[PrivateJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
-        from sfumato.cli.options import recipe
         from sfumato.training.preparation import recorded
 
         if self.resumes(self.what):
             return recorded.job(self.what, trust_code=self.trust_code)
-        asked = self.chosen()
-        run = asked.directory()  # refuses a place that is taken before anything is read
-        trial = asked.trial()
-        trial = replace(trial, notes=(*asked.beside(run), *trial.notes))
-        return trial.job(run, progress, behind=partial(recipe.search_behind, self.what, asked.source)), run
+        chosen = self.chosen()
+        run = chosen.directory()  # refuses a place that is taken before anything is read
+        trial = chosen.trial()
+        trial = replace(trial, notes=(*chosen.notes_on(run), *trial.notes))
+        return trial.job(run, progress, behind=partial(recipe.uncovered_search, self.what, chosen.source)), run

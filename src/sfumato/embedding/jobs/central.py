@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,13 @@ from sfumato.data import Source
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored
 from sfumato.experiment.settings import Performance
-from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PUBLIC, PublicJob
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins
-from sfumato.training.preparation.prepare import settled_on
+from sfumato.training.preparation.prepare import first_key, settled_on
+from sfumato.training.preparation.start import Start
 from sfumato.training.public.pretraining import MICRO_BATCH
 
 BATCH_SIZE, EPOCHS = 64, 20
@@ -40,11 +39,8 @@ def prepare(
     experiment: EmbeddingExperiment,
     *,
     model: nn.Module | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    recorded: Performance | None = None,
-    key: RunKey | None = None,
-    request: Mapping[str, Any] | None = None,
+    start: Start | None = None,
+    **others: Any,
 ) -> CentralJob:
     """Everything up to the first step. Refuses data that are not declared public.
 
@@ -64,9 +60,9 @@ def prepare(
     steps = steps if experiment.steps is None else positive_integer("steps", experiment.steps)
     settings = experiment.settings(source)
     clients = experiment.clients_of(count=1, method="central")
-    device, threads = settled_on(device, threads or None, recorded)
-    if key is None:
-        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
+    start = Start.given(start, others)
+    device, threads = settled_on(start)
+    key = start.unfinished.key or first_key(settings, PUBLIC)
     module = build(source, settings, clients, key, model).to(device)
     check_choices(module, settings, steps=steps)
     return CentralJob(
@@ -80,6 +76,6 @@ def prepare(
         key=key,
         functions={"function": pins.model_digest(module, source.form.synthetic(2))},
         origins=origins(source, settings),
-        request=request or {},
+        request=start.context.request,
         clients=clients,
     )

@@ -18,12 +18,13 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.optim.descent import Descent
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import RunKey
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins, trained_on
+from sfumato.training.preparation.prepare import first_key
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
+from sfumato.training.preparation.start import Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +63,16 @@ def prepare(
     clients: Clients,
     *,
     model: nn.Module | None = None,
-    key: RunKey | None = None,
-    **performance: Any,
+    start: Start | None = None,
+    **others: Any,
 ) -> DpsgdJob:
     """Everything up to the first step; see `sfumato.training.preparation.prepare`."""
     check_scored(source)
     refuse_trained_on(source, trained_on(source, settings))
-    first = key
-    if first is None:
-        first = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, "initial weights")
-    module = build(source, settings, clients, first, model)
+    start = Start.given(start, others)
+    module = build(source, settings, clients, start.unfinished.key or first_key(settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    job = prepare_classifier(module, source, plan, own, key=key, keep=0, **performance)
+    job = prepare_classifier(module, source, plan, own, start, keep=0)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known["settings"] = settings
     known["transform"] = transform_for(job.module, source, settings)

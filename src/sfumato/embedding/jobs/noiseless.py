@@ -22,13 +22,13 @@ from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scor
 from sfumato.experiment.budget import Pair
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.privacy import ClippedAlone, Fixed, Quantile, User
-from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PUBLIC, PublicJob
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins
-from sfumato.training.preparation.prepare import settled_on
+from sfumato.training.preparation.prepare import first_key, settled_on
+from sfumato.training.preparation.start import Start
 
 ROUND = "round"
 """What a run's record calls the choices that a plan would hold."""
@@ -156,11 +156,8 @@ def prepare(
     rounds: NoiselessRounds,
     *,
     model: nn.Module | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    recorded: Performance | None = None,
-    key: RunKey | None = None,
-    request: Mapping[str, Any] | None = None,
+    start: Start | None = None,
+    **others: Any,
 ) -> NoiselessJob:
     """Everything up to the first round; arguments as for `sfumato.embedding.jobs.private.prepare`.
 
@@ -176,9 +173,9 @@ def prepare(
         raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
     check_users(source, User(drawn="clients", at_most=rounds.per_user))
     check_scored(source)
-    device, threads = settled_on(device, threads or None, recorded)
-    if key is None:
-        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
+    start = Start.given(start, others)
+    device, threads = settled_on(start)
+    key = start.unfinished.key or first_key(settings, PUBLIC)
     module = build(source, settings, clients, key, model).to(device)
     check_choices(module, settings, steps=rounds.steps)
     return NoiselessJob(
@@ -194,6 +191,6 @@ def prepare(
         key=key,
         functions={"function": pins.model_digest(module, source.form.synthetic(2))},
         origins=origins(source, settings),
-        request=request or {},
+        request=start.context.request,
         clients=clients,
     )

@@ -29,7 +29,8 @@ from sfumato.training.descent import check_choices
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import trained_on
-from sfumato.training.preparation.prepare import check_epsilon, circumstances, functions_of, settled_on
+from sfumato.training.preparation.prepare import check_epsilon, circumstances, first_key, functions_of, settled_on
+from sfumato.training.preparation.start import Start
 
 KIND = "embedding"
 
@@ -74,11 +75,8 @@ def prepare(
     clients: Clients,
     *,
     model: nn.Module | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    recorded: Performance | None = None,
-    key: RunKey | None = None,
-    request: Mapping[str, Any] | None = None,
+    start: Start | None = None,
+    **others: Any,
 ) -> EmbeddingJob:
     """Everything up to the first round.
 
@@ -117,19 +115,18 @@ def prepare(
             "give a fixed order by random draws",
         )
     refuse_trained_on(source, trained_on(source, settings))
-    device, threads = settled_on(device, threads or None, recorded)
-    seeded = key is None and settings.seed is not None
-    if key is None:
-        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, "initial weights")
+    start = Start.given(start, others)
+    device, threads = settled_on(start)
+    key = start.unfinished.key or first_key(settings)
     module = build(source, settings, clients, key, model)
     functions = functions_of(module, source.form.synthetic(2))
-    if seeded:
+    if start.unfinished.key is None and settings.seed is not None:
         key = _seeded(module, functions, source, plan, settings, clients)
     module.to(device)
     check_choices(module, settings, steps=plan.steps)
     check_epsilon(plan)
     local = LocalTraining(module, clients.local)
-    facts = circumstances(source, plan, settings, key, search=None, behind=())
+    facts = circumstances(source, plan, settings, key)
     unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if unit.grouped else [])))
@@ -146,7 +143,7 @@ def prepare(
         key=key,
         input_shape=source.shape,
         functions=functions,
-        request=request or {},
+        request=start.context.request,
         clients=clients,
     )
 

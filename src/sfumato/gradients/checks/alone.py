@@ -18,7 +18,7 @@ _ROUNDING = 1e-3
 # Three odd ones among them, and one that must stay as it is.
 _FEWEST = 4
 # What no example may pass on to another one.
-_ODD = (float("nan"), float("inf"), 1e30)
+_UNUSUAL = (float("nan"), float("inf"), 1e30)
 
 
 def outputs_alone(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -120,9 +120,9 @@ def keeps_apart(model: nn.Module, synthetic: Tensor) -> bool:
             return False
         places = torch.tensor([0, len(synthetic) // 2, len(synthetic) - 1], device=synthetic.device)
         rest = torch.ones(len(synthetic), dtype=torch.bool, device=synthetic.device).index_fill(0, places, False)
-        for odd in (_ODD, _ODD[::-1]):
+        for unusual in (_UNUSUAL, _UNUSUAL[::-1]):
             tried = synthetic.clone()
-            for place, value in zip(places, odd, strict=True):
+            for place, value in zip(places, unusual, strict=True):
                 tried[place] = value
             if not torch.equal(outputs_together(model, tried)[rest], together[rest]):
                 return False

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks.synthetic import Examples, candidates
-from sfumato.gradients.conditions import Asked, agreeing
-from sfumato.gradients.examples import Tree, each, tensors
+from sfumato.gradients.conditions import DependsOnExample, agreeing
+from sfumato.gradients.examples import each, tensors
 from sfumato.gradients.methods import sequential
-from sfumato.gradients.methods.vectorised import Memory, Run, RunPath, run
+from sfumato.gradients.methods.objective import Objective
+from sfumato.gradients.methods.vectorised import Run, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 
 
@@ -34,23 +33,10 @@ def undisturbed_random():
         random.setstate(state)
 
 
-def run_expanding(
-    model: nn.Module,
-    loss: Callable[[Any, Tree], Tensor],
-    inputs: Tree,
-    targets: Tree,
-    *,
-    views: int,
-    path: RunPath,
-    memory: Memory,
-    keys: Tensor | None = None,
-    weights: Tensor | None = None,
-    own_copies: bool = False,
-) -> tuple[Run, RunPath]:
-    """A run in which no gradient path was missed, and the path with what had to be known for it."""
-    extra = {"keys": keys, "weights": weights, "own_copies": own_copies}
-    for _ in range(sum(1 for _ in model.parameters()) + 1):
-        found = run(model, loss, inputs, targets, views=views, path=path, memory=memory, **extra)
+def run_expanding(objective: Objective, batch: Examples, path: RunPath, **options: Any) -> tuple[Run, RunPath]:
+    """A run in which no gradient path was missed, and the path with what had to be known for it; options of `run`."""
+    for _ in range(sum(1 for _ in objective.model.parameters()) + 1):
+        found = run(objective, *batch, path=path, **options)
         if not found.missed:
             return found, path
         path = replace(path, expanded=path.expanded | found.missed)
@@ -60,15 +46,7 @@ def run_expanding(
     )
 
 
-def discover(
-    model: nn.Module,
-    loss: Callable[[Any, Tree], Tensor],
-    batch: Examples,
-    *,
-    views: int,
-    memory: Memory,
-    template: Examples | None,
-) -> RunPath:
+def discover(objective: Objective, batch: Examples, template: Examples | None) -> RunPath:
     """The path for a batch of this shape: only structure, shapes and types of its tensors are looked at.
 
     The fast path is tried first, on a few made-up examples; if torch cannot vectorise the model, the slow one, with a
@@ -78,7 +56,7 @@ def discover(
     with undisturbed_random():
         for synthetic in candidates(batch, template):
             try:
-                path = _found(model, loss, synthetic, views, memory)
+                path = _found(objective, synthetic)
                 break
             except SfumatoError:
                 raise
@@ -99,16 +77,16 @@ def discover(
     return replace(path, synthetic=each(lambda tensor: tensor[:1], synthetic))
 
 
-def _found(model, loss, synthetic: Examples, views: int, memory: Memory) -> RunPath:
+def _found(objective: Objective, synthetic: Examples) -> RunPath:
     """The path that these examples can go; the model's own error if there is none."""
     try:
-        return _fast(model, loss, synthetic, views, memory)
+        return _fast(objective, synthetic)
     except SfumatoError:
         raise
     except Exception as error:
         reason = first_line(error)
     used: set[str] = set()
-    sequential.clipped_sum(model, loss, *synthetic, max_norm=1.0, views=views, used=used)
+    sequential.clipped_sum(objective, *synthetic, max_norm=1.0, used=used)
     warnings.warn(
         f"this model cannot be vectorised over examples, so they run one at a time, slowly: {reason}",
         RuntimeWarning,
@@ -117,7 +95,7 @@ def _found(model, loss, synthetic: Examples, views: int, memory: Memory) -> RunP
     return RunPath(fast=False, used=frozenset(used))
 
 
-def _fast(model, loss, synthetic: Examples, views: int, memory: Memory) -> RunPath:
+def _fast(objective: Objective, synthetic: Examples) -> RunPath:
     path, examples = RunPath(fast=True), len(tensors(synthetic)[0])
     keys = torch.zeros(examples, WORDS, dtype=torch.int64)
 
@@ -125,18 +103,11 @@ def _fast(model, loss, synthetic: Examples, views: int, memory: Memory) -> RunPa
         nonlocal path
         part = each(itemgetter(rows), synthetic)
         try:
-            found, path = run_expanding(
-                model, loss, *part, views=views, path=path, memory=memory, keys=keys[rows], own_copies=True
-            )
-        except Asked:
+            found, path = run_expanding(objective, part, path, keys=keys[rows], own_copies=True)
+        except DependsOnExample:
             path = replace(path, conditional=True)
             return explore(rows)
-        path = replace(
-            path,
-            used=path.used | found.used,
-            draws=path.draws or found.draws,
-            writes=path.writes or found.writes,
-        )
+        path = replace(path.having(found), writes=path.writes or found.writes)
         return None
 
     for _ in agreeing(explore, examples):

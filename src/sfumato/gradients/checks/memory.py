@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.synthetic import repeated
-from sfumato.gradients.examples import Tree, tensors
-from sfumato.gradients.methods.vectorised import Memory, RunPath, run
+from sfumato.gradients.examples import tensors
+from sfumato.gradients.methods.objective import Objective
+from sfumato.gradients.methods.vectorised import RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 
 # Tensors of a layer's size that live for a moment: its output gradient, its input gradient, a kernel's workspace.
@@ -22,14 +20,7 @@ _SLACK = 2
 NEAR, LEAST_IMAGES = 384 << 20, 8
 
 
-def bytes_per_example(
-    model: nn.Module,
-    loss: Callable[[Any, Tree], Tensor],
-    *,
-    views: int,
-    path: RunPath,
-    memory: Memory,
-) -> int:
+def bytes_per_example(objective: Objective, path: RunPath) -> int:
     """Bytes per example: activations that autograd saves, per-example gradients, and a few tensors of passing use.
 
     The difference between four copies of the path's made-up example and two is what two examples cost.
@@ -47,7 +38,7 @@ def bytes_per_example(
 
         synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
         with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            found = run(model, loss, *synthetic, views=views, path=path, memory=memory, keys=keys, own_copies=True)
+            found = run(objective, *synthetic, path=path, keys=keys, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
         saved.clear()  # a graph holds the hook, and thus all that is saved, as long as it lives: for ever
         return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(part.bytes() for part in found.parts)

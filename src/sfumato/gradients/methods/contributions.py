@@ -160,9 +160,9 @@ def _added(parts: list[Contribution], operands: Operands) -> list[Contribution]:
             counts[name] = counts.get(name, 0) + 1
     # A part shares the fate of all the names it covers.
     single = [part for part in parts if all(counts[name] == 1 for name in part.names)]
-    several: dict[str, list[Use]] = {}
+    shared: dict[str, list[Use]] = {}
     for part in parts:
         if any(counts[name] > 1 for name in part.names):
             for name, use in part.by_name().items():
-                several.setdefault(name, []).append(use)
-    return [*single, *(Direct(name, together(uses), operands) for name, uses in several.items())]
+                shared.setdefault(name, []).append(use)
+    return [*single, *(Direct(name, together(uses), operands) for name, uses in shared.items())]

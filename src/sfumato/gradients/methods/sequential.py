@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.checks.isolation import nothing_kept
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.gradients.frozen import FrozenNorms
 from sfumato.gradients.methods.expanded import Leaves, make_leaves, zero_gradients
+from sfumato.gradients.methods.objective import Objective
 from sfumato.gradients.sums import ClippedSum
 
 
 def clipped_sum(
-    model: nn.Module,
-    loss: Callable[[Any, Tree], Tensor],
+    objective: Objective,
     inputs: Tree,
     targets: Tree,
     *,
     max_norm: float,
-    views: int,
     weights: Tensor | None = None,
     used: set[str] | None = None,
 ) -> ClippedSum:
@@ -36,6 +32,7 @@ def clipped_sum(
         weights: (B,) from 0, for padding, to 1.
         used: if given, names of the parameters that have a gradient are added to it.
     """
+    model, loss = objective.model, objective.loss
     total = zero_gradients(model)
     coarsest = max((value.dtype for value in total.values()), key=lambda dtype: torch.finfo(dtype).eps)
     elements = sum(value.numel() for value in total.values())
@@ -45,7 +42,7 @@ def clipped_sum(
         own = {**leaves.fixed, **leaves.shared}
         with nothing_kept(model, loss, own.items(), strict=True), FrozenNorms():
             example, target = (each(lambda tensor, row=index: tensor[row].clone(), tree) for tree in (inputs, targets))
-            value = loss_of_one(model, loss, own, example, target, views)
+            value = loss_of_one(model, loss, own, example, target, objective.views)
             own_weight = None if weights is None else weights[index : index + 1]
             counted = value if own_weight is None else torch.where(own_weight[0] > 0, value, 0)
             found = _gradients(counted, leaves)

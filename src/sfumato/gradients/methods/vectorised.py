@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks.isolation import nothing_kept
@@ -16,12 +14,12 @@ from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.conditions import Conditions
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.gradients.methods.contributions import Contribution, contributions
-from sfumato.gradients.methods.derived import Forms, Operands
+from sfumato.gradients.methods.derived import Operands
 from sfumato.gradients.methods.expanded import make_leaves
+from sfumato.gradients.methods.objective import Objective
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.dropout import ExampleDraws
 from sfumato.gradients.taps import Tape, Taps
-from sfumato.gradients.tuner import Tuner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +44,9 @@ class RunPath:
     writes: bool = False
     synthetic: tuple[Tree, Tree] = field(default=((), ()), repr=False, compare=False)
 
-
-@dataclass(frozen=True)
-class Memory:
-    """What is found out about a model once, and holds for all of its runs."""
-
-    tuner: Tuner
-    forms: Forms
+    def having(self, found: Run) -> RunPath:
+        """With what a run showed to be used and drawn."""
+        return replace(self, used=self.used | found.used, draws=self.draws or found.draws)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,14 +85,11 @@ class Run:
 
 
 def run(
-    model: nn.Module,
-    loss: Callable[[Any, Tree], Tensor],
+    objective: Objective,
     inputs: Tree,
     targets: Tree,
     *,
-    views: int,
     path: RunPath,
-    memory: Memory,
     keys: Tensor | None = None,
     weights: Tensor | None = None,
     own_copies: bool = False,
@@ -109,15 +100,15 @@ def run(
         inputs: tensors (B, ...) or (B, K, ...) if views is K > 1.
         targets: tensors (B, ...).
         path: what is known of the model; of it `expanded`, `conditional` and `writes` count.
-        memory: what earlier runs found out about the model.
         keys: (B, 4) int64, for dropout; by default drawn from torch's global generator, if any are needed.
         weights: (B,), 0 for padding, of which no gradient is taken.
         own_copies: let the model work on copies of its parameters and buffers, and of inputs and targets.
 
     Raises:
-        Asked: the model asks about its example, and the path does not say so.
+        DependsOnExample: the model asks about its example, and the path does not say so.
         Disagreement: it does, and the examples differ.
     """
+    model, loss = objective.model, objective.loss
     own_copies = own_copies or path.conditional
     if own_copies or path.writes:
         inputs, targets = (each(torch.clone, tree) for tree in (inputs, targets))
@@ -125,14 +116,14 @@ def run(
     versions = [tensor._version for tensor in given]
     device, examples = given[0].device, given[0].shape[0]
     leaves = make_leaves(model, examples, path.expanded, own_copies=own_copies)
-    operands = Operands(leaves.shared, leaves.originals, memory.forms)
+    operands = Operands(leaves.shared, leaves.originals, objective.forms)
     draws = None if WithoutRandomness.active else ExampleDraws(examples, keys)
     conditions = Conditions(answered=path.conditional, device=device)
-    tape = Tape(device, operands, memory.tuner, draws, conditions)
+    tape = Tape(device, operands, objective.tuner, draws, conditions)
 
     def one(own: dict[str, Tensor], example: Tree, target: Tree) -> Tensor:
         with Taps(tape):
-            return loss_of_one(model, loss, {**leaves.fixed, **leaves.shared, **own}, example, target, views)
+            return loss_of_one(model, loss, {**leaves.fixed, **leaves.shared, **own}, example, target, objective.views)
 
     own = {**leaves.fixed, **leaves.shared}.items()
     with nothing_kept(model, loss, own, strict=path.conditional), conditions, warnings.catch_warnings():
@@ -157,6 +148,6 @@ def run(
         missed=frozenset(missed),
         sites=tape.sites,
         draws=draws is not None and draws.count > 0,
-        conditional=conditions.asked,
+        conditional=conditions.met,
         writes=writes,
     )

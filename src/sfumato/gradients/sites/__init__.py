@@ -3,7 +3,7 @@
 A *site* is one call of a heavy function: a linear map, a convolution, a norm. Its forward is the ordinary fast kernel
 on all examples and views at once; its backward computes the gradient of its input alone, and keeps for each parameter
 it used what a clipped sum needs: a `Use`. Another kind of site is another file with a `Site` and a line in `taps`;
-another way of computing norms is another `Use` (`uses`).
+another method of computing norms is another `Use` (`uses`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Site:
         examples: B, known from the moment of the tapped call.
         views: the length of the second axis of the inputs: K, or K times what the model folded into it.
         half: whether autocast may run it in half precision.
-        way: how the norm of its weight's gradient is computed, in a word or two.
+        method: how the norm of its weight's gradient is computed, in a word or two.
         seconds: spent in its forward and backward (on a GPU, in starting them).
         held: bytes that its uses keep until the sums are formed.
     """
@@ -72,5 +72,5 @@ class Site:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """The site's shape in words: what its best way depends on, apart from the number of examples."""
+        """The site's shape in words: what its best method depends on, apart from the number of examples."""
         return " ".join("x".join(map(str, operand.shape)) for operand in self.operands.values())

@@ -78,7 +78,7 @@ class ConvKernel:
         Args:
             x: (b*K, in, ...).
             g: (b*K, out, ...).
-            way: "grouped", one convolution with a group for each example; "loop", a kernel call for each example;
+            method: "grouped", one convolution with a group for each example; "loop", a kernel call for each example;
                 "unfold", patches (two dimensions only); or "any". All give the same up to rounding.
         """
         examples = x.shape[0] // self.views
@@ -152,26 +152,24 @@ class ConvKernel:
     def gram_pays(self, x: Tensor, g: Tensor) -> bool:
         if not self.has_gram():
             return False
-        positions = self.views * math.prod(g.shape[2:])
+        positions = self.positions(g)
         products = min(self._gram_products(x, g)) + positions**2 * self.shape[0]
         return products <= MOST_GRAM_PRODUCTS * positions * self.gradient_elements()
 
     def _gram_products(self, x: Tensor, g: Tensor) -> tuple[int, int]:
         """Products for the Gram matrix of the patches: from that of the pixels, and from the patches themselves."""
-        positions, pixels = self.views * math.prod(g.shape[2:]), self.views * math.prod(x.shape[2:])
+        positions, pixels = self.positions(g), self.positions(x)
         places = math.prod(self.shape[2:])
         return pixels**2 * self.shape[1] + positions**2 * places, positions**2 * self.shape[1] * places
 
     def gram_elements(self, x: Tensor, g: Tensor) -> int:
-        positions, of_pixels, of_patches = self.views * math.prod(g.shape[2:]), *self._gram_products(x, g)
+        positions, of_pixels, of_patches = self.positions(g), *self._gram_products(x, g)
         if of_pixels <= of_patches:
-            held = (self.views * math.prod(self._padded(x.shape[2:]))) ** 2 + self.views * x[0].numel()
+            padded = (side + 2 * pad for side, pad in zip(x.shape[2:], self.geometry.padding, strict=True))
+            held = (self.views * math.prod(padded)) ** 2 + self.views * x[0].numel()
         else:
             held = positions * self.fan_in()
         return 2 * (held + positions**2 + self.views * g[0].numel())
-
-    def _padded(self, size: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(side + 2 * pad for side, pad in zip(size, self.geometry.padding, strict=True))
 
     def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
         of_pixels, of_patches = self._gram_products(x, g)
@@ -298,12 +296,9 @@ class ConvSite(Site):
     def describe(self) -> str:
         geometry = self._geometry
         words = [" x ".join(map(str, self.operands["weight"].shape))]
-        if any(step != 1 for step in geometry.stride):
-            words.append(f"stride {'x'.join(map(str, geometry.stride))}")
-        if any(step != 1 for step in geometry.dilation):
-            words.append(f"dilation {'x'.join(map(str, geometry.dilation))}")
-        if any(geometry.padding):
-            words.append(f"padding {'x'.join(map(str, geometry.padding))}")
+        for name, usual in (("stride", 1), ("dilation", 1), ("padding", 0)):
+            if any(number != usual for number in getattr(geometry, name)):
+                words.append(f"{name} {'x'.join(map(str, getattr(geometry, name)))}")
         if geometry.groups != 1:
             words.append(f"{geometry.groups} groups")
         return ("transposed " if geometry.transposed else "") + " ".join(words)

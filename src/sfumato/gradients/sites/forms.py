@@ -50,7 +50,7 @@ class Kept:
     Args:
         kernel: of the map.
         x, g: inputs and output gradients (B*K, ...); not held.
-        way: the kernel's way of instantiating.
+        method: the kernel's method of instantiating.
         derived: as in `row_statistics`, where the weight is a function of parameters.
     """
 
@@ -99,7 +99,7 @@ class Held:
     Args:
         kernel: of the map.
         x, g: inputs and output gradients (B*K, ...).
-        way: "gram", or the kernel's way of instantiating tiles that are dropped.
+        method: "gram", or the kernel's method of instantiating tiles that are dropped.
         derived: as in `row_statistics`, where the weight is a function of parameters.
         y: the map's outputs (B*K, ...) with the bias added, if they are at hand, and
         bias: (out,).

@@ -106,7 +106,7 @@ def _of_images(x: Tensor, g: Tensor, mean: Tensor, scale: Tensor, weight: Tensor
     sizes = (1, images * channels, positions, mean.numel())
     statistics = (mean.reshape(1, -1).contiguous(), scale.reshape(1, -1).contiguous())
     found = torch.ops.aten.native_group_norm_backward(g, x, *statistics, weight, *sizes, mask)
-    return [value if asked else x.new_empty(0) for value, asked in zip(found, mask, strict=True)]
+    return [value if wanted else x.new_empty(0) for value, wanted in zip(found, mask, strict=True)]
 
 
 def _call(mode, inputs: Tensor, weight, bias, epsilon: float, groups: int, stored=None):

@@ -1,4 +1,4 @@
-"""Which form the per-example gradients of a weight take: the way that the tuner chose for the site."""
+"""Which form the per-example gradients of a weight take: the method that the tuner chose for the site."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ def check(name: str, options: Mapping[str, Any]) -> None:
             f"model {name!r}: timm {timm.__version__} has no model of that name",
             f"did you mean {', '.join(near)}" if near else "timm.list_models() lists its models",
         )
-    odd = sorted(option for option in options if option in _DECIDED or option.startswith("pretrained"))
-    if odd:
-        listing = ", ".join(f"{option}={options[option]}" for option in odd)
+    refused = sorted(option for option in options if option in _DECIDED or option.startswith("pretrained"))
+    if refused:
+        listing = ", ".join(f"{option}={options[option]}" for option in refused)
         raise SfumatoError(
             f"model {name!r} cannot be given {listing}",
             "give weights by `pretrained` (of a backbone by `weights`); classes, colours and size are the source's",

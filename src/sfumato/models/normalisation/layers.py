@@ -18,14 +18,8 @@ from sfumato._checks import SfumatoError, one_of
 from sfumato.models.evaluating import evaluating
 from sfumato.models.networks.standardise import WSConv2d
 from sfumato.models.normalisation.norms import normalisation
-from sfumato.models.normalisation.public_batch import (
-    JointNorm,
-    OwnPublicNorm,
-    PublicNorm,
-    ThroughNorm,
-    give_examples,
-    take_moments,
-)
+from sfumato.models.normalisation.public_batch import give_examples, take_moments
+from sfumato.models.normalisation.public_norms import JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm
 
 PRINTED = "printed-2020"
 """Davody et al. 2020 as printed: the test phase alone is here, where each example stands apart with the public ones."""
@@ -48,7 +42,7 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
     Args:
         module: any model.
         kind: "public-batch", batch norm by the moments of public examples; "public-batch-own" and "public-batch-joint",
-            by those of the example itself with them (`public_batch`); "public-batch-through", the first once more, with
+            by those of the example itself with them (`public_norms`); "public-batch-through", the first once more, with
             the gradient through the moments; "printed-2020", the joint form, which is the paper's test phase (its
             training is `training.printed`'s, and promises nothing); "frozen-batch", by the moments that public examples
             have at the initial weights; "lsuv", no layers, and first weights scaled on public examples

@@ -44,9 +44,9 @@ def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, 
     required = REQUIRED if texts else (*REQUIRED, *OF_IMAGES)
     for name, right in _RIGHT.items():
         if not right(about[name]) if name in about else name in required:
-            said = shortened(repr(about[name])) if name in about else "missing"
+            found = shortened(repr(about[name])) if name in about else "missing"
             raise SfumatoError(
-                f"{path} says of its model that {name} is {said}, which cannot be",
+                f"{path} says of its model that {name} is {found}, which cannot be",
                 "restore it from a copy, or train it again",
             )
     if not about["classes"] and "embedding" not in about:

@@ -86,9 +86,9 @@ class Backbone(nn.Module):
                 "give another `resolution`, or another backbone",
             ) from error
         if not isinstance(found, Tensor) or found.dim() != 2:
-            shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise SfumatoError(
-                f"backbone {architecture.name!r} must give one vector for each image, got {shown}",
+                f"backbone {architecture.name!r} must give one vector for each image, got {shape}",
                 "choose a network that pools its features",
             )
         self.width = found.shape[1]
@@ -279,11 +279,11 @@ def _expected_by_torchvision(name: str) -> Expects:
     from torchvision import models
 
     known: Any = models.get_model_weights(_known_to_torchvision(name))
-    shown = known.DEFAULT.transforms()
+    transform = known.DEFAULT.transforms()
     return Expects(
-        resolution=shown.crop_size[0],
-        enlarged=shown.resize_size[0],
-        interpolation=shown.interpolation.value,
-        mean=tuple(shown.mean),
-        std=tuple(shown.std),
+        resolution=transform.crop_size[0],
+        enlarged=transform.resize_size[0],
+        interpolation=transform.interpolation.value,
+        mean=tuple(transform.mean),
+        std=tuple(transform.std),
     )

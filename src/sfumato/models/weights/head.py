@@ -90,7 +90,7 @@ def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone |
 
 
 def _known(spelling: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    odd = sorted(set(options) - {"norm", "hidden"})
-    if odd:
-        raise SfumatoError(f"model {spelling!r} has no option {', '.join(odd)}", "it takes norm and hidden")
+    unknown = sorted(set(options) - {"norm", "hidden"})
+    if unknown:
+        raise SfumatoError(f"model {spelling!r} has no option {', '.join(unknown)}", "it takes norm and hidden")
     return options

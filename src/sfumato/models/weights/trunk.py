@@ -33,8 +33,8 @@ class Trunk(nn.Module):
     @functools.cached_property
     def mirror_order(self) -> Tensor | None:
         """Which feature of an image each feature of its mirror image is, int64 (D,); None where the model can't say."""
-        told = getattr(self.model, "mirror_order", None)
-        return None if told is None else told()
+        own_order = getattr(self.model, "mirror_order", None)
+        return None if own_order is None else own_order()
 
     def forward(self, images: Tensor) -> Tensor:
         """What the classifier is given; `LookupError` unless it is called once, with one tensor."""

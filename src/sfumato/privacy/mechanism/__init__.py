@@ -6,6 +6,7 @@ from sfumato.privacy.mechanism.banded_toeplitz import BandedToeplitz
 from sfumato.privacy.mechanism.blt import BufferedToeplitz
 from sfumato.privacy.mechanism.gaussian import Gaussian
 from sfumato.privacy.mechanism.mechanism import Mechanism as Mechanism
+from sfumato.privacy.mechanism.mechanism import Toeplitz as Toeplitz
 from sfumato.privacy.mechanism.tree import Tree
 
 MECHANISMS: dict[str, type[Mechanism]] = {

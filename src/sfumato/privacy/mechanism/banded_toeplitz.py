@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.mechanism.mechanism import Mechanism, numbers
-
-if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.weights import NoiseInWeights
-    from sfumato.privacy.factorisation.workload import Workload
+from sfumato.privacy.mechanism.mechanism import Toeplitz, numbers
 
 
 @dataclass(frozen=True, kw_only=True)
-class BandedToeplitz(Mechanism):
+class BandedToeplitz(Toeplitz):
     """The noise C^-1 z, C lower triangular, banded and the same along each diagonal (arXiv 2306.08153, 2405.13763).
 
     Args:
@@ -26,6 +22,7 @@ class BandedToeplitz(Mechanism):
     """
 
     name = "banded"
+    earlier = "the steps shortly before it"
 
     coefficients: tuple[float, ...]
 
@@ -53,30 +50,7 @@ class BandedToeplitz(Mechanism):
         """One less than there are bands."""
         return self.bands - 1 if steps else 0
 
-    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
-        """That of C^-1."""
-        from sfumato.privacy import factorisation
-
-        return factorisation.toeplitz_noise(
-            workload, factorisation.inverse(self.column(workload.steps), workload.steps)
-        )
-
-    def variances(self, combinations: Any) -> Any:
-        """Those of the combinations of C^-1 z."""
-        from sfumato.privacy import factorisation
-
-        steps = combinations.shape[1]
-        return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
-
     @property
     def words(self) -> str:
         """What a statement says of it."""
         return f"before it is correlated over {self.bands} step{'s' if self.bands > 1 else ''}"
-
-    @property
-    def remark(self) -> str:
-        """The same in plain words."""
-        return (
-            "Each step takes back some of the noise of the steps shortly before it, so that a sum over many steps "
-            "holds less of it than if each step had noise of its own."
-        )

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.mechanism.mechanism import Mechanism, numbers
-
-if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.weights import NoiseInWeights
-    from sfumato.privacy.factorisation.workload import Workload
+from sfumato.privacy.mechanism.mechanism import Toeplitz, numbers
 
 MOST_BUFFERS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class BufferedToeplitz(Mechanism):
+class BufferedToeplitz(Toeplitz):
     """The noise C^-1 z, C lower triangular Toeplitz with c_0 = 1, c_k = sum_j scale_j decay_j^(k-1) (arXiv 2405.13763).
 
     Args:
@@ -32,6 +28,7 @@ class BufferedToeplitz(Mechanism):
     """
 
     name = "blt"
+    earlier = "all steps before it"
 
     scales: tuple[float, ...]
     decays: tuple[float, ...]
@@ -65,31 +62,8 @@ class BufferedToeplitz(Mechanism):
         """As many as there are decays."""
         return len(self.decays) if steps else 0
 
-    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
-        """That of C^-1."""
-        from sfumato.privacy import factorisation
-
-        return factorisation.toeplitz_noise(
-            workload, factorisation.inverse(self.column(workload.steps), workload.steps)
-        )
-
-    def variances(self, combinations: Any) -> Any:
-        """Those of the combinations of C^-1 z."""
-        from sfumato.privacy import factorisation
-
-        steps = combinations.shape[1]
-        return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
-
     @property
     def words(self) -> str:
         """What a statement says of it."""
         buffers = len(self.decays)
         return f"before it is correlated over all steps by {buffers} buffer{'s' if buffers > 1 else ''}"
-
-    @property
-    def remark(self) -> str:
-        """The same in plain words."""
-        return (
-            "Each step takes back some of the noise of all steps before it, so that a sum over many steps "
-            "holds less of it than if each step had noise of its own."
-        )

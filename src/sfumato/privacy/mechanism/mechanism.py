@@ -76,6 +76,39 @@ class Mechanism(ABC):
         return cls(**{field.name: data[field.name] for field in fields(cls)})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Toeplitz(Mechanism):
+    """The noise C^-1 z, z independent and C lower triangular, the same along each diagonal, with c_0 = 1."""
+
+    earlier = ""  # which steps' noise a step takes back some of, in words
+
+    @abstractmethod
+    def column(self, steps: int) -> Any:
+        """The first column of C for so many steps: an array of shape (steps,)."""
+
+    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+        """That of C^-1."""
+        from sfumato.privacy import factorisation
+
+        inverse = factorisation.inverse(self.column(workload.steps), workload.steps)
+        return factorisation.toeplitz_noise(workload, inverse)
+
+    def variances(self, combinations: Any) -> Any:
+        """Those of the combinations of C^-1 z."""
+        from sfumato.privacy import factorisation
+
+        steps = combinations.shape[1]
+        return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        return (
+            f"Each step takes back some of the noise of {self.earlier}, so that a sum over many steps "
+            "holds less of it than if each step had noise of its own."
+        )
+
+
 def numbers(name: str, values: object, *, remedy: str) -> tuple[float, ...]:
     """The values as a tuple of at least one finite float, or a refusal."""
     if not isinstance(values, (tuple, list)) or not values:

@@ -85,7 +85,7 @@ def compare(
         try:
             if order in ("position", "time") and participation != "fixed-order":
                 raise SfumatoError(f"who takes part is decided by {order}", "give order random, or none")
-            asked = requested(
+            request = requested(
                 examples=examples,
                 participation=participation,
                 mechanism=mechanism,
@@ -99,9 +99,7 @@ def compare(
                 steps=steps,
                 epsilon=epsilon,
                 delta=delta,
-                participation=asked.participation,
-                mechanism=asked.mechanism,
-                adjacency=asked.adjacency,
+                **request._asdict(),
             )
         except SfumatoError as error:
             found.append(Compared(participation=participation, mechanism=mechanism, why=error.problem))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
@@ -76,21 +76,16 @@ def extrapolate(
     fewer participants would not do was looked for by bisection, to one in a thousand.
     """
     positive("delta", delta, remedy="give a number well below 1 over the largest population")
-    rows = []
-    for accountant in accountants:
-        one_of("accountants", accountant, plan.loss.accountants)
-        for population in populations:
-            positive_integer("populations", population, remedy="give numbers such as 1000000")
-            rows += [
-                Extrapolated(
-                    population=population,
-                    epsilon=epsilon,
-                    accountant=accountant,
-                    plan=_fewest(plan, population, positive("epsilon", epsilon), delta, accountant),
-                )
-                for epsilon in epsilons
-            ]
-    return rows
+    return [
+        Extrapolated(
+            population=population,
+            epsilon=epsilon,
+            accountant=accountant,
+            plan=_fewest(plan, population, positive("epsilon", epsilon), delta, accountant),
+        )
+        for accountant, population in _each(plan, accountants, populations)
+        for epsilon in epsilons
+    ]
 
 
 def spent_by(
@@ -121,28 +116,27 @@ def spent_by(
             "everybody takes part in each round, so rounds have no size of their own", "take poisson, or a fixed order"
         )
     rows = []
+    for accountant, population in _each(plan, accountants, populations):
+        most = plan.participation.largest_batch(population, plan.steps)
+        for size in batch_sizes:
+            if positive_integer("batch_sizes", size) > most:
+                raise SfumatoError(
+                    f"a round of {size:,} is larger than the {most:,} that a population of {population:,} allows",
+                    "give smaller rounds, or a larger population",
+                )
+            scaled = _scaled(plan, population, size, delta)
+            enough = scaled.noise_multiplier >= LEAST_NOISE
+            epsilon = scaled.epsilon(accountant=accountant) if enough else math.inf
+            rows.append(Extrapolated(population=population, epsilon=epsilon, accountant=accountant, plan=scaled))
+    return rows
+
+
+def _each(plan: PrivacyPlan, accountants: Sequence[str], populations: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Each accountant of the plan with each population."""
     for accountant in accountants:
         one_of("accountants", accountant, plan.loss.accountants)
         for population in populations:
-            positive_integer("populations", population, remedy="give numbers such as 1000000")
-            most = plan.participation.largest_batch(population, plan.steps)
-            for size in batch_sizes:
-                if positive_integer("batch_sizes", size) > most:
-                    raise SfumatoError(
-                        f"a round of {size:,} is larger than the {most:,} that a population of {population:,} allows",
-                        "give smaller rounds, or a larger population",
-                    )
-                scaled = _scaled(plan, population, size, delta)
-                enough = scaled.noise_multiplier >= LEAST_NOISE
-                rows.append(
-                    Extrapolated(
-                        population=population,
-                        epsilon=scaled.epsilon(accountant=accountant) if enough else math.inf,
-                        accountant=accountant,
-                        plan=scaled,
-                    )
-                )
-    return rows
+            yield accountant, positive_integer("populations", population, remedy="give numbers such as 1000000")
 
 
 def zcdp(plan: PrivacyPlan) -> float | None:

@@ -120,12 +120,12 @@ def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> st
     of, whose = f"each of {classes} classes, taken as equally frequent", "these images teach"
     if rarest is not None:
         of, whose = f"the rarest class, by its declared share of {rarest:g}", "images teach of the rarest class"
-    told = (
+    forecast = (
         f"will probably learn {found.words} of what {whose} without privacy (a signal of {figure} over the noise for "
         f"{of}, at which {found.trials} trials learnt {found.lowest:.0%} to {found.highest:.0%} of it, in the middle "
         f"{found.middle:.0%})"
     )
-    return told if rarest is not None else f"{told}; of a class that is rare it may learn nothing"
+    return forecast if rarest is not None else f"{forecast}; of a class that is rare it may learn nothing"
 
 
 def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
@@ -21,7 +21,8 @@ from sfumato.privacy.participation import (
     TruncatedPoisson,
     refuse_unproven,
 )
-from sfumato.privacy.participation.fixed_order import ASSIGNMENTS
+from sfumato.privacy.participation.drifting_poisson import Shape
+from sfumato.privacy.participation.fixed_order import ASSIGNMENTS, Assignment
 from sfumato.privacy.unit import Adjacency
 
 NAMES_OF_MECHANISMS = tuple(each.name for each in MECHANISMS.values())
@@ -90,8 +91,8 @@ def _optimal(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutByRule(TruncatedPoisson):
-    """Truncated Poisson sampling whose cut follows from the batch size: five standard deviations above it."""
+class TruncatedByRule(TruncatedPoisson):
+    """Truncated Poisson sampling; the largest size follows from the batch size: five standard deviations above it."""
 
     batch_size: int = 1
     largest: int = 1
@@ -108,121 +109,145 @@ class CutByRule(TruncatedPoisson):
         return TruncatedPoisson(batch_size=batch_size, largest=largest)
 
 
-def requested(
-    *,
-    examples: int,
-    mechanism: str | None = None,
-    participation: str | None = None,
-    adjacency: str | None = None,
-    bands: int | None = None,
-    buffers: int | None = None,
-    steps_per_tree: int | None = None,
-    complete_trees: bool | None = None,
-    groups: int | None = None,
-    largest_batch: int | None = None,
-    order: str | None = None,
-    drift: int | None = None,
-    drift_shape: str | None = None,
-    drift_groups: tuple[str, ...] | None = None,
-    drift_size: int | None = None,
-    momentum: float = 0.0,
-    rates: Callable[[int], tuple[float, ...]] | None = None,
-) -> Request:
-    """The rule and the noise of these names; what is None follows from what is given.
-
-    A correlated mechanism comes with a fixed order, a fixed order with buffered noise, cyclic sampling with banded
-    noise, and all else with independent noise. The adjacency is add-or-remove where the rule allows it.
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A mechanism and a participation by name, with their options; what is None follows from what is given.
 
     Args:
-        examples: N.
         mechanism: one of `NAMES_OF_MECHANISMS`.
         participation: one of `NAMES_OF_PARTICIPATIONS`; None without a mechanism leaves it to the batch size.
+        adjacency: by default add-or-remove where the rule allows it.
         bands, buffers: of "banded" and "blt", whose coefficients are optimal for the plan.
         steps_per_tree, complete_trees: of "tree", see `Tree`.
         groups: of "cyclic"; largest_batch: of "truncated"; order: of "fixed-order".
         drift, drift_shape, drift_groups, drift_size: of "drifting": the period in steps, how shares rise and fall, the
             names of the second group's classes or groups, and how many of the examples are in it.
+
+    Errors: `SfumatoError` for an unknown name.
+    """
+
+    mechanism: str | None = None
+    participation: str | None = None
+    adjacency: Adjacency | None = None
+    bands: int | None = None
+    buffers: int | None = None
+    steps_per_tree: int | None = None
+    complete_trees: bool | None = None
+    groups: int | None = None
+    largest_batch: int | None = None
+    order: Assignment | None = None
+    drift: int | None = None
+    drift_shape: Shape | None = None
+    drift_groups: tuple[str, ...] | None = None
+    drift_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.participation is not None:
+            refuse_unproven(self.participation)
+            one_of("participation", self.participation, NAMES_OF_PARTICIPATIONS)
+        if self.mechanism is not None:
+            one_of("mechanism", self.mechanism, NAMES_OF_MECHANISMS)
+        if self.order is not None:
+            one_of("order", self.order, ASSIGNMENTS)
+
+    def named(self) -> Pair:
+        """With the names that follow: a correlated mechanism comes with a fixed order, a fixed order with buffered
+        noise, cyclic sampling with banded noise, and all else with independent noise.
+
+        Errors: `SfumatoError` for an option that the chosen names do not have.
+        """
+        participation, mechanism = self.participation, self.mechanism
+        if participation is None:
+            given = (name for name, own in OF_PARTICIPATIONS.items() if getattr(self, own[0]) is not None)
+            participation = next(given, None if mechanism in (None, "gaussian") else "fixed-order")
+        if mechanism is None:
+            mechanism = {"fixed-order": "blt", "cyclic": "banded"}.get(participation or "", "gaussian")
+        for kind, chosen, table in (
+            ("mechanism", mechanism, OF_MECHANISMS),
+            ("participation", participation, OF_PARTICIPATIONS),
+        ):
+            others = ((name, option) for name, own in table.items() if name != chosen for option in own)
+            for name, option in others:
+                if (value := getattr(self, option)) is not None:
+                    raise SfumatoError(
+                        f"{option} {value} is of {kind} {name}, and {kind} is {chosen or 'poisson'}",
+                        f"leave it out, or give {kind} {name}",
+                    )
+        return replace(self, participation=participation, mechanism=mechanism)
+
+    def rule(self, examples: int) -> Participation | None:
+        """The participation; None leaves it to the batch size."""
+        match self.participation:
+            case None:
+                return None
+            case "poisson":
+                return Poisson(batch_size=1)
+            case "full-batch":
+                return FullBatch()
+            case "fixed-order":
+                return FixedOrder(batch_size=1, assignment=self.order or "random")
+            case "cyclic":
+                return CyclicPoisson(batch_size=1, groups=GROUPS if self.groups is None else self.groups)
+            case "drifting":
+                return self._drifting(examples)
+        largest = self.largest_batch
+        return (
+            TruncatedByRule(population=examples) if largest is None else TruncatedPoisson(batch_size=1, largest=largest)
+        )
+
+    def _drifting(self, examples: int) -> DriftingPoisson:
+        if self.drift is None:
+            raise SfumatoError("drift must be given for drifting participation, got None", "give its period in steps")
+        remedy = f"give how many of the {examples} examples are of the groups that `drift_groups` names"
+        if self.drift_size is None:
+            raise SfumatoError("drift_size must be given for drifting participation, got None", remedy)
+        size = positive_integer("drift_size", self.drift_size, remedy=remedy)
+        if size >= examples:
+            raise SfumatoError(f"drift_size must be below the {examples} examples, got {size}", remedy)
+        return DriftingPoisson(
+            batch_size=1,
+            period=self.drift,
+            shape="linear" if self.drift_shape is None else self.drift_shape,
+            sizes=(examples - size, size),
+            named=tuple(self.drift_groups or ()),
+        )
+
+    def noise(self, momentum: float, rates: Callable[[int], tuple[float, ...]] | None) -> Mechanism | Optimal:
+        """The mechanism, for the optimizer's momentum and rates."""
+        match self.mechanism:
+            case "tree":
+                own = {"steps_per_tree": self.steps_per_tree, "completed": bool(self.complete_trees)}
+                return Tree(noise_multiplier=1.0, **own)
+            case "banded":
+                if self.bands is not None:
+                    positive_integer(
+                        "bands", self.bands, remedy="give the number of steps that the noise is correlated over"
+                    )
+                bands = self.bands or (self.groups or GROUPS if self.participation == "cyclic" else BANDS)
+                return Optimal(bands=bands, momentum=momentum, rates=rates)
+            case "blt":
+                buffers = BUFFERS if self.buffers is None else self.buffers
+                return Optimal(buffers=buffers, momentum=momentum, rates=rates)
+        return Gaussian(noise_multiplier=1.0)
+
+
+def requested(
+    *,
+    examples: int,
+    momentum: float = 0.0,
+    rates: Callable[[int], tuple[float, ...]] | None = None,
+    **pair: Any,
+) -> Request:
+    """What `PrivacyPlan.calibrate` takes for a rule and a noise by these names.
+
+    Args:
+        examples: N.
         momentum, rates: of the optimizer, which coefficients are optimised for.
+        pair: the names and their options: see `Pair`.
 
     Errors: `SfumatoError` for an unknown name, and for an option that the chosen names do not have.
     """
-    given = {"bands": bands, "buffers": buffers, "steps_per_tree": steps_per_tree, "complete_trees": complete_trees}
-    given |= {"groups": groups, "largest_batch": largest_batch, "order": order}
-    given |= {"drift": drift, "drift_shape": drift_shape, "drift_groups": drift_groups, "drift_size": drift_size}
-    if participation is not None:
-        refuse_unproven(participation)
-        one_of("participation", participation, NAMES_OF_PARTICIPATIONS)
-    if mechanism is not None:
-        one_of("mechanism", mechanism, NAMES_OF_MECHANISMS)
-    if order is not None:
-        one_of("order", order, ASSIGNMENTS)
-    if participation is None:
-        participation = next((name for name, own in OF_PARTICIPATIONS.items() if given[own[0]] is not None), None)
-        if participation is None and mechanism not in (None, "gaussian"):
-            participation = "fixed-order"
-    if mechanism is None:
-        mechanism = {"fixed-order": "blt", "cyclic": "banded"}.get(participation or "", "gaussian")
-    _refuse_others(mechanism, participation, given)
-    rule = _rule(participation, examples, given)
-    if adjacency is None:
-        allowed = ("add-or-remove", "zero-out") if rule is None else rule.adjacencies
-        adjacency = allowed[0]
-    noise: Mechanism | Optimal = Gaussian(noise_multiplier=1.0)
-    if mechanism == "tree":
-        noise = Tree(noise_multiplier=1.0, steps_per_tree=steps_per_tree, completed=bool(complete_trees))
-    elif mechanism == "banded":
-        if bands is not None:
-            positive_integer("bands", bands, remedy="give the number of steps that the noise is correlated over")
-        wanted = bands or (groups or GROUPS if participation == "cyclic" else BANDS)
-        noise = Optimal(bands=wanted, momentum=momentum, rates=rates)
-    elif mechanism == "blt":
-        noise = Optimal(buffers=BUFFERS if buffers is None else buffers, momentum=momentum, rates=rates)
-    return Request(rule, noise, adjacency)  # type: ignore[arg-type]
-
-
-def _rule(name: str | None, examples: int, given: dict[str, Any]) -> Participation | None:
-    if name in (None, "poisson"):
-        return None if name is None else Poisson(batch_size=1)
-    if name == "full-batch":
-        return FullBatch()
-    if name == "fixed-order":
-        return FixedOrder(batch_size=1, assignment=given["order"] or "random")
-    if name == "cyclic":
-        return CyclicPoisson(batch_size=1, groups=GROUPS if given["groups"] is None else given["groups"])
-    if name == "drifting":
-        return _drifting(examples, given)
-    largest = given["largest_batch"]
-    return CutByRule(population=examples) if largest is None else TruncatedPoisson(batch_size=1, largest=largest)
-
-
-def _drifting(examples: int, given: dict[str, Any]) -> DriftingPoisson:
-    if given["drift"] is None:
-        raise SfumatoError("drift must be given for drifting participation, got None", "give its period in steps")
-    remedy = f"give how many of the {examples} examples are of the groups that `drift_groups` names"
-    if given["drift_size"] is None:
-        raise SfumatoError("drift_size must be given for drifting participation, got None", remedy)
-    size = positive_integer("drift_size", given["drift_size"], remedy=remedy)
-    if size >= examples:
-        raise SfumatoError(f"drift_size must be below the {examples} examples, got {size}", remedy)
-    return DriftingPoisson(
-        batch_size=1,
-        period=given["drift"],
-        shape="linear" if given["drift_shape"] is None else given["drift_shape"],
-        sizes=(examples - size, size),
-        named=tuple(given["drift_groups"] or ()),
-    )
-
-
-def _refuse_others(mechanism: str, participation: str | None, given: dict[str, object]) -> None:
-    """Refuse options of mechanisms and participations that are not these."""
-    for kind, chosen, table in (
-        ("mechanism", mechanism, OF_MECHANISMS),
-        ("participation", participation, OF_PARTICIPATIONS),
-    ):
-        for name, own in table.items():
-            for option in own:
-                if name != chosen and given[option] is not None:
-                    raise SfumatoError(
-                        f"{option} {given[option]} is of {kind} {name}, and {kind} is {chosen or 'poisson'}",
-                        f"leave it out, or give {kind} {name}",
-                    )
+    named = Pair(**pair).named()
+    rule = named.rule(examples)
+    allowed = ("add-or-remove", "zero-out") if rule is None else rule.adjacencies
+    return Request(rule, named.noise(momentum, rates), named.adjacency or allowed[0])  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer
-from sfumato.privacy.calibration import MAX_STEPS
-from sfumato.privacy.plan import PrivacyPlan, gaussian_mu
+from sfumato.privacy.calibration import MAX_STEPS, gaussian_mu
+from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.planning.rules_of_thumb import BATCH_SIZE, EPSILON, NOISE_MULTIPLIER, batch_by_rule, steps_by_rule
 
 FLAT = 0.95

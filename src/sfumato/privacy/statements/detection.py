@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sfumato._checks import fraction
+from sfumato.privacy.calibration import gaussian_mu
 from sfumato.privacy.loss import COARSE_GRID
-from sfumato.privacy.plan import PrivacyPlan, gaussian_mu
+from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 
 _MOST_EPSILON = 700.0

@@ -65,20 +65,20 @@ class Statement:
         plan, words = self.plan, self.words
         participation = plan.participation.words(plan.population, plan.unit.drawn_one)
         noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()
-        told = (
+        steps = (
             f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {participation}, "
             f"{plan.clipping.words}{words.moved}, {noise}"
         )
         included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
         if self.selection is not None:
-            told, included = _best_of(self.selection, told), ", its selection included"
+            steps, included = _best_of(self.selection, steps), ", its selection included"
             fingerprint += f", selection {self.selection.fingerprint[:16]}"
         exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
         if plan.delta > 1 / plan.units:
             exception = f" {words.published}{exception}"
         return (
             f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
-            f"{self.covered} under {plan.adjacency} adjacency{included}: {told}, accounted by {self.theorem.tight} "
+            f"{self.covered} under {plan.adjacency} adjacency{included}: {steps}, accounted by {self.theorem.tight} "
             f"with N = {words.count}; {fingerprint}.{exception}{self._of_figures}"
         )
 
@@ -220,8 +220,8 @@ class Statement:
             )
         if facts.public_filtered:
             lines.insert(0, f"The data behind these public examples ({ORIGINS['filtered data']}.")
-        behind = [words for name, words in ORIGINS.items() if name in facts.origins]
-        lines[:0] = [f"The data behind the pre-trained weights ({words}." for words in behind]
+        origins = [words for name, words in ORIGINS.items() if name in facts.origins]
+        lines[:0] = [f"The data behind the pre-trained weights ({words}." for words in origins]
         if facts.filtered:
             lines.insert(
                 0,
@@ -268,14 +268,14 @@ class Statement:
         return data
 
 
-def _best_of(selection: PrivateSelection, told: str) -> str:
+def _best_of(selection: PrivateSelection, steps: str) -> str:
     draws, noise = selection.draws, selection.score_noise
     scored = "on public data"
     if noise is not None:
         scored = f"by its right answers on a private validation part plus noise of standard deviation {noise:g}"
     return (
         f"the best of K candidates, K secret and drawn by the {draws.law} law of mean {draws.mean:g}, each trained by "
-        f"{told}, and scored {scored}"
+        f"{steps}, and scored {scored}"
     )
 
 

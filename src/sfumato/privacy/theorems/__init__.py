@@ -83,7 +83,7 @@ def theorem_for(plan: Plan) -> Theorem:
     rule, mechanism, allowed = type(plan.participation), type(plan.mechanism), plan.participation.adjacencies
     row = next((row for row in TABLE if row.speaks_for(plan)), None)
     if row is None and plan.unit.vectors > 1:
-        _refuse_several(plan)
+        _refuse_ambiguous(plan)
     if row is None:
         having = (row.participations for row in SINGLE if mechanism in row.mechanisms)
         nearest = [f"{mechanism.name} with {_names(*having)}"]
@@ -103,7 +103,7 @@ def theorem_for(plan: Plan) -> Theorem:
     return row
 
 
-def _refuse_several(plan: Plan) -> None:
+def _refuse_ambiguous(plan: Plan) -> None:
     """Refuse a rule or noise under which nothing is proven of a user with several records."""
     rule, mechanism = type(plan.participation), type(plan.mechanism)
     why = _WHY_NOT_SEVERAL.get(rule)

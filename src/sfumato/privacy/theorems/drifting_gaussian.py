@@ -93,7 +93,7 @@ class DriftingGaussians:
 
     def distribution(self, width: float) -> Any:
         """The privacy loss distribution whose delta is at every epsilon the larger of both groups'."""
-        return _larger(self.sigma, *map(_told_apart, self.groups), width)
+        return _worst_of(self.sigma, *map(_distinct, self.groups), width)
 
     def event(self) -> Any:
         """dp-accounting's event of steps that cost at least as much as either group's, and no more where one dominates.
@@ -106,7 +106,7 @@ class DriftingGaussians:
         return dp_accounting.ComposedDpEvent(
             [
                 dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(q, one), count)
-                for q, count in _told_apart(_placewise(*self.groups))
+                for q, count in _distinct(_placewise(*self.groups))
             ]
         )
 
@@ -118,15 +118,13 @@ def _placewise(first: Counts, second: Counts) -> Counts:
     before = 0
     for end in sorted({*ends[0], *ends[1]}):
         places = (bisect.bisect_left(own, end) for own in ends)
-        larger = max(
-            group[place][0] for group, place in zip((first, second), places, strict=True) if place < len(group)
-        )
-        found[larger] = found.get(larger, 0) + end - before
+        worst = max(group[place][0] for group, place in zip((first, second), places, strict=True) if place < len(group))
+        found[worst] = found.get(worst, 0) + end - before
         before = end
     return tuple(found.items())
 
 
-def _told_apart(group: Counts) -> Counts:
+def _distinct(group: Counts) -> Counts:
     """The same, where there are more than `MOST` with neighbours counted as the largest of them."""
     each = -(-len(group) // MOST)
     if each <= 1:
@@ -136,15 +134,15 @@ def _told_apart(group: Counts) -> Counts:
 
 
 @functools.lru_cache(maxsize=8)
-def _larger(sigma: float, first: Counts, second: Counts, width: float) -> Any:
+def _worst_of(sigma: float, first: Counts, second: Counts, width: float) -> Any:
     """A group whose probabilities are the larger ones in every place is the worse one for itself; else the larger delta
     at every epsilon, which is a convex function of e^epsilon again and so the curve of a privacy loss distribution."""
     from dp_accounting.pld import privacy_loss_distribution
 
     worse = _placewise(first, second)
     groups = [worse] if worse in (first, second) else [first, second]
-    both_ways = (_upper([_composed(sigma, group, width, way) for group in groups], width) for way in (_removed, _added))
-    return privacy_loss_distribution.PrivacyLossDistribution(*both_ways)
+    both = (_upper([_composed(sigma, group, width, one) for group in groups], width) for one in (_removed, _added))
+    return privacy_loss_distribution.PrivacyLossDistribution(*both)
 
 
 def _upper(curves: Sequence[Any], width: float) -> Any:
@@ -170,13 +168,13 @@ def _composed(sigma: float, group: Counts, width: float, one_step: Callable[[flo
 def _in_pairs(curves: list[Any]) -> Any:
     """The composition of all: of pairs, of pairs of these, and so on, so that long convolutions are few."""
     while len(curves) > 1:
-        odd = curves[-1:] if len(curves) % 2 else []
+        last = curves[-1:] if len(curves) % 2 else []
         pairs = zip(curves[::2], curves[1::2], strict=False)
-        curves = [*(_cut(one.compose(other)) for one, other in pairs), *odd]
+        curves = [*(_truncated(one.compose(other)) for one, other in pairs), *last]
     return curves[0]
 
 
-def _cut(curve: Any) -> Any:
+def _truncated(curve: Any) -> Any:
     """Without tails of together at most 1e-15: the upper one counts as a loss without bound, the lower one as the least
     that is kept. As dp-accounting does it, which looks at each of the points by itself."""
     import numpy as np

@@ -7,10 +7,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sfumato.privacy.loss import Part
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import Poisson
-from sfumato.privacy.theorems.theorem import Plan, Theorem
+from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem
 from sfumato.privacy.unit import Unit
 
 NEGLIGIBLE = 1e-20
@@ -47,7 +46,7 @@ class MixtureOfGaussians(Theorem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedGaussians:
+class MixedGaussians(Repeated):
     """`steps` Gaussian releases of noise `sigma` over a record's sensitivity, each with k of a user's records in it.
 
     Args:
@@ -65,13 +64,6 @@ class MixedGaussians:
     sigma: float
     probability: float
     records: int
-    steps: int
-
-    def and_then(self, other: Part) -> Part | None:
-        """More steps of the same release are more steps."""
-        if isinstance(other, MixedGaussians) and replace(other, steps=self.steps) == self:
-            return replace(self, steps=self.steps + other.steps)
-        return None
 
     def repeats_like(self, mu: float) -> float:
         """The T whose composition tends to the Gaussian mechanism of mu: T (E[e^(j k / sigma^2)] - 1) = mu^2.
@@ -94,13 +86,9 @@ class MixedGaussians:
         reach = _curve(self.sigma, self.probability, self.records).losses[-1]
         return max(min(1.0, typical / 0.003), reach / 10, math.sqrt(self.steps) * typical / 20)
 
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution of all steps."""
-        one = distribution_of_one(self.sigma, self.probability, self.records, width)
-        return one if self.steps == 1 else one.self_compose(self.steps)
-
-    def event(self) -> None:
-        """None: no Renyi divergence of it is known here."""
+    def of_one(self, width: float) -> Any:
+        """The privacy loss distribution of one step."""
+        return distribution_of_one(self.sigma, self.probability, self.records, width)
 
 
 @functools.lru_cache(maxsize=8)

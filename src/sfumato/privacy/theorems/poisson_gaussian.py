@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.loss import Part
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import Poisson
-from sfumato.privacy.theorems.theorem import Plan, Theorem
+from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem
 
 
 class PoissonGaussian(Theorem):
@@ -35,18 +34,11 @@ class PoissonGaussian(Theorem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledGaussians:
+class SampledGaussians(Repeated):
     """`steps` Gaussian releases of noise `sigma` over the sensitivity, each sampled with this probability."""
 
     sigma: float
     probability: float
-    steps: int
-
-    def and_then(self, other: Part) -> Part | None:
-        """More steps of the same release are more steps."""
-        if isinstance(other, SampledGaussians) and replace(other, steps=self.steps) == self:
-            return replace(self, steps=self.steps + other.steps)
-        return None
 
     def repeats_like(self, mu: float) -> float:
         """The T whose composition tends to the Gaussian mechanism of mu: q^2 T (e^(1/sigma^2) - 1) = mu^2.
@@ -61,10 +53,9 @@ class SampledGaussians:
         typical = self.probability / self.sigma
         return max(min(1.0, typical / 0.003), spread(self.sigma) / 10, math.sqrt(self.steps) * typical / 20)
 
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution of all steps."""
-        one = distribution_of_one(self.sigma, self.probability, width)
-        return one if self.steps == 1 else one.self_compose(self.steps)
+    def of_one(self, width: float) -> Any:
+        """The privacy loss distribution of one step."""
+        return distribution_of_one(self.sigma, self.probability, width)
 
     def event(self) -> Any:
         """dp-accounting's event of all steps."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.clipping import Clipping
@@ -31,6 +32,37 @@ class Plan(Protocol):
     def mechanism(self) -> Mechanism: ...
     @property
     def clipping(self) -> Clipping: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated(ABC):
+    """Steps that are releases of one kind, as a part of a loss (`Part`)."""
+
+    steps: int
+
+    @property
+    @abstractmethod
+    def coarsening(self) -> float:
+        """How much wider than nominal the grid of its privacy losses may be."""
+
+    def and_then(self, other: Part) -> Part | None:
+        """More steps of the same release are more steps."""
+        if isinstance(other, type(self)) and replace(other, steps=self.steps) == self:
+            return replace(self, steps=self.steps + other.steps)
+        return None
+
+    @abstractmethod
+    def of_one(self, width: float) -> Any:
+        """The privacy loss distribution of one step: slow to build, so kept for other numbers of steps."""
+
+    def distribution(self, width: float) -> Any:
+        """The privacy loss distribution of all steps."""
+        one = self.of_one(width)
+        return one if self.steps == 1 else one.self_compose(self.steps)
+
+    def event(self) -> Any:
+        """None: no Renyi divergence of it is known here."""
+        return None
 
 
 class Theorem(ABC):

@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz
+from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Toeplitz
 from sfumato.privacy.theorems.composed_gaussian import OneGaussianTheorem, gap
 from sfumato.privacy.theorems.theorem import Plan
 
@@ -24,12 +24,12 @@ class ToeplitzGaussian(OneGaussianTheorem):
     def squared_sensitivity(self, plan: Plan, steps: int) -> float:
         """That of the first `steps` rows and columns of C, which are all that these releases depend on."""
         mechanism = plan.mechanism
-        assert isinstance(mechanism, (BandedToeplitz, BufferedToeplitz))
+        assert isinstance(mechanism, Toeplitz)
         return _known(replace(mechanism, noise_multiplier=1.0), steps, gap(plan))
 
 
 @functools.lru_cache(maxsize=64)
-def _known(mechanism: BandedToeplitz | BufferedToeplitz, steps: int, gap: int) -> float:
+def _known(mechanism: Toeplitz, steps: int, gap: int) -> float:
     """Kept for other noise multipliers, which calibration tries by the dozen."""
     return squared_sensitivity(mechanism.column(steps), gap)
 

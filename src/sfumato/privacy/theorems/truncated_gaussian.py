@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.loss import Part
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import TruncatedPoisson
 from sfumato.privacy.theorems.poisson_gaussian import SampledGaussians, spread
-from sfumato.privacy.theorems.theorem import Plan, Theorem
+from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem
 
 
 class TruncatedGaussian(Theorem):
@@ -42,20 +41,13 @@ class TruncatedGaussian(Theorem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedGaussians:
+class TruncatedGaussians(Repeated):
     """`steps` Gaussian releases of noise `sigma` over the sensitivity, each of at most `largest` of those drawn."""
 
     sigma: float
     probability: float
     largest: int
     population: int
-    steps: int
-
-    def and_then(self, other: Part) -> Part | None:
-        """More steps of the same release are more steps."""
-        if isinstance(other, TruncatedGaussians) and replace(other, steps=self.steps) == self:
-            return replace(self, steps=self.steps + other.steps)
-        return None
 
     @property
     def uncut(self) -> SampledGaussians:
@@ -67,13 +59,9 @@ class TruncatedGaussians:
         """As without the cut, or as wide as a step needs in which another takes the unit's place: it moves by 2."""
         return max(self.uncut.coarsening, spread(self.sigma / 2) / 5)
 
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution of all steps."""
-        one = distribution_of_one(self.sigma, self.probability, self.largest, self.population, width)
-        return one if self.steps == 1 else one.self_compose(self.steps)
-
-    def event(self) -> None:
-        """None: no Renyi divergence of it is known here."""
+    def of_one(self, width: float) -> Any:
+        """The privacy loss distribution of one step."""
+        return distribution_of_one(self.sigma, self.probability, self.largest, self.population, width)
 
 
 @functools.lru_cache(maxsize=8)

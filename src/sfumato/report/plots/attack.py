@@ -104,7 +104,7 @@ class Attack:
             calm(axes)
             axes.tick_params(axis="x", pad=9)
 
-        shown = ", ".join(
+        detected = ", ".join(
             f"{percent_up(self.detections[place])} at {percent(RATES[place])} false alarms"
             for place in (_THOUSANDTH, _HUNDREDTH)
         )
@@ -113,7 +113,7 @@ class Attack:
             draw,
             name="attack",
             height=_HEIGHT,
-            alternative=f"Line: detections against false alarms of this plan, {shown}, and epsilon {listed}.",
+            alternative=f"Line: detections against false alarms of this plan, {detected}, and epsilon {listed}.",
         )
 
 

@@ -15,6 +15,7 @@ from sfumato.report.sections.numbers import percent, significant
 from sfumato.report.style import INK, LIGHT, MUTED, RULE, SERIES, figures
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # In the finished SVG each colour of the palette is replaced by the page's variable of that name.
@@ -59,19 +60,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
         last = max(int(row["step"]) for row in rows)
         axes.set_xlim(0, max(last, 1) * 1.03)
         low, high = min(*values, *(level for _, level in lines), math.inf), max(values)
-        for _, level in lines:
-            axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-        if lines:
-            axes.annotate(
-                ", ".join(f"{name} {percent(level)}" for name, level in lines),
-                (axes.get_xlim()[1], lines[-1][1]),
-                (0, 3),
-                textcoords="offset points",
-                ha="right",
-                va="bottom",
-                color=MUTED,
-                fontsize=10,
-            )
+        _draw_levels(axes, lines)
         margin = 0.12 * (high - low) or 0.05 * max(abs(high), 0.1)
         ceiling = 1.0 if share else math.inf
         axes.set_ylim(max(0.0, low - margin), min(ceiling, high + margin))
@@ -93,14 +82,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
             fontweight="bold",
         )
         if ticks:
-            top = axes.twiny()
-            top.set_xlim(*axes.get_xlim())
-            top.set_xticks([step for step, _ in ticks], [text for _, text in ticks])
-            top.set_xlabel("epsilon spent", color=MUTED, labelpad=7)
-            calm(top, None)
-            top.tick_params(length=4, pad=3, color=RULE)
-            top.spines["top"].set_visible(True)
-            top.spines["bottom"].set_visible(False)
+            _draw_epsilon(axes.twiny(), axes.get_xlim(), ticks)
         calm(axes)
 
     alternative = (
@@ -108,6 +90,34 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
         f"{steps[-1]:,}, against {unit}s{', with the epsilon spent on a second axis' if ticks else ''}."
     )
     return inline(draw, name=key, height=HEIGHT, alternative=alternative)
+
+
+def _draw_levels(axes: Axes, lines: Sequence[tuple[str, float]]) -> None:
+    """Lines at what the figure must be compared with, named over the highest."""
+    for _, level in lines:
+        axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+    if lines:
+        axes.annotate(
+            ", ".join(f"{name} {percent(level)}" for name, level in lines),
+            (axes.get_xlim()[1], lines[-1][1]),
+            (0, 3),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            color=MUTED,
+            fontsize=10,
+        )
+
+
+def _draw_epsilon(top: Axes, limits: tuple[float, float], ticks: Sequence[tuple[float, str]]) -> None:
+    """The axis along the top, with the epsilon spent."""
+    top.set_xlim(*limits)
+    top.set_xticks([step for step, _ in ticks], [text for _, text in ticks])
+    top.set_xlabel("epsilon spent", color=MUTED, labelpad=7)
+    calm(top, None)
+    top.tick_params(length=4, pad=3, color=RULE)
+    top.spines["top"].set_visible(True)
+    top.spines["bottom"].set_visible(False)
 
 
 def surer_of_mistakes(rows: Sequence[Mapping[str, Any]]) -> int | None:

@@ -62,6 +62,6 @@ def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str
         axes.tick_params(axis="x", pad=9)
 
     places = sorted({0, len(rates) - 1} if place is None else {0, place, len(rates) - 1})
-    said = [f"{percent(recalls[index])} at {significant(rates[index])}" for index in places]
-    alternative = f"Line: recall against the false accept rate, {', '.join(said)}."
+    figures = [f"{percent(recalls[index])} at {significant(rates[index])}" for index in places]
+    alternative = f"Line: recall against the false accept rate, {', '.join(figures)}."
     return inline(draw, name="roc", height=HEIGHT, alternative=alternative)

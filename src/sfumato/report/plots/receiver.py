@@ -28,12 +28,12 @@ def receiver(curves: Mapping[str, Curve], areas: Mapping[str, float]) -> str:
     Returns:
         an `<svg>` element, or an empty string without curves.
     """
-    shown = sorted(curves, key=lambda name: areas[name])[: 1 if len(curves) == 2 else len(_DASHES)]
-    if not shown:
+    drawn = sorted(curves, key=lambda name: areas[name])[: 1 if len(curves) == 2 else len(_DASHES)]
+    if not drawn:
         return ""
-    named = ", ".join(f"{percent(areas[name])} of {_plain(name)}" for name in shown)
+    named = ", ".join(f"{percent(areas[name])} of {_plain(name)}" for name in drawn)
     return inline(
-        lambda figure: _draw(figure, {name: curves[name] for name in shown}, areas),
+        lambda figure: _draw(figure, {name: curves[name] for name in drawn}, areas),
         name="receiver",
         height=WIDTH,
         alternative=f"Lines: ROC curves, areas {named}.",

@@ -60,12 +60,12 @@ def _positions(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     if numbers and all(math.isfinite(value) for value in values) and len(set(values)) > 6:
         return [float(value) for value in values], None
-    listed = [_shown(value) for value in (sorted(set(values)) if numbers else values)]
+    listed = [_label(value) for value in (sorted(set(values)) if numbers else values)]
     labels = list(dict.fromkeys(listed))
-    return [float(labels.index(_shown(value))) for value in values], labels
+    return [float(labels.index(_label(value))) for value in values], labels
 
 
-def _shown(value: Any) -> str:
+def _label(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

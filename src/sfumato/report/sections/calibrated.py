@@ -71,12 +71,12 @@ def published(found: Published | None) -> Markup:
         "auc": bool(found.auc),
         "left_out": len(found.per_class) - len(classes),
         "plot": Markup(reliability(points, name="published-reliability")) if points else "",
-        "receiver": Markup(receiver(*_told(found))),
+        "receiver": Markup(receiver(*_curves(found))),
     }
     return Markup(rendered("published.html.jinja", **values))
 
 
-def _told(found: Published) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, float]]:
+def _curves(found: Published) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, float]]:
     """The ROC curves of which the noise leaves something, and the areas under them."""
     areas = {name: area for name, (area, _, _) in found.auc.items() if area is not None and name in found.roc}
     return {name: found.roc[name] for name in areas}, areas
@@ -128,11 +128,11 @@ def reliability(points: Sequence[Point], *, name: str) -> str:
         axes.text(0.03, 0.95, "above the line: better than it says", color=INK, fontsize=9.5)
         calm(axes)
 
-    told = ", ".join(f"{percent(right)} at {percent(sure)}" for sure, right, *_ in points)
+    listed = ", ".join(f"{percent(right)} at {percent(sure)}" for sure, right, *_ in points)
     return inline(
         draw,
         name=name,
         height=WIDTH,
-        alternative=f"Points: accuracy by confidence, {told}; a line marks where both are alike.",
+        alternative=f"Points: accuracy by confidence, {listed}; a line marks where both are alike.",
         colours={_POINTS[0]: _POINTS[1]},
     )

@@ -47,7 +47,7 @@ class EmbeddingEvaluation:
         """The evaluation that a run has written down."""
         try:
             looked = [
-                Looked(**_shown(row["query"]), found=[Neighbour(**_shown(one)) for one in row["nearest"]])
+                Looked(**_image(row["query"]), found=[Neighbour(**_image(one)) for one in row["nearest"]])
                 for row in data["neighbours"]
             ]
             return cls(**{**data, "curve": [(far, recall) for far, recall in data["curve"]], "neighbours": looked})
@@ -74,6 +74,6 @@ class EmbeddingEvaluation:
         }
 
 
-def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
+def _image(data: Mapping[str, Any]) -> dict[str, Any]:
     further = {"similarity": float(data["similarity"])} if "similarity" in data else {}
     return {"png": base64.b64decode(data["png"]), "name": str(data["class"])} | further

@@ -20,13 +20,13 @@ class Sample(NamedTuple):
     """One test image, or text, with what the model said of it.
 
     Attributes:
-        shown: the image as the bytes of a PNG file, or the text.
+        record: the image as the bytes of a PNG file, or the text.
         truth: the name of its true class.
         prediction: the name of the class that the model chose.
         score: the model's probability for its choice, between 0 and 1.
     """
 
-    shown: bytes | str
+    record: bytes | str
     truth: str
     prediction: str
     score: float
@@ -141,10 +141,10 @@ class Evaluation:
             raise SfumatoError(
                 f"there are {len(self.over_steps.intervals)} intervals for {len(self.samples)} samples", "give one each"
             )
-        for shown, *_ in self.samples:
-            if isinstance(shown, bytes) and not shown.startswith(_PNG_SIGNATURE):
+        for record, *_ in self.samples:
+            if isinstance(record, bytes) and not record.startswith(_PNG_SIGNATURE):
                 raise SfumatoError(
-                    f"samples must hold PNG files, got bytes that begin with {shown[:8]!r}", "encode the image as PNG"
+                    f"samples must hold PNG files, got bytes that begin with {record[:8]!r}", "encode the image as PNG"
                 )
 
     @property

@@ -95,6 +95,8 @@ def grouped(lines: Sequence[str]) -> list[tuple[str, list[Entry]]]:
         found[MENDABLE if options else INHERENT].append(Entry(f"{_READ}{'; '.join(read)}.", remedy))
     for line in lines:
         if not line.startswith(_READ):
-            kind, remedy = next(((kind, said) for start, kind, said in _LINES if re.match(start, line)), (FURTHER, ""))
+            kind, remedy = next(
+                ((kind, remedy) for start, kind, remedy in _LINES if re.match(start, line)), (FURTHER, "")
+            )
             found[kind].append(Entry(line, remedy))
     return [(HEADINGS[kind], entries) for kind, entries in found.items() if entries]

@@ -83,7 +83,8 @@ class NoisyFigures:
     def majority(self) -> float | None:
         """About which share the most frequent class has: the accuracy of always saying it. None for no records."""
         found = self.counts.sum((1, 2))
-        return min(1.0, float(found.max() / found.sum())) if self._told(float(found.sum()), self.table.cells) else None
+        known = self._measurable(float(found.sum()), self.table.cells)
+        return min(1.0, float(found.max() / found.sum())) if known else None
 
     @cached_property
     def per_class(self) -> dict[str, Estimate]:
@@ -148,7 +149,7 @@ class NoisyFigures:
         from scipy.optimize import root_scalar
 
         found = self.records
-        if not self._told(found.value or 0.0, self.table.cells):
+        if not self._measurable(found.value or 0.0, self.table.cells):
             return Estimate(None, 0.0, 1.0)
         total = float(self.counts.sum())
         middle = (np.array(self.table.edges[1:]) + self.table.edges[:-1]) / 2
@@ -173,7 +174,7 @@ class NoisyFigures:
         """The right and the wrong cells of some bins."""
         return self.right & chosen, ~self.right & chosen
 
-    def _told(self, count: float, cells: float) -> bool:
+    def _measurable(self, count: float, cells: float) -> bool:
         """Whether a sum of so many noisy counts stands out of its noise."""
         return count > FEWEST_DEVIATIONS * math.sqrt(cells * self.table.variance) and count >= 1
 
@@ -182,7 +183,7 @@ class NoisyFigures:
         N a (1 - a) + v (h (1 - a)^2 + m a^2), for h and m cells with noise of variance v."""
         hit, miss = float(self.counts[hits].sum()), float(self.counts[misses].sum())
         one, other = int(hits.sum()), int(misses.sum())
-        if not self._told(hit + miss, one + other):
+        if not self._measurable(hit + miss, one + other):
             return Estimate(None, 0.0, 1.0)
         # A sum that noise has brought below zero says no more than zero does, or no share would be left over.
         hit, miss = max(0.0, hit), max(0.0, miss)
@@ -197,8 +198,8 @@ class NoisyFigures:
         def ranked(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             counts = self.counts[rows]
             taken, others = counts[:, own].sum((0, 1)), counts[:, ~own].sum((0, 1))
-            bins, several = len(taken), int(rows.sum())
-            cells = np.repeat([several * (len(own) - 1), several], bins)
+            bins, records = len(taken), int(rows.sum())
+            cells = np.repeat([records * (len(own) - 1), records], bins)
             return np.concatenate([others[::-1], taken]).astype(float), cells.astype(float)
 
         (one, of_one), (other, of_other) = ranked(own), ranked(~own)
@@ -210,7 +211,7 @@ class NoisyFigures:
         product of independent counts, each with the variance of a Poisson count and that of its noise (DeLong et al.
         1988 without the noise)."""
         first, second = own.sum(), others.sum()
-        if not (self._told(first, own_cells.sum()) and self._told(second, other_cells.sum())):
+        if not (self._measurable(first, own_cells.sum()) and self._measurable(second, other_cells.sum())):
             return Estimate(None, 0.0, 1.0)
         ranks = np.arange(len(own))
         above = 0.5 * (1 + np.sign(ranks[:, None] - ranks[None, :]))

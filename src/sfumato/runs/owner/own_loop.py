@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
-from sfumato.runs.owner import uses
-from sfumato.runs.owner.uses import Together
+from sfumato.runs.owner import composition, sentences, uses
+from sfumato.runs.owner.composition import Together
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
         run: the identity that an earlier call gave, for a loop that resumes: it is counted once. None for a new one.
 
     **Guarantee.** After the call the use is on disk. It counts with all runs on the same records and with those on
-    whatever was read from the same place, for one unit (example or user) at a time (`uses.together`).
+    whatever was read from the same place, for one unit (example or user) at a time (`composition.together`).
 
     Errors: `SfumatoError` where the list cannot be read or extended, and for a `run` that is on it with another plan,
     or a source that was not opened.
@@ -51,7 +51,7 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
             f"source must be an opened source, got {source!r}", "open it with `sfumato.open_source`, and give that"
         )
     if source.public:
-        return RecordedUse(run="", note=uses.called_public(source) or "")
+        return RecordedUse(run="", note=sentences.called_public(source) or "")
     if run is not None and uses.plan_of(run) not in (None, plan):
         raise SfumatoError(
             f"run {run} is on the list of uses with another plan", "leave `run` out: another plan is another run"
@@ -61,12 +61,12 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
     uses.record(source.materials, identity, plan, **known)
     earlier = uses.plans(source.materials, **known)
     earlier.remove(plan)  # this one is among them
-    notes = [uses.summary(earlier, plan).removeprefix("note: ")] if earlier else []
-    if odd := uses.named_otherwise(source.materials, **known):
-        notes.append(uses.told_apart(odd))
+    notes = [sentences.summary(earlier, plan).removeprefix("note: ")] if earlier else []
+    if others := uses.other_assignments(source.materials, **known):
+        notes.append(sentences.of_other_assignments(others))
     return RecordedUse(
         run=identity,
         earlier=len(earlier),
-        together=tuple(uses.side_by_side([plan, *earlier])),
+        together=tuple(composition.side_by_side([plan, *earlier])),
         note=f"note: {'; '.join(notes)}" if notes else "",
     )

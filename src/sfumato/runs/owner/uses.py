@@ -1,4 +1,4 @@
-"""How often the owner has used a private data set, and what all of those runs cost together.
+"""How often the owner has used a private data set: the list on disk.
 
 One line for each run, beside the owner's key and outside the run directories: it links runs on one data set for the
 owner and for nobody else.
@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import held_alone, ordinary
-from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
-from sfumato.privacy.statements.statement import rounded_up
-from sfumato.privacy.unit import Adjacency, Example
+from sfumato.privacy.unit import Example
 from sfumato.randomness import keys
+from sfumato.runs.owner.composition import Use, unit_of
 
 FILE = "uses.jsonl"
 FIGURES = "figures"
@@ -32,10 +30,6 @@ CHOICE = "choice"
 AFTER = "after"
 """The field with the code of the line before: one that is lost or was cut is missed."""
 USERS = "users"
-CONVOLVED = 8
-"""So many different plans are composed by convolution."""
-
-Use = PrivacyPlan | PrivateSelection
 
 
 def record(
@@ -98,8 +92,8 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
 
 def places_of(record: Mapping[str, Any]) -> tuple[str, ...]:
     """`Source.places` of a run by its settings.json; of one by an earlier version its source as it was asked for."""
-    asked = record["request"].get("source", {}).get("spec")
-    return tuple(record.get("places", () if asked is None else (asked,)))
+    spec = record["request"].get("source", {}).get("spec")
+    return tuple(record.get("places", () if spec is None else (spec,)))
 
 
 def plans(
@@ -109,7 +103,7 @@ def plans(
     each private selection.
 
     Promises for users are among them where the same records were the same users' (`Source.assignment`): what one calls
-    a user may be several to another, and their losses don't compose. The others are `named_otherwise`.
+    a user may be several to another, and their losses don't compose. The others are `other_assignments`.
 
     The same images at another size, in another format, or their features, have a material in common; images that
     were changed are known by their place alone.
@@ -121,19 +115,11 @@ def plans(
     return [known.use for known in found if known.use is not None and _for(known, users)]
 
 
-def named_otherwise(
+def other_assignments(
     materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
 ) -> int:
     """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
     return sum(not _for(known, users) for known in _known(materials, directory, places))
-
-
-def told_apart(count: int, which: str = "earlier") -> str:
-    """What the owner should know of so many runs that are `named_otherwise`."""
-    return (
-        f"{count} {which} run{'s' if count > 1 else ''} of yours on these data promised for users who were "
-        "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
-    )
 
 
 def figures(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> list[float]:
@@ -241,152 +227,3 @@ def _torn(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return False
-
-
-class Together(NamedTuple):
-    """What runs with one unit cost together.
-
-    Attributes:
-        unit: "example" or "user".
-        runs: how many they are.
-        epsilon, delta: for one such unit that is in the data of each of them.
-    """
-
-    unit: str
-    runs: int
-    epsilon: float
-    delta: float
-
-
-def side_by_side(many: Sequence[Use]) -> list[Together]:
-    """What all runs cost together, for each unit by itself, that of the first one first: units don't compose."""
-    units = dict.fromkeys(map(unit_of, many))
-    parts = {unit: [use for use in many if unit_of(use) == unit] for unit in units}
-    return [Together(unit, len(part), *together(part)) for unit, part in parts.items()]
-
-
-def unit_of(use: Use) -> str:
-    """What its promise covers: "example" or "user"."""
-    return _plan_of(use).unit.name
-
-
-def _plan_of(use: Use) -> PrivacyPlan:
-    return use.plan if isinstance(use, PrivateSelection) else use
-
-
-def together(many: Sequence[Use]) -> tuple[float, float]:
-    """(epsilon, delta) of all runs together, at the largest of their deltas. All must have one unit.
-
-    **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that
-    the plans were fixed before the first of them (`Loss`). Private selections are added by basic
-    composition, each at an equal share of delta. Plans of different adjacencies are composed for zero-out, which each
-    of them holds for. Data that were changed and moved are not known to be the same, so the count of runs is a lower
-    bound.
-    """
-    selections = [use for use in many if isinstance(use, PrivateSelection)]
-    runs = [use for use in many if isinstance(use, PrivacyPlan)]
-    delta = max(plan.delta for plan in (*runs, *(selection.plan for selection in selections)))
-    if not selections:
-        return _composed(runs, delta), delta
-    share = delta / (len(selections) + bool(runs))
-    epsilon = math.fsum(selection.epsilon(share) for selection in selections)
-    return epsilon + (_composed(runs, share) if runs else 0.0), delta
-
-
-def adjacency_of(many: Sequence[Use]) -> Adjacency:
-    """What the figure of `together` holds for: the adjacency of all of them, or zero-out where they differ."""
-    found: set[Adjacency] = {_plan_of(use).adjacency for use in many}
-    return found.pop() if len(found) == 1 else "zero-out"
-
-
-def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
-    """Epsilon of all plans together at this delta.
-
-    Of many different sampled plans, whose convolution would be long, the smaller of two bounds: Renyi DP, and the sum
-    of what each costs at a share of delta.
-    """
-    if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out, at the same figure
-        many = [replace(plan, adjacency="zero-out") for plan in many]
-    first, *others = (plan.loss for plan in many)
-    loss = first.with_(*others)
-    if len(loss.parts) <= CONVOLVED:
-        return loss.epsilon(delta)
-    share = delta / len(loss.parts)
-    apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
-    return min(apart, loss.epsilon(delta, accountant="rdp")) if "rdp" in loss.accountants else apart
-
-
-def called_public(source: Source) -> str | None:
-    """What to say where data are declared public that runs of the owner's have used as private; else None."""
-    if not source.public or source.published:
-        return None
-    known = {"places": source.places, "users": source.assignment}
-    earlier = len(plans(source.materials, **known)) + named_otherwise(source.materials, **known)
-    if not earlier:
-        return None
-    return (
-        f"note: these data are declared public, and {earlier} run{'s' if earlier > 1 else ''} of yours used them as "
-        "private: what is trained here promises them nothing"
-    )
-
-
-def summary(earlier: Sequence[Use], coming: Use) -> str:
-    """What the owner should know before another run on the same data is paid for."""
-    own, *others = side_by_side([coming, *earlier])
-    count, like = len(earlier), own.runs - 1
-    told = f"note: {count} earlier run{'s' if count > 1 else ''} of yours used these data"
-    if like:
-        under = adjacency_of([use for use in (*earlier, coming) if unit_of(use) == own.unit])
-        which = f", {like} of them with a promise for each single {own.unit}" if others else ""
-        told += (
-            f"{which}; together with this one, if all were planned in advance, they come to epsilon "
-            f"{rounded_up(own.epsilon)} at delta {own.delta!r}, for {under} adjacency, which each of them holds for"
-        )
-    return "; ".join([told, *map(beside, others), "a set that was changed and lies elsewhere counts apart"])
-
-
-def sentences(used: Sequence[Use], plan: PrivacyPlan) -> list[str]:
-    """What all runs on the same data come to, for each unit by itself; nothing of one that stands alone.
-
-    Args:
-        used: all of them, that of `plan` included.
-    """
-    own = [use for use in used if unit_of(use) == plan.unit.name]
-    others = side_by_side([use for use in used if unit_of(use) != plan.unit.name])
-    said = [f"On the same data {beside(other)}." for other in others]
-    if len(own) < 2:
-        return said
-    epsilon, delta = together(own)
-    return [of_all(len(own), epsilon, delta, adjacency_of(own), users=plan.users is not None), *said]
-
-
-def of_figures(epsilons: Sequence[float]) -> list[str]:
-    """What several releases about test images come to, in a sentence; nothing of one alone."""
-    if len(epsilons) < 2:
-        return []
-    return [
-        f"{len(epsilons)} releases of yours are about test images of these data (a run's published figures, or the "
-        f"choice of an aggregate), which are together ({rounded_up(math.fsum(epsilons))}, 0)-differentially private "
-        "under add-or-remove adjacency for an image that was in the test part each time; what is trained on it "
-        "elsewhere comes on top."
-    ]
-
-
-def of_all(runs: int, epsilon: float, delta: float, adjacency: str | None, *, users: bool) -> str:
-    """What so many runs with one unit come to, in a sentence."""
-    one = "a person who" if users else "an example that"
-    return (
-        f"At least {runs} runs of yours have used these data; planned in advance, they are together "
-        f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency} adjacency, which each of them "
-        f"holds for, for {one} is in all of them. A set that was changed and lies elsewhere counts apart."
-    )
-
-
-def beside(other: Together) -> str:
-    """What to say of runs whose unit is another one: figures of two units don't add up."""
-    several = other.runs > 1
-    return (
-        f"{other.runs} run{'s' if several else ''} with a promise for each single {other.unit} "
-        f"{'come' if several else 'comes'} to epsilon {rounded_up(other.epsilon)} at delta {other.delta!r} for that, "
-        "which does not add up with other units"
-    )

@@ -20,7 +20,7 @@ from sfumato.randomness import RunKey, owner_key
 from sfumato.report import page_of_noise
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import sentences
 from sfumato.search.kept import begin
 from sfumato.search.weight_noise.design import Design
 from sfumato.search.weight_noise.results import PILOT, NoiseStudy, last_of, row_of, summarised
@@ -28,6 +28,7 @@ from sfumato.training.descent import check_choices
 from sfumato.training.job import PublicJob
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.prepare import own_threads, settled_on
+from sfumato.training.preparation.start import Start
 from sfumato.training.public.weight_noise import course
 
 FILE, ROWS, PAGE = "noise-study.json", "runs.jsonl", "report.html"
@@ -76,9 +77,9 @@ def noise_study(
         )
     if design.validation_fraction:
         source, _ = hold_out(source, owner_key(), design.validation_fraction)
-    if (warning := uses.called_public(source)) is not None:
+    if (warning := sentences.called_public(source)) is not None:
         progress.report(warning)
-    device, threads = settled_on(device, threads, None)
+    device, threads = settled_on(Start(device=device, threads=threads))
     study = _Study(design, source, place, Performance(device=device, threads=threads, micro_batch=design.batch_size))
     for form in design.forms:  # refuses what could not be trained before the first run
         study.job(form, design.deviations[0], design.learning_rates[0], PILOT)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +14,11 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, Preparation, Source, known_again, open_source, own_codes
 from sfumato.experiment.settings import Settings
+from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
+from sfumato.runs.owner import sentences
+from sfumato.training.parts.part import Asked
+from sfumato.training.parts.part import Part as RunPart
 
 DRAWN_BY = 0
 """The public seed of the draw among a source's training examples: it knows how many there are, and nothing else."""
@@ -62,6 +68,63 @@ class PublicExamples:
     def among(self, part: Part) -> np.ndarray:
         """Which records of a part are among these examples, bool (N,): for the owner's eyes."""
         return known_again(own_codes(part, owner_key()), self.codes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicNormalisation(RunPart):
+    """Public examples that the model normalises by, and the private records that are among them.
+
+    Args:
+        chosen: the examples.
+        excluded: which training records are among them, bool (N,), and are not trained on; None for none.
+    """
+
+    chosen: PublicExamples
+    excluded: np.ndarray | None = field(repr=False)
+
+    @classmethod
+    def of(cls, asked: Asked) -> PublicNormalisation | None:
+        """As the settings have them."""
+        chosen = public_examples(asked.settings, asked.source)
+        return None if chosen is None else cls(chosen=chosen, excluded=chosen.kept_from(asked.source)[1])
+
+    def kept_from(self, source: Source) -> Source:
+        """Without the records that are among them."""
+        return self.chosen.kept_from(source)[0]
+
+    @property
+    def examples(self) -> PublicExamples:
+        """The examples."""
+        return self.chosen
+
+    @property
+    def draws(self) -> dict[str, np.ndarray]:
+        """The records that are drawn and contribute nothing."""
+        return {} if self.excluded is None else {"excluded": self.excluded}
+
+    @property
+    def pins(self) -> dict[str, Any]:
+        """Which examples they are."""
+        return {"public examples": {"hash": self.chosen.digest}}
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """With their number, and whether they were chosen by looking at private data."""
+        return replace(facts, public_examples=len(self.chosen.images), public_filtered=self.chosen.filtered)
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """Of private records among them."""
+        if (note := sentences.called_public(self.chosen.source)) is not None:
+            yield note
+        if self.excluded is not None:
+            yield (
+                f"note: {int(self.excluded.sum())} of your private training records are among the public examples, and "
+                "are left out (for your eyes: no statement says so)"
+            )
+        if tested := int(self.chosen.among(source.test).sum()):
+            yield (
+                f"note: {tested} of your test images are among the public examples that the model normalises by; "
+                "its accuracy is not measured on images that it has never seen (for your eyes: no statement says so)"
+            )
 
 
 def public_examples(settings: Settings, source: Source) -> PublicExamples | None:

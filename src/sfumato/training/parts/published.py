@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +15,77 @@ from sfumato._checks import SfumatoError
 from sfumato._files import writing
 from sfumato.data import Source
 from sfumato.models.losses import probabilities
-from sfumato.privacy import Ledger, NoisyTable, PrivacyPlan
+from sfumato.privacy import Circumstances, Ledger, NoisyTable, PrivacyPlan
 from sfumato.privacy.noisy_table import GRAIN, TEMPERATURES, scores_of
 from sfumato.randomness import RunKey, choose, noisy_counts
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
+from sfumato.training.measure import OfRecords
+from sfumato.training.parts.part import Asked, Early, Ending, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedFigures(Part):
+    """Figures of the private test part, from counts with noise.
+
+    Args:
+        table: what is to be released.
+    """
+
+    options = ("report_epsilon",)
+    table: NoisyTable
+
+    @classmethod
+    def check(cls, early: Early) -> None:
+        """Refuse figures that no data would have."""
+        if (epsilon := early.options.get("report_epsilon")) is not None:
+            check(epsilon, of_persons=early.of_persons, public=early.spec.is_public)
+
+    @classmethod
+    def of(cls, asked: Asked) -> PublishedFigures | None:
+        """At the epsilon that was asked for; with a temperature of their own where none is fitted on public data."""
+        table = planned(
+            asked.options.get("report_epsilon"),
+            asked.source,
+            asked.plan,
+            candidate=asked.candidate,
+            calibrated=asked.options.get("calibrate_on") is not None,
+        )
+        return None if table is None else cls(table=table)
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The epsilon that the run began with."""
+        figures = record["circumstances"].get("figures")
+        return {} if figures is None else {"report_epsilon": figures["epsilon"]}
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """With the table."""
+        return replace(facts, figures=self.table)
+
+    def end(self, ending: Ending) -> None:
+        """Release the table; its temperature is the model's, where it has one."""
+        if not isinstance(ending.scorer, OfRecords):
+            return
+        figures = released(
+            self.table,
+            ending.run,
+            ending.ledger,
+            ending.step,
+            ending.scorer.outputs_alone(ending.released),
+            torch.from_numpy(ending.source.test.labels),
+            classes=ending.source.classes,
+            loss=ending.settings.objective.loss,
+            temperature=ending.temperature,
+            key=ending.key,
+        )
+        ending.circumstances = replace(ending.circumstances, figures=None if figures is None else figures.table)
+        if figures is not None and self.table.temperature:
+            ending.temperature = figures.temperature
+        if published.recorded(ending.ledger.entries):
+            ending.bound |= {published.ENTRY: file_hash(ending.run / names.FIGURES)}
 
 
 def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:

@@ -17,13 +17,14 @@ from sfumato.data import SourceSpec
 from sfumato.experiment import users
 from sfumato.experiment.defaults import aggregate_rules
 from sfumato.experiment.settings import Settings
-from sfumato.experiment.times import check_clock
 from sfumato.models import class_weights
 from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import FullBatch, participation_for
+from sfumato.randomness import goes_by_time
 from sfumato.training.descent import check_descent
-from sfumato.training.parts import published
+from sfumato.training.parts import registry
+from sfumato.training.parts.part import Early
 from sfumato.training.preparation.prepare import refuse_printed
 
 if TYPE_CHECKING:
@@ -40,8 +41,32 @@ OF_TEXTS = ("text_column", "length", "vocabulary", "words")
 """What is declared of texts alone."""
 
 
-def check(asked: Experiment, spec: SourceSpec | None = None) -> None:
-    """Refuse an experiment that no source could be trained by, and what it is not for this one as it is declared."""
+def check(asked: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> None:
+    """Refuse an experiment that no source could be trained by, and what it is not for this one as it is declared.
+
+    Args:
+        options: what is asked for of the parts around it, by name.
+    """
+    check_experiment(asked, spec)
+    check_parts(asked.normalisation, spec, asked.unit == "user", asked.order == "time", options)
+
+
+def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
+    """The same of settings and a plan."""
+    check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
+    check_parts(settings.norms.normalisation, spec, plan.users is not None, goes_by_time(plan), options)
+
+
+def check_parts(
+    normalisation: str | None, spec: SourceSpec, of_persons: bool, by_time: bool, options: Mapping[str, Any]
+) -> None:
+    """Refuse what no private run could have besides its plan and settings."""
+    refuse_printed(normalisation)
+    registry.check(Early(spec=spec, of_persons=of_persons, by_time=by_time, options=options))
+
+
+def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
+    """Refuse plan and settings of an experiment, without what is around it."""
     check_numbers(asked)
     asked.refuse_momentum()
     users.check_choices(asked.unit, asked.per_user, asked.drawn)
@@ -93,32 +118,6 @@ def check_settings(
         data.refuse_absent(settings.norms.public_data)
     if model not in (None, "module"):
         check_model(model, settings.network.pretrained, spec)
-
-
-def check_run(
-    spec: SourceSpec,
-    *,
-    of_persons: bool,
-    by_time: bool,
-    clock: data.Clock | None,
-    normalisation: str | None,
-    report_epsilon: float | None,
-    calibrate_on: str | None,
-) -> None:
-    """Refuse what no private run could have besides its plan and settings.
-
-    Args:
-        spec: the source as it is declared.
-        of_persons: whether the promise is for users.
-        by_time: whether the plan goes by time stamps.
-        clock, normalisation, report_epsilon, calibrate_on: as they are asked for; None where they are not.
-    """
-    refuse_printed(normalisation)
-    check_clock(clock, by_time=by_time)
-    if report_epsilon is not None:
-        published.check(report_epsilon, of_persons=of_persons, public=spec.is_public)
-    if calibrate_on is not None:
-        data.refuse_absent(calibrate_on)
 
 
 def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> None:

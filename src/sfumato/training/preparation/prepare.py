@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import joblib
@@ -15,27 +14,23 @@ from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.averaging import kept_steps, number_by_rule
-from sfumato.data import Clock, Images, Source
-from sfumato.evaluation.temperature import public_calibration
+from sfumato.data import Images, Source
 from sfumato.experiment import users
-from sfumato.experiment.drift import facts_read, second_group
 from sfumato.experiment.settings import Performance, Settings
-from sfumato.experiment.times import steps_by_time
 from sfumato.gradients import ClippedGradient, UserGradient
-from sfumato.models.class_weights import refuse_of_users, weights_of
 from sfumato.models.losses import LOSSES
-from sfumato.privacy import Circumstances, PrivacyPlan, Search, User
+from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.public_records import refuse_trained_on
-from sfumato.training.descent import check_choices, trained_bytes
+from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PrivateJob, Shape, synthetic_targets
-from sfumato.training.parts.public_examples import PublicExamples, public_examples
-from sfumato.training.parts.published import planned
+from sfumato.training.parts.part import Asked, Part
+from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.origins import origins, trained_on
+from sfumato.training.preparation.start import Context, Machine, Start
 
 CPU_MEMORY = 512 << 20
 CPU_COMFORT = 64 << 20
@@ -44,7 +39,6 @@ MOST_AT_ONCE = 8192
 MOST_IMAGES_ON_CPU = 128
 FEATURE_MEMORY = 2 << 30
 SYNTHETIC_TEXTS = 6
-KEEP = "give a number of weights such as 20, or 0 for none"
 
 
 def prepare(
@@ -52,97 +46,44 @@ def prepare(
     source: Source,
     plan: PrivacyPlan,
     settings: Settings,
-    *,
-    device: str | None = None,
-    threads: int | None = None,
-    micro_batch: int | None = None,
-    recorded: Performance | None = None,
-    key: RunKey | None = None,
-    request: Mapping[str, Any] | None = None,
-    search: Search | None = None,
-    candidate: int | None = None,
-    behind: Collection[str] = (),
-    clock: Clock | None = None,
-    keep: int | None = None,
-    report_epsilon: float | None = None,
-    calibrate_on: str | Source | None = None,
+    start: Start | None = None,
+    **choices: Any,
 ) -> PrivateJob:
     """Everything up to the first step.
 
     Args:
         model: an object of the caller's own, copied; None builds `settings.model`.
         source, plan, settings: the run's choices.
-        device, threads, micro_batch: None takes the recorded one, else a rule's.
-        recorded: what an unfinished run has pinned.
-        key: the run key of an unfinished run; None draws one, or derives it from the seed and all that the run is.
-        request: what the user asked for, for the record.
-        search: the search that the run is part of, where no promise covers it.
-        candidate: the run's number among the candidates of a private selection; None for all other runs.
-        behind: what stands behind the initial weights of any candidate: the choice among them depends on all.
-        clock: which step each record's own time stamp belongs to, where the plan goes by time.
-        keep: how many weights are kept beside the model; None for a rule's number, and a candidate keeps none.
-        report_epsilon: what figures that may be published cost each record of the test part; None for no such figures.
-        calibrate_on: public records that the model's temperature is fitted on; None for none.
+        start: how it starts, or goes on.
+        choices: fields of `Start`, and what is asked for of the parts (`registry.OPTIONS`).
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
+    options, others = split(choices)
+    start = Start.given(start, others)
     users.check(source, plan)
     refuse_printed(settings.norms.normalisation)
-    if settings.objective.class_prevalence is not None:
-        source.require_classes("`class_prevalence`")
-        weights_of(settings.objective.class_prevalence, source.classes)
-        if plan.unit.drawn == "users":
-            refuse_of_users()
-    times, groups = steps_by_time(source, plan, clock), second_group(source, plan)
+    candidate = start.context.candidate is not None
+    parts = parts_of(Asked(source=source, plan=plan, settings=settings, candidate=candidate, options=options))
     refuse_trained_on(source, trained_on(source, settings))
-    device, threads = settled_on(device, threads, recorded)
-    if micro_batch is not None:
-        positive_integer("micro_batch", micro_batch)
-    seeded = key is None and settings.seed is not None
-    if key is None:
-        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, "initial weights")
-    beside = public_examples(settings, source)
-    source, left_out = (source, None) if beside is None else beside.kept_from(source)
-    module = build(model, source, settings, key, examples=beside)
+    device, threads = settled_on(start)
+    for part in parts:
+        source = part.kept_from(source)
+    examples = next((part.examples for part in parts if part.examples is not None), None)
+    key = start.unfinished.key or first_key(settings)
+    module = build(model, source, settings, key, examples=examples)
     functions = functions_of(module, source.form.synthetic(2))
-    if seeded:
-        key = _seeded(module, functions, source, plan, settings, candidate, clock)
+    if start.unfinished.key is None and settings.seed is not None:
+        key = _seeded(module, functions, source, plan, settings, start.context.candidate, parts)
     module.to(device)
-    shape: Shape = source.shape
-    texts: dict[str, Any] = {}
-    if source.tokens is not None:
-        shape = source.tokens.synthetic(1)[0]
-        if plan.unit.drawn != "users":
-            rows = source.tokens.synthetic(SYNTHETIC_TEXTS).to(device)
-            texts = {"template": (rows, torch.arange(SYNTHETIC_TEXTS, device=device) % len(source.classes))}
     trunk = _trunk(module, source, settings)
-    if trunk is not None:
-        features_alone(
-            trunk, torch.zeros(2, *source.shape, device=device)
-        )  # refuses what would be refused after the beginning
-        shape = (trunk.width,)
-    trained = module if trunk is None else OnFeatures(module, trunk.head)
-    targets = synthetic_targets(source, device)
-    clipped = UserGradient if plan.unit.drawn == "users" else ClippedGradient
-    gradient = clipped(
-        trained,
-        LOSSES[settings.objective.loss],
-        max_norm=plan.max_norm,
-        views=settings.augmentation.views,
-        ways=recorded.ways if recorded else None,
-        **texts,
-    )
-    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
-        torch.manual_seed(0)
-        if texts and isinstance(gradient, ClippedGradient):
-            gradient.self_check()  # on the template
-        else:
-            gradient.self_check(shape, targets=targets)
-        if micro_batch is None:
-            micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, targets)
+    gradient, shape = _gradient(module, trunk, source, plan, settings, start, device)
+    micro_batch = _checked(gradient, shape, source, start, device)
     transform = transform_for(module, source, settings)
-    calibration = public_calibration(calibrate_on, source, transform)
-    figures = planned(report_epsilon, source, plan, candidate=candidate is not None, calibrated=calibration is not None)
+    parts = tuple(part.with_model(module, transform) for part in parts)
+    facts = circumstances(source, plan, settings, key, start.context)
+    for part in parts:
+        facts = part.circumstances(facts)
     job = PrivateJob(
         module=module,
         gradient=gradient,
@@ -150,29 +91,76 @@ def prepare(
         plan=plan,
         steps=plan.steps,
         settings=settings,
-        performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.ways),
+        performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.methods),
         transform=transform,
-        calibration=calibration,
-        circumstances=replace(
-            circumstances(source, plan, settings, key, search=search, behind=behind, beside=beside),
-            kept=kept_steps(plan.steps, _kept(keep, module) if candidate is None else 0),
-            figures=figures,
-            calibrated_on_public=calibration is not None,
-        ),
+        circumstances=facts,
         key=key,
         input_shape=shape,
         trunk=trunk,
         functions=functions,
-        request=request or {},
-        candidate=candidate is not None,
-        clock=clock,
-        times=times,
-        groups=groups,
-        beside=beside,
-        left_out=left_out,
+        request=start.context.request,
+        candidate=candidate,
+        parts=parts,
     )
     check(job)
     return job
+
+
+def first_key(settings: Settings, what: str = "initial weights") -> RunKey:
+    """The key of a new run; with a seed, one that is for this alone."""
+    return RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, what)
+
+
+def _gradient(
+    module: nn.Module,
+    trunk: models.Trunk | None,
+    source: Source,
+    plan: PrivacyPlan,
+    settings: Settings,
+    start: Start,
+    device: str,
+) -> tuple[ClippedGradient | UserGradient, Shape]:
+    """The clipped gradient of what the plan draws, and the shape of what it takes."""
+    shape: Shape = source.shape
+    texts: dict[str, Any] = {}
+    of_users = plan.unit.drawn == "users"
+    if source.tokens is not None:
+        shape = source.tokens.synthetic(1)[0]
+        if not of_users:
+            rows = source.tokens.synthetic(SYNTHETIC_TEXTS).to(device)
+            texts = {"template": (rows, torch.arange(SYNTHETIC_TEXTS, device=device) % len(source.classes))}
+    if trunk is not None:
+        features_alone(
+            trunk, torch.zeros(2, *source.shape, device=device)
+        )  # refuses what would be refused after the beginning
+        shape = (trunk.width,)
+    recorded = start.unfinished.recorded
+    gradient = (UserGradient if of_users else ClippedGradient)(
+        module if trunk is None else OnFeatures(module, trunk.head),
+        LOSSES[settings.objective.loss],
+        max_norm=plan.max_norm,
+        views=settings.augmentation.views,
+        methods=recorded.ways if recorded else None,
+        **texts,
+    )
+    return gradient, shape
+
+
+def _checked(gradient: ClippedGradient | UserGradient, shape: Shape, source: Source, start: Start, device: str) -> int:
+    """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
+    targets, micro_batch = synthetic_targets(source, device), start.machine.micro_batch
+    if micro_batch is not None:
+        positive_integer("micro_batch", micro_batch)
+    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
+        torch.manual_seed(0)
+        if source.tokens is not None and isinstance(gradient, ClippedGradient):
+            gradient.self_check()  # on the template
+        else:
+            gradient.self_check(shape, targets=targets)
+        if micro_batch is None:
+            recorded = start.unfinished.recorded
+            micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, targets)
+    return micro_batch
 
 
 def refuse_printed(normalisation: str | None) -> None:
@@ -184,24 +172,13 @@ def refuse_printed(normalisation: str | None) -> None:
         )
 
 
-def check_performance(
-    *, device: str | None = None, threads: int | None = None, micro_batch: int | None = None, keep: int | None = None
-) -> None:
-    """Refuse what no run on this machine could have of these; None is for what follows a rule."""
-    if device is not None:
-        choose_device(device)
-    for name, value in (("threads", threads), ("micro_batch", micro_batch)):
+def check_machine(machine: Machine) -> None:
+    """Refuse what no run on this machine could have."""
+    if machine.device is not None:
+        choose_device(machine.device)
+    for name, value in (("threads", machine.threads), ("micro_batch", machine.micro_batch)):
         if value is not None:
             positive_integer(name, value)
-    if keep:
-        positive_integer("keep", keep, remedy=KEEP)
-
-
-def _kept(asked: int | None, module: nn.Module) -> int:
-    """How many weights are kept: as asked for, else by rule, from the size of what is trained."""
-    if asked is not None:
-        return asked and positive_integer("keep", asked, remedy=KEEP)
-    return number_by_rule(trained_bytes(module))
 
 
 def check(job: PrivateJob) -> None:
@@ -233,7 +210,7 @@ def _seeded(
     plan: PrivacyPlan,
     settings: Settings,
     candidate: int | None,
-    clock: Clock | None,
+    parts: Sequence[Part],
 ) -> RunKey:
     """The run key of a run with a seed.
 
@@ -242,39 +219,30 @@ def _seeded(
     computes is known by trying it, in evaluation and in training.
     """
     weights = pins.weights_digest(module.state_dict())
-    parts = (
+    decided = (
         *(plan.fingerprint, source.fingerprint, source.features, functions["function"], weights),
         *(settings.to_dict(), candidate, functions["in training"]),
-        *([] if clock is None else [clock.to_dict()]),
+        *(value for part in parts for value in part.keyed.values() if value),
     )
-    return RunKey.from_seed(settings.seed, json.dumps(parts, sort_keys=True))  # type: ignore[arg-type]
+    return RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))  # type: ignore[arg-type]
 
 
 def circumstances(
-    source: Source,
-    plan: PrivacyPlan,
-    settings: Settings,
-    key: RunKey,
-    *,
-    search: Search | None,
-    behind: Collection[str],
-    beside: PublicExamples | None = None,
+    source: Source, plan: PrivacyPlan, settings: Settings, key: RunKey, context: Context | None = None
 ) -> Circumstances:
-    """What the statement of such a run must say; see `prepare`."""
+    """What the statement of such a run must say, but for its parts."""
+    context = context or Context()
     return Circumstances(
-        read=(source.read_by_user if isinstance(plan.unit, User) else source.read) + facts_read(source, plan),
+        read=source.read_by_user if isinstance(plan.unit, User) else source.read,
         data_public=source.public,
         test_public=source.public,
         seeded=settings.seed is not None,
         key_bits=key.bits,
-        origins=tuple(sorted({*origins(source, settings), *behind})),
-        public_examples=0 if beside is None else len(beside.images),
-        public_filtered=beside is not None and beside.filtered,
+        origins=tuple(sorted({*origins(source, settings), *context.origins})),
         filtered=source.filtered,
-        search=search,
+        search=context.search,
         published=source.published and source.public,
         tokens=None if source.tokens is None else source.tokens.described,
-        class_prevalence=tuple((settings.objective.class_prevalence or {}).items()),
     )
 
 
@@ -286,9 +254,10 @@ def functions_of(module: nn.Module, synthetic: torch.Tensor) -> dict[str, str]:
     }
 
 
-def settled_on(device: str | None, threads: int | None, recorded: Performance | None) -> tuple[str, int]:
+def settled_on(start: Start) -> tuple[str, int]:
     """The device and torch's threads, which are set: as asked for, else as recorded, else by rule."""
-    device = choose_device(device or (recorded.device if recorded else None))
+    machine, recorded = start.machine, start.unfinished.recorded
+    device, threads = choose_device(machine.device or (recorded.device if recorded else None)), machine.threads
     if threads is None:
         threads = recorded.threads if recorded else default_threads()
     torch.set_num_threads(positive_integer("threads", threads))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato.data import Clock, open_source
+from sfumato.data import open_source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, PrivacyPlan
@@ -13,9 +13,11 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
 from sfumato.training.job import PrivateJob, PublicJob, PublicTraining
+from sfumato.training.parts import registry
 from sfumato.training.preparation.prepare import prepare
+from sfumato.training.preparation.start import Start, recorded_key, recorded_performance
 from sfumato.training.public import pretraining
-from sfumato.training.run import recorded_key, recorded_performance, refuse_finished
+from sfumato.training.run import refuse_finished
 
 
 def ended(path: str) -> Run | None:
@@ -80,27 +82,8 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
     _trusted(settings, path, trust_code=trust_code)
     source = users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan)
     facts = Circumstances.from_dict(record["circumstances"])
-    calibrate_on = record["calibration"]["source"] if "calibration" in record else None
-    if "calibration" in record and calibrate_on is None:
-        raise SfumatoError(
-            f"the run in {path} calibrates on an object that only its own code can open",
-            "run that code again; it resumes the run",
-        )
-    job = prepare(
-        None,
-        source,
-        plan,
-        settings,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
-        request=request,
-        search=facts.search,
-        keep=len(facts.kept),
-        report_epsilon=None if facts.figures is None else facts.figures.epsilon,
-        calibrate_on=calibrate_on,
-        clock=Clock(**record["clock"]) if record.get("clock") else None,
-    )
-    return job, run
+    start = Start.of(run, request=request, search=facts.search)
+    return prepare(None, source, plan, settings, start, **registry.recorded(record, path)), run
 
 
 def _trusted(settings: Settings, path: str, *, trust_code: bool) -> None:

@@ -59,10 +59,8 @@ def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> Non
             f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
             "give the command of the search again, or another `directory`",
         )
-    clock = recorded.get("clock", {})  # runs that were begun before there were clocks have none
-    for name, value in job.further.items():
+    for name, value in (job.further | job.keyed).items():  # runs that were begun before there were such have none
         pins.compare(name, recorded.get(name, {}), value, remedy=again, where=str(run.path))
-    pins.compare("clock", clock, present["clock"], remedy=again, where=str(run.path))
     pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=str(run.path))
     for part, remedy in (
         ("data", "give the data that the run began with, unchanged, or another `directory`"),
@@ -176,7 +174,7 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
         return hmac.new(bytes.fromhex(identity), to.encode(), hashlib.sha256).hexdigest()
 
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
-    decided += () if job.clock is None else (job.clock.to_dict(),)
+    decided += tuple(value for value in job.keyed.values() if value)
     decided += (job.further,) if job.further else ()
     return {
         "plan": job.plan.to_dict(),

@@ -35,18 +35,19 @@ from sfumato.runs.card import card
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import public_records, uses
+from sfumato.runs.owner import public_records, sentences
 from sfumato.runs.run import Measured
-from sfumato.training.conclusion import finish
+from sfumato.training.conclusion import finish, run_page
 from sfumato.training.descent import beginning_of_average, check_choices, optimizer_for
 from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
 from sfumato.training.kind import Kind
-from sfumato.training.loop import Measure, Outcome, take_steps, weights_of
+from sfumato.training.loop import Outcome, take_steps, weights_of
+from sfumato.training.measure import Measure
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.origins import origins
-from sfumato.training.preparation.prepare import check_performance, own_threads, settled_on
-from sfumato.training.run import recorded_key, recorded_performance
+from sfumato.training.preparation.prepare import check_machine, first_key, own_threads, settled_on
+from sfumato.training.preparation.start import Machine, Start, recorded_key, recorded_performance
 from sfumato.training.scorer import scorer_of
 from sfumato.training.steps import PublicSteps
 
@@ -127,7 +128,7 @@ def job_of(
 ) -> PublicJob:
     """Everything up to the first step of a training in this directory, with the reasons reported where it begins."""
     refuse_at_once(given, spec)
-    check_performance(device=device, threads=threads)
+    check_machine(Machine(device=device, threads=threads))
     source = read_source(spec, progress)
     training, reasons = decide(given, source)
     job = prepare(
@@ -158,11 +159,8 @@ def prepare(
     training: PublicTraining,
     *,
     model: nn.Module | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    recorded: Performance | None = None,
-    key: RunKey | None = None,
-    request: Mapping[str, Any] | None = None,
+    start: Start | None = None,
+    **others: Any,
 ) -> PublicJob:
     """Everything up to the first step. Refuses data that are not declared public."""
     if not source.public:
@@ -172,10 +170,10 @@ def prepare(
             f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
             "give a smaller one",
         )
-    device, threads = settled_on(device, threads or None, recorded)
+    start = Start.given(start, others)
+    device, threads = settled_on(start)
     settings = training.settings
-    if key is None:
-        key = RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, PUBLIC)
+    key = start.unfinished.key or first_key(settings, PUBLIC)
     module = build(model, source, settings, key).to(device)
     source.shown(settings.views)
     check_choices(module, settings, steps=training.steps)
@@ -191,7 +189,7 @@ def prepare(
         key=key,
         functions={"function": pins.model_digest(module, source.form.synthetic(2))},
         origins=origins(source, settings),
-        request=request or {},
+        request=start.context.request,
     )
 
 
@@ -212,7 +210,7 @@ def execute(
         compare(job, run)
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        if (warning := uses.called_public(job.source)) is not None:
+        if (warning := sentences.called_public(job.source)) is not None:
             progress.report(warning)
         public_records.remember(job.source)
         with run.creating() as fresh:
@@ -303,11 +301,11 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
             statement=run.read_json(names.STATEMENT),
             plan={"privacy": "none", **_lengths(record)},
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
-            settings=finish.settings_shown(record)
+            settings=run_page.settings_shown(record)
             if "embedding" in record
-            else finish.presentable(record["settings"]) | finish.backbone_shown(record),
+            else run_page.presentable(record["settings"]) | run_page.backbone_shown(record),
             metrics=run.rows(),
-            evaluation=finish.evaluation_of(run),
+            evaluation=run_page.evaluation_of(run),
             public_test=True,
         ),
         public=public,
@@ -358,7 +356,7 @@ def pretrain(
         spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
         chosen = settings_of(settings, "module" if own else model, averaging, choices)
         refuse_at_once({**chosen.flat(), "steps": steps, "batch_size": batch_size}, spec)
-        check_performance(device=device, threads=threads)
+        check_machine(Machine(device=device, threads=threads))
         source = spec.open(owner_key())
     settings = settings_of(settings, "module" if own else model, averaging, choices, source)
     run = RunDirectory(directory)

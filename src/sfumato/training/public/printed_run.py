@@ -31,9 +31,9 @@ from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.kind import Kind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
+from sfumato.training.preparation.start import recorded_key, recorded_performance
 from sfumato.training.public import pretraining
 from sfumato.training.public.printed import METHOD, WHY, clipped_sum
-from sfumato.training.run import recorded_key, recorded_performance
 from sfumato.training.scorer import Scorer
 
 
@@ -143,7 +143,7 @@ def train(
         source = SourceSpec(spec=source)
     spec = source if isinstance(source, SourceSpec) else None
     if spec is not None:
-        beforehand.check(experiment, spec)
+        beforehand.check_experiment(experiment, spec)
     source = source if isinstance(source, Source) else read_source(source, progress)
     plain = {"views": 1, "shift": 0, "flip": False}
     source.require_classes(f"normalisation {models.PRINTED}")

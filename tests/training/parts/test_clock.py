@@ -16,12 +16,12 @@ from sfumato import PrivacyPlan, RunKey, SfumatoError, Source, open_source, trai
 from sfumato.data import Clock, hold_out
 from sfumato.experiment import Experiment, Settings
 from sfumato.experiment.keywords import experiment_of
-from sfumato.experiment.times import steps_by_time, without_a_step
 from sfumato.observers.progress import Silence
 from sfumato.privacy import FixedOrder
 from sfumato.randomness import NoiseState
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop, run
+from sfumato.training.parts.clock import steps_by_time, without_a_step
 from sfumato.training.preparation import recorded
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.steps import PrivateSteps
@@ -331,6 +331,6 @@ def test_a_run_is_resumed_from_its_own_record_by_its_clock(arrays, times, tmp_pa
         with pytest.raises(StopError):
             run.execute(job, RunDirectory(tmp_path / "run"))
     again, directory = recorded.job(str(tmp_path / "run"), trust_code=False)
-    assert again.clock == CLOCK
-    assert np.array_equal(again.times, CLOCK.steps_of(times))
+    assert again.keyed == {"clock": CLOCK.to_dict()}
+    assert np.array_equal(again.draws["times"], CLOCK.steps_of(times))
     assert run.execute(again, directory).steps == STEPS

@@ -2,12 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Clock, Source
 from sfumato.privacy import FixedOrder, PrivacyPlan
 from sfumato.randomness import goes_by_time
+from sfumato.training.parts.part import Asked, Early, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByTime(Part):
+    """The step that each record's own time stamp decides, where the plan goes by time; and records in no step.
+
+    Args:
+        clock: as it was declared; None where the plan does not go by time.
+        times: int64 (N,), `steps_by_time`.
+    """
+
+    options = ("clock",)
+    clock: Clock | None
+    times: np.ndarray | None = field(repr=False)
+
+    @classmethod
+    def check(cls, early: Early) -> None:
+        """Refuse a clock without a plan by time, and the other way round."""
+        check_clock(early.options.get("clock"), by_time=early.by_time)
+
+    @classmethod
+    def of(cls, asked: Asked) -> ByTime:
+        """By the declared clock."""
+        clock = asked.options.get("clock")
+        return cls(clock=clock, times=steps_by_time(asked.source, asked.plan, clock))
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The clock of a run's record; runs that were begun before there were clocks have none."""
+        return {"clock": Clock(**record["clock"])} if record.get("clock") else {}
+
+    @property
+    def draws(self) -> dict[str, np.ndarray]:
+        """The times."""
+        return {} if self.times is None else {"times": self.times}
+
+    @property
+    def keyed(self) -> dict[str, dict[str, Any]]:
+        """The clock, where there is one."""
+        return {"clock": {} if self.clock is None else self.clock.to_dict()}
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """How many records lie in no step."""
+        if (note := without_a_step(source, plan, self.times)) is not None:
+            yield note
 
 
 def check_clock(clock: Clock | None, *, by_time: bool) -> None:

@@ -1,0 +1,110 @@
+"""The options of sfumato plan, and what is calibrated and what command follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from sfumato.cli.options import spellings
+from sfumato.experiment.budget import PairOfRecords, Units
+
+if TYPE_CHECKING:
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy.unit import Unit
+
+
+@spellings.spelt
+@dataclass(frozen=True, kw_only=True)
+class PlanChoices(Units, PairOfRecords):
+    """What a plan is made of, as far as it is given."""
+
+    examples: spellings.Whole = None
+    """N, the number of training examples; of users, of those that are kept (by default --per-user of each)."""
+    users: spellings.Whole = None
+    """The number of users, where the unit is a user."""
+    batch_size: spellings.Whole = None
+    """Expected number of examples in a step, or of users where these are drawn; all there are for full-batch steps."""
+    steps: spellings.Whole = None
+    """Number of training steps."""
+    noise_multiplier: spellings.Number = None
+    """Standard deviation of the noise over the clipping norm."""
+    epsilon: spellings.Budgets = None
+    """The privacy budget; with --extrapolate that of the larger populations, one or several with commas."""
+    delta: spellings.Delta = None
+    """The chance at which the bound may fail."""
+    max_norm: float = 1.0
+    """The clipping norm; it does not change epsilon."""
+    momentum: spellings.OfMomentum = None
+    """Of the optimizer: banded and buffered noise is the best for it."""
+    schedule: spellings.OfSchedule = None
+    """Of the learning rate: likewise."""
+    start: spellings.Start = None
+    """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
+    period: spellings.Period = None
+    """And how much time each step then covers."""
+    compare: bool = False
+    """Compare all pairs of participation and mechanism: the noise in the final weights, epsilon, memory."""
+    extrapolate: spellings.Populations = None
+    """Among so many users in place of --users: the rounds that the budget takes at the same noise in the mean."""
+    round_sizes: spellings.Populations = None
+    """With --extrapolate, in place of --epsilon: rounds of so many users, and what epsilon they come to."""
+    plot: spellings.Path = None
+    """With --compare or --extrapolate, draw it to this SVG file."""
+    json: bool = False
+    """Print one JSON object."""
+
+    @property
+    def budget(self) -> float | None:
+        """The single budget."""
+        return None if isinstance(self.epsilon, tuple) else self.epsilon
+
+    def delta_among(self, population: int) -> float:
+        """The delta given, or that by rule among so many."""
+        from sfumato.privacy.plan import default_delta
+
+        return default_delta(population) if self.delta is None else self.delta
+
+    @property
+    def assumed_momentum(self) -> float:
+        """The momentum given, or that by rule."""
+        return 0.9 if self.momentum is None else self.momentum
+
+    def calibrated(
+        self, population: int, delta: float, *, epsilon: float | None, unit: Unit | None = None
+    ) -> PrivacyPlan:
+        """The plan, in which the one that was left out follows from the others."""
+        from sfumato.privacy import PrivacyPlan
+
+        return PrivacyPlan.calibrate(
+            examples=population,
+            delta=delta,
+            batch_size=self.batch_size,
+            steps=self.steps,
+            noise_multiplier=self.noise_multiplier,
+            epsilon=epsilon,
+            max_norm=self.max_norm,
+            **({} if unit is None else {"unit": unit}),
+            **self.request(population, momentum=self.assumed_momentum, schedule=self.schedule)._asdict(),
+        )
+
+    @property
+    def clock(self) -> str:
+        """The options of the clock for the command that trains: as given, or to be filled in."""
+        return f" --start {self.start or 'TIME'} --period {self.period or 'DURATION'}" if self.order == "time" else ""
+
+    def numbers(self, delta: float) -> str:
+        """The options of the budget for the command that trains, and of the optimizer those that were given."""
+        names = [name for name in ("momentum", "schedule") if getattr(self, name) is not None]
+        return (
+            f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.budget:g} --delta {delta!r}"
+            f"{''.join(f' --{name} {getattr(self, name)}' for name in names)}{self.clock}"
+        )
+
+    def pair_as_given(self) -> str:
+        """The options of the unit and the pair for the command that trains."""
+        names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
+        given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
+        given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
+        if self.drift is not None:
+            given.setdefault("drift-groups", "NAME")
+        return "".join(f" --{name} {value}" for name, value in given.items())

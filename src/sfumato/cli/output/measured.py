@@ -1,0 +1,130 @@
+"""What sfumato evaluate has measured: as data, and in rows for the reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sfumato.data import Source
+    from sfumato.evaluation.diagnostic import Diagnostic
+    from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation
+
+PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
+TRAINED_ON = "note: the run was trained on this source, and these figures include its training images"
+PRIVATE = "note: measured on private data without noise; these figures are not covered by any promise"
+
+
+class Measured(NamedTuple):
+    """Figures on a part of a source."""
+
+    data: dict[str, Any]
+    rows: list[tuple[str, str]]
+    notes: tuple[str, ...] = ()
+
+    def tested(self, positive: str | None, test: Diagnostic | None) -> Measured:
+        """With the figures of a test for one class, where they were requested."""
+        if test is None:
+            return self
+        data = self.data | {"test": {"positive": positive, **test.to_dict()}}
+        return self._replace(data=data, rows=[*self.rows, *_rows_of_test(test, str(positive))])
+
+    def remarks(self) -> list[str]:
+        """What is to be said of them: what they are of, and that no promise covers them."""
+        trained_on = [TRAINED_ON] if self.data["part"] != "test" else []
+        return [*self.notes, *trained_on, *([] if self.data["public"] else [PRIVATE])]
+
+
+def of_classes(
+    found: Evaluation, classes: Sequence[str], source: Source, part: str, of_sets: tuple[float, int] | None
+) -> Measured:
+    """The figures of one class for each record.
+
+    Args:
+        of_sets: the accuracy by sets of right labels, and of how many records.
+    """
+    from sfumato.evaluation.accuracy import finite
+
+    counts = [
+        (name, row[place], sum(row)) for place, (name, row) in enumerate(zip(classes, found.confusion, strict=True))
+    ]
+    shares = {name: right / count for name, right, count in counts if count}
+    share, with_set = of_sets or (None, None)
+    data = {
+        "accuracy": found.accuracy,
+        "top5": found.top5,
+        "loss": finite(found.loss),
+        "images": found.examples,
+        "part": part,
+        "accuracy_per_class": shares,
+        "accuracy_of_label_sets": share,
+        "images_with_label_sets": with_set,
+        "public": source.public,
+    }
+    what = "images" if source.tokens is None else "texts"
+    rows = [
+        ("accuracy", f"{found.accuracy:.2%} of {found.examples} {what} ({PARTS[part]})"),
+        *([] if found.top5 is None else [("top five", f"{found.top5:.2%}")]),
+        *([] if share is None else [("label sets", f"{share:.2%} of {with_set} images with a set")]),
+        ("loss", f"{found.loss:.4f}"),
+        *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
+    ]
+    return Measured(data, rows)
+
+
+def of_labels(found: MultilabelEvaluation, source: Source, part: str, threshold: float) -> Measured:
+    """The figures of several labels that may all be true, each by itself."""
+    rows = [
+        ("right decisions", f"{_interval(found.accuracy)} of {found.examples} x {len(found.labels)}"),
+        ("  by the more frequent answer", f"{found.baseline:.2%}"),
+        ("exact match", f"{_interval(found.exact_match)} of {found.examples} images ({PARTS[part]})"),
+        ("mean area under ROC", "unknown" if found.mean_auc is None else f"{found.mean_auc:.4f}"),
+        ("loss", f"{found.loss:.4f}"),
+        *((f"  {one.name}", _of_label(one)) for one in found.labels),
+    ]
+    note = f"note: a label is said to be true from a score of {threshold:g} on; 95% intervals"
+    return Measured(found.to_dict() | {"images": found.examples, "part": part, "public": source.public}, rows, (note,))
+
+
+def of_embeddings(found: dict[str, Any], source: Source, part: str) -> Measured:
+    """Recall at a false accept rate, and how often the nearest are of the same class."""
+    pairs = f"{found['pairs_of_one_class']:,} pairs of one class, {found['pairs_of_two_classes']:,} of two"
+    rows = [
+        ("recall", f"{found['recall']:.2%} at a false accept rate of {found['far']:g} ({PARTS[part]})"),
+        ("threshold", f"similarity {found['threshold']:.4f}"),
+        ("pairs", f"{pairs}, of {found['images']:,} images"),
+        *((f"nearest {k}", f"{share:.2%} have one of their class there") for k, share in found["retrieval"].items()),
+    ]
+    return Measured(found | {"part": part, "public": source.public}, rows)
+
+
+def _interval(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:.2%} ({found[1]:.2%} to {found[2]:.2%})"
+
+
+def _of_label(score: LabelScore) -> str:
+    """The figures of one label."""
+    area = "unknown" if score.auc is None else "{:.4f} ({:.4f} to {:.4f})".format(*score.auc)
+    shares = {"sensitivity": score.sensitivity, "specificity": score.specificity}
+    figures = (f"{name} {'unknown' if share is None else _interval(share)}" for name, share in shares.items())
+    return "; ".join(
+        [f"area under ROC {area}", *figures, f"{score.positives} of {score.positives + score.negatives} images"]
+    )
+
+
+def _rows_of_test(test: Diagnostic, positive: str) -> list[tuple[str, str]]:
+    """The figures of a test for one class."""
+    rows = [
+        (f"test for {positive}", f"{test.positives} records of it, {test.negatives} others; 95% intervals"),
+        ("  area under ROC", f"{test.auc.value:.4f} ({test.auc.low:.4f} to {test.auc.high:.4f})"),
+        ("  sensitivity", f"{_interval(test.sensitivity)}, for scores from {test.threshold:g}"),
+        ("  specificity", _interval(test.specificity)),
+    ]
+    if test.positive_value is not None and test.negative_value is not None:
+        where = f"where {test.prevalence:g} of all are {positive}"
+        rows += [
+            ("  if positive, right", f"{_interval(test.positive_value)}, {where}"),
+            ("  if negative, right", f"{_interval(test.negative_value)}, {where}"),
+        ]
+    return rows

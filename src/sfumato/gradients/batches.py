@@ -1,0 +1,131 @@
+"""How a batch is run: by which path, found out once for each kind of batch, and in what pieces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from itertools import pairwise, starmap
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients.checks import isolation, memory, unseen
+from sfumato.gradients.checks.discovery import discover, run_expanding
+from sfumato.gradients.checks.synthetic import Examples, fits
+from sfumato.gradients.conditions import DependsOnExample, Disagreement, agreeing
+from sfumato.gradients.examples import each, signature, tensors
+from sfumato.gradients.methods import sequential
+from sfumato.gradients.methods.expanded import trainable_parameters
+from sfumato.gradients.methods.objective import Objective
+from sfumato.gradients.methods.vectorised import RunPath
+from sfumato.gradients.sites.dropout import fresh_keys
+from sfumato.gradients.sums import ClippedSum, clipped_sum
+from sfumato.gradients.tuner import Tuner
+
+
+class Batches:
+    """The clipped sums of batches of examples.
+
+    Args:
+        objective: whose gradients are clipped.
+        max_norm: the bound C.
+        template: examples on which paths are found out; None for random ones.
+
+    Attributes:
+        template: those, or the latest made-up ones.
+        paths: by kind of batch.
+        latest: the path of the latest batch.
+    """
+
+    def __init__(self, objective: Objective, max_norm: float, template: Examples | None):
+        self._objective, self._max_norm = objective, max_norm
+        self.template, self.given = template, template is not None
+        self.paths: dict[tuple, RunPath] = {}
+        self.latest: RunPath | None = None
+        self._pieces: dict[tuple, int] = {}
+
+    def path(self, batch: Examples) -> tuple[tuple, RunPath]:
+        """The kind of the batch, and the path for it."""
+        model = self._objective.model
+        isolation.refuse_mixing_layers(model)
+        unseen.refuse_backward_hooks(model, self._objective.loss)
+        modes = tuple(module.training for module in model.modules())
+        trained = tuple(parameter.requires_grad for parameter in model.parameters())
+        key = (signature(batch), modes, trained)
+        if key not in self.paths:
+            template = self.template if self.given or fits(self.template, batch) else None
+            self.paths[key] = discover(self._objective, batch, template)
+        self.latest = self.paths[key]
+        return key, self.latest
+
+    def in_pieces(self, batch: Examples, key: tuple, *own: Tensor | None) -> ClippedSum:
+        """The batch in pieces that stay near the processor, as large as makes no difference to the time.
+
+        Args:
+            own: the examples' keys and weights.
+        """
+        examples = len(tensors(batch)[0])
+        count = -(-examples // self._piece(batch, key))
+        bounds = [round(index * examples / count) for index in range(count + 1)]
+        return reduce(
+            ClippedSum.followed_by,
+            (
+                self._fast(each(itemgetter(piece), batch), key, *_at(piece, own))
+                for piece in starmap(slice, pairwise(bounds))
+            ),
+        )
+
+    def _piece(self, batch: Examples, key: tuple) -> int:
+        """The most examples at once: on a CPU, by what one of them needs in memory."""
+        first, least = tensors(batch)[0], -(-memory.LEAST_IMAGES // self._objective.views)
+        if len(first) <= least or first.device.type != "cpu":
+            return len(first)
+        if key not in self._pieces:
+            self._pieces[key] = max(least, memory.NEAR // memory.bytes_per_example(self._objective, self.paths[key]))
+        return self._pieces[key]
+
+    def _fast(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
+        """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
+        examples, path = len(tensors(batch)[0]), self.paths[key]
+        if keys is None and path.conditional and path.draws:
+            keys = fresh_keys(examples)  # a run that was given up is to be repeated with the same masks
+
+        def part(rows: Any) -> ClippedSum:
+            return self._at_once(each(itemgetter(rows), batch), key, *_at(rows, (keys, weights)))
+
+        parts = agreeing(part, examples)
+        places, total = next(parts)
+        for rows, found in parts:
+            places, total = torch.cat([places, rows]), total.followed_by(found)
+        return total.in_order(places)
+
+    def _at_once(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
+        known, objective = self.paths[key], self._objective
+        if known.conditional:  # which branches private examples take, and thus which sites they meet, is not remembered
+            objective = replace(objective, tuner=Tuner(objective.tuner.methods))
+        try:
+            found, path = run_expanding(objective, batch, known, keys=keys, weights=weights)
+        except DependsOnExample:
+            self.paths[key] = replace(known, conditional=True)
+            return self._at_once(batch, key, keys, weights)
+        except (SfumatoError, Disagreement, torch.OutOfMemoryError):
+            raise
+        except Exception:
+            if not known.conditional:
+                raise
+            return self.one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
+        if not known.conditional:
+            self.paths[key] = self.latest = path.having(found)
+        return clipped_sum(found, trainable_parameters(objective.model), self._max_norm, weights)
+
+    def one_at_a_time(self, batch: Examples, weights: Tensor | None) -> ClippedSum:
+        """The same by the slow path."""
+        return sequential.clipped_sum(self._objective, *batch, max_norm=self._max_norm, weights=weights)
+
+
+def _at(rows: Any, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    """These rows of each tensor that is there."""
+    return [None if tensor is None else tensor[rows] for tensor in tensors]

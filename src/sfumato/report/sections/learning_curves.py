@@ -1,0 +1,52 @@
+"""How the figures went from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from sfumato.privacy.statements.statement import rounded_up
+from sfumato.report.plots.curves import curve, surer_of_mistakes
+from sfumato.report.sections.facts import Evaluation
+from sfumato.report.sections.numbers import percent, significant
+
+_MOST_ROWS = 12
+
+
+def learning_curves(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """The section, for the page's template; None without a figure."""
+    levels = {} if evaluation is None else {"chance": evaluation.chance, "most frequent class": evaluation.majority}
+    rows = sorted(metrics, key=lambda row: int(row["step"]))
+    # Markup is safe here: plots.py draws from numbers and its own words, never from a name in the data.
+    plots = [
+        (heading, Markup(svg))
+        for heading, svg in ((name.capitalize(), curve(rows, name, levels)) for name in ("accuracy", "recall", "loss"))
+        if svg
+    ]
+    if not plots:
+        return None
+    shares = [name for name in ("accuracy", "recall") if any(row.get(name) is not None for row in rows)]
+    figures = [*shares, *(["loss"] if any(row.get("loss") is not None for row in rows) else [])]
+    measured = [row for row in rows if any(row.get(name) is not None for name in figures)]
+    stride = (len(measured) - 1) / (_MOST_ROWS - 1)
+    chosen = measured if stride <= 1 else [measured[round(index * stride)] for index in range(_MOST_ROWS)]
+    return {
+        "plots": plots,
+        "columns": ("step", "epsilon", *figures),
+        "rows": [
+            (
+                f"{int(row['step']):,}",
+                *(
+                    "" if row.get(key) is None else show(float(row[key]))
+                    for key, show in [("epsilon", rounded_up), *((n, percent) for n in shares), ("loss", significant)]
+                    if key in ("epsilon", *figures)
+                ),
+            )
+            for row in chosen
+        ],
+        "thinned": len(chosen) < len(measured),
+        "epsilon": any(row.get("epsilon") is not None for row in rows),
+        "surer": surer_of_mistakes(rows),
+    }

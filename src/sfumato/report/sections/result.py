@@ -1,0 +1,173 @@
+"""How well the model does on the test part: over all classes, class by class, and on samples."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from sfumato.report.plots.curves import heat_map
+from sfumato.report.sections.calibrated import calibrated
+from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
+from sfumato.report.sections.facts import Evaluation, OverSteps
+from sfumato.report.sections.numbers import percent, significant
+
+_MOST_BARS = 40
+_LOWEST_BARS = 20
+_MOST_NUMBERED = 40
+_SMALL_IMAGE = 64
+_AVERAGES = {
+    "last": "the last weights, each by itself",
+    "upa": "mean of {} weights (UPA)",
+    "opa": "mean of what {} models say (OPA)",
+    "omv": "majority of {} models (OMV)",
+}
+_LONGEST_TEXT = 300
+_UNFAIR = (
+    "Private training can be unfair to small groups: clipping and noise cost those most who are few or look unlike "
+    "the rest. Look at the classes that matter to you before you rely on the average."
+)
+
+
+def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
+    """The section, for the page's template."""
+    scores = class_scores(evaluation)
+    lowest = worst(scores)
+    classes = len(evaluation.classes)
+    what = what_was_tested(evaluation)
+    many = classes > _MOST_NUMBERED
+    known, few = [score for score in scores if score.enough], [score for score in scores if not score.enough]
+    bars = known if len(known) <= _MOST_BARS else known[:_LOWEST_BARS]
+    return {
+        "accuracy": percent(evaluation.accuracy),
+        "interval": "{} to {}".format(*map(percent, wilson(evaluation.correct, evaluation.examples))),
+        "chance": percent(evaluation.chance),
+        "chance_at": f"{100 * evaluation.chance:.2f}",
+        "majority": percent(evaluation.majority),
+        "mean": f"{100 * evaluation.accuracy:.2f}",
+        "loss": significant(evaluation.loss),
+        "examples": f"{evaluation.examples:,}",
+        "classes": f"{classes:,}",
+        "untested": classes - len(scores),
+        "top5": "" if evaluation.top5 is None else percent(evaluation.top5),
+        "fairness": f"{_fairness(scores, evaluation.accuracy, what)} {_UNFAIR if promised else ''}".rstrip(),
+        "bars": [
+            {
+                "name": score.name,
+                "width": f"{100 * score.accuracy:.2f}",
+                "share": percent(score.accuracy),
+                "counts": f"{score.correct:,} of {score.examples:,}",
+                "worst": score in lowest,
+                "low": f"{100 * score.interval[0]:.2f}",
+                "spread": f"{100 * (score.interval[1] - score.interval[0]):.2f}",
+                "between": "{} to {}".format(*map(percent, score.interval)),
+            }
+            for score in bars
+        ],
+        "few": ", ".join(f"{score.name} ({score.correct} of {score.examples})" for score in few[:_LOWEST_BARS]),
+        "few_left_out": f"{len(few) - _LOWEST_BARS:,}" if len(few) > _LOWEST_BARS else "",
+        "enough": ENOUGH,
+        "bars_left_out": f"{len(known) - len(bars):,}" if len(bars) < len(known) else "",
+        "median": percent(known[len(known) // 2].accuracy) if known else "",
+        "matrix": None if many else _matrix(evaluation),
+        "heat_map": Markup(heat_map(evaluation.confusion)) if many else None,
+        "pairs": confused_pairs(evaluation) if many else [],
+        "samples": [
+            _sample(*sample) | drawn for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
+        ],
+        "over_steps": _over_steps(evaluation.over_steps),
+        "calibration": calibrated(evaluation.calibration),
+        "what": what,
+    }
+
+
+def what_was_tested(evaluation: Evaluation) -> str:
+    """What was tested."""
+    return "text" if any(isinstance(sample, str) for sample, *_ in evaluation.samples) else "image"
+
+
+def _over_steps(found: OverSteps | None) -> dict[str, Any] | None:
+    """The table of averages over the last steps."""
+    if found is None:
+        return None
+    return {
+        "records": f"{found.records:,}",
+        "steps": found.steps,
+        "released": percent(found.released),
+        "rows": [
+            (_AVERAGES[name].format(found.width), percent(accuracy), f"{100 * deviation:.2f}")
+            for name, accuracy, deviation in found.rows
+        ],
+        "intervals": bool(found.intervals),
+        "notes": list(found.notes),
+    }
+
+
+def _intervals(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Where each sample's interval is drawn, in hundredths of what all of them span, and its figures."""
+    found = evaluation.over_steps.intervals if evaluation.over_steps else ()
+    if not found or not all(math.isfinite(end) for interval in found for end in interval):
+        return [{"interval": ""} for _ in evaluation.samples]
+    least, most = min(low for low, *_ in found), max(high for _, high, _ in found)
+    scale = 100 / (most - least or 1)
+    return [
+        {
+            "interval": f"{low:.1f} to {high:.1f}",
+            "begin": f"{scale * (low - least):.1f}",
+            "width": f"{scale * (high - low):.1f}",
+            "middle": f"{scale * (mean - least):.1f}",
+        }
+        for low, high, mean in found
+    ]
+
+
+def _fairness(scores: Sequence[ClassScore], accuracy: float, what: str) -> str:
+    lowest = worst(scores)
+    if not any(score.enough for score in scores):
+        return f"No class has {ENOUGH} test {what}s or more: too few to compare classes."
+    if not lowest:
+        return "No class stands out in this test."
+    first = lowest[0]
+    if len(lowest) == 1:
+        low, high = first.interval
+        return (
+            f"The worst class is “{first.name}”: {percent(first.accuracy)} of its {first.examples:,} test {what}s were "
+            f"classified correctly, against "
+            f"{percent(accuracy)} over all classes. From so many {what}s, its true accuracy lies between "
+            f"{percent(low)} and {percent(high)} with 95% confidence."
+        )
+    names = [f"“{score.name}”" for score in lowest[:3]]
+    if len(lowest) > 3:
+        names.append(f"{len(lowest) - 3:,} more")
+    return (
+        f"The worst classes are {', '.join(names[:-1])} and {names[-1]}: {percent(first.accuracy)} of the test "
+        f"{what}s of each were classified correctly, against {percent(accuracy)} over all classes."
+    )
+
+
+def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool]]]]:
+    """Rows of (true class, cells of (count, shade from 0 to 10 by its share of the row, on the diagonal))."""
+    rows = []
+    for index, (name, counts) in enumerate(zip(evaluation.classes, evaluation.confusion, strict=True)):
+        total = max(1, sum(counts))
+        cells = [(int(count), -(-10 * int(count) // total), column == index) for column, count in enumerate(counts)]
+        rows.append((str(name), cells))
+    return rows
+
+
+def _sample(record: bytes | str, truth: str, prediction: str, score: float) -> dict[str, Any]:
+    if isinstance(record, str):
+        own: dict[str, Any] = {"text": record if len(record) <= _LONGEST_TEXT else f"{record[:_LONGEST_TEXT]} …"}
+    else:
+        width = int.from_bytes(record[16:20], "big")
+        own = {"source": "data:image/png;base64," + base64.b64encode(record).decode("ascii")}
+        own |= {"small": width <= _SMALL_IMAGE}
+    return own | {
+        "truth": truth,
+        "prediction": prediction,
+        "right": truth == prediction,
+        "score": f"{float(score):.0%}" if math.isfinite(score) else "not a number",
+    }

@@ -1,0 +1,89 @@
+"""What several runs of the owner's on the same data cost together, for each unit by itself: units don't compose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sfumato.privacy import PrivacyPlan, PrivateSelection
+from sfumato.privacy.unit import Adjacency
+
+CONVOLVED = 8
+"""So many different plans are composed by convolution."""
+
+Use = PrivacyPlan | PrivateSelection
+
+
+class Together(NamedTuple):
+    """What runs with one unit cost together.
+
+    Attributes:
+        unit: "example" or "user".
+        runs: how many they are.
+        epsilon, delta: for one such unit that is in the data of each of them.
+    """
+
+    unit: str
+    runs: int
+    epsilon: float
+    delta: float
+
+
+def side_by_side(many: Sequence[Use]) -> list[Together]:
+    """What all runs cost together, for each unit by itself, that of the first one first: units don't compose."""
+    units = dict.fromkeys(map(unit_of, many))
+    parts = {unit: [use for use in many if unit_of(use) == unit] for unit in units}
+    return [Together(unit, len(part), *together(part)) for unit, part in parts.items()]
+
+
+def unit_of(use: Use) -> str:
+    """What its promise covers: "example" or "user"."""
+    return _plan_of(use).unit.name
+
+
+def _plan_of(use: Use) -> PrivacyPlan:
+    return use.plan if isinstance(use, PrivateSelection) else use
+
+
+def together(many: Sequence[Use]) -> tuple[float, float]:
+    """(epsilon, delta) of all runs together, at the largest of their deltas. All must have one unit.
+
+    **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that
+    the plans were fixed before the first of them (`Loss`). Private selections are added by basic
+    composition, each at an equal share of delta. Plans of different adjacencies are composed for zero-out, which each
+    of them holds for. Data that were changed and moved are not known to be the same, so the count of runs is a lower
+    bound.
+    """
+    selections = [use for use in many if isinstance(use, PrivateSelection)]
+    runs = [use for use in many if isinstance(use, PrivacyPlan)]
+    delta = max(plan.delta for plan in (*runs, *(selection.plan for selection in selections)))
+    if not selections:
+        return _composed(runs, delta), delta
+    share = delta / (len(selections) + bool(runs))
+    epsilon = math.fsum(selection.epsilon(share) for selection in selections)
+    return epsilon + (_composed(runs, share) if runs else 0.0), delta
+
+
+def adjacency_of(many: Sequence[Use]) -> Adjacency:
+    """What the figure of `together` holds for: the adjacency of all of them, or zero-out where they differ."""
+    found: set[Adjacency] = {_plan_of(use).adjacency for use in many}
+    return found.pop() if len(found) == 1 else "zero-out"
+
+
+def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
+    """Epsilon of all plans together at this delta.
+
+    Of many different sampled plans, whose convolution would be long, the smaller of two bounds: Renyi DP, and the sum
+    of what each costs at a share of delta.
+    """
+    if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out, at the same figure
+        many = [replace(plan, adjacency="zero-out") for plan in many]
+    first, *others = (plan.loss for plan in many)
+    loss = first.with_(*others)
+    if len(loss.parts) <= CONVOLVED:
+        return loss.epsilon(delta)
+    share = delta / len(loss.parts)
+    apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
+    return min(apart, loss.epsilon(delta, accountant="rdp")) if "rdp" in loss.accountants else apart

@@ -1,0 +1,153 @@
+"""What a feature around a run is: it is asked for, it looks at the source and at the model, and it works at the end.
+
+`prepare`, `execute` and `conclude` go through a run's parts in the order of `PARTS`, and know none of them by name. The
+loop, the ledger, the step and the noise are no parts: the guarantee lies in those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from torch import Tensor, nn
+
+from sfumato.data import Preparation, Source, SourceSpec
+from sfumato.experiment.settings import Settings
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
+from sfumato.randomness import RunKey
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.measure import Measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Early:
+    """What is known of a run before its data are read.
+
+    Args:
+        spec: the source as it is declared.
+        of_persons: whether the promise is for users.
+        by_time: whether the plan goes by time stamps.
+        options: what is asked for of the parts, by name.
+    """
+
+    spec: SourceSpec
+    of_persons: bool
+    by_time: bool
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is known of a run before its model is built.
+
+    Args:
+        source, plan, settings: as given.
+        candidate: whether it is a candidate of a private selection.
+        options: what is asked for of the parts, by name.
+    """
+
+    source: Source
+    plan: PrivacyPlan
+    settings: Settings
+    candidate: bool
+    options: Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class Ending:
+    """What a run leaves behind, while it is made.
+
+    Args:
+        source, plan, settings, transform: the run's.
+        module: the model; its weights are any.
+        device: where it is.
+        key: the run's own; None where it is lost.
+        step: how many steps were taken.
+        released: the weights of the model.
+        outputs: what it gives for the test split.
+        scorer: what measures it.
+        circumstances: what its statement must say.
+        temperature: by which its logits are divided; None for not at all.
+        evaluation: what else its evaluation says.
+        bound: what else the ledger's last line binds.
+    """
+
+    source: Source
+    plan: PrivacyPlan
+    settings: Settings
+    transform: Preparation
+    module: nn.Module
+    device: str
+    run: RunDirectory
+    ledger: Ledger
+    key: RunKey | None
+    step: int
+    released: Mapping[str, Tensor]
+    outputs: Tensor
+    scorer: Measure
+    circumstances: Circumstances
+    temperature: float | None = None
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    bound: dict[str, Any] = field(default_factory=dict)
+
+
+class Part:
+    """A feature around a run. What it does not say is said here: nothing."""
+
+    options: tuple[str, ...] = ()
+    """The names of what may be asked for of it, as `sfumato.train` takes them."""
+
+    @classmethod
+    def check(cls, early: Early) -> None:
+        """Refuse, before any data are read, what no data could allow."""
+
+    @classmethod
+    def of(cls, asked: Asked) -> Self | None:
+        """The part of such a run; None where it has none. Refuses what these data do not allow."""
+        raise NotImplementedError
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Its options by the record of a run, for one that goes on."""
+        return {}
+
+    def kept_from(self, source: Source) -> Source:
+        """The source that is trained on."""
+        return source
+
+    @property
+    def examples(self) -> Any:
+        """The public examples that the model is built with, where it takes some."""
+        return None
+
+    def with_model(self, module: nn.Module, transform: Preparation) -> Self:
+        """The part, once the model is there."""
+        return self
+
+    @property
+    def draws(self) -> dict[str, np.ndarray]:
+        """What draws go by besides the plan, with one entry for each training record (`PrivateSteps`)."""
+        return {}
+
+    @property
+    def pins(self) -> dict[str, Any]:
+        """What the run must be resumed with: recorded, and bound by the ledger's first line."""
+        return {}
+
+    @property
+    def keyed(self) -> dict[str, dict[str, Any]]:
+        """The same of what decides who takes part: each entry is bound by itself, and seeds are for it alone."""
+        return {}
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """What the statement must say, with what it must say of this part."""
+        return facts
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """What to tell the owner before the first step."""
+        yield from ()
+
+    def end(self, ending: Ending) -> None:
+        """Its work once all steps are taken. Killed at any point and called again, it does the same again."""

@@ -1,0 +1,51 @@
+"""All parts that a private run may have, in the order in which they are gone through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.training.parts.calibration import Calibration
+from sfumato.training.parts.class_shares import ClassShares
+from sfumato.training.parts.clock import ByTime
+from sfumato.training.parts.drift import Drift
+from sfumato.training.parts.kept_weights import KeptWeights
+from sfumato.training.parts.part import Asked, Early, Part
+from sfumato.training.parts.public_examples import PublicNormalisation
+from sfumato.training.parts.published import PublishedFigures
+
+PARTS: tuple[type[Part], ...] = (
+    *(ClassShares, ByTime, Drift, PublicNormalisation),
+    *(KeptWeights, Calibration, PublishedFigures),
+)
+OPTIONS = tuple(name for kind in PARTS for name in kind.options)
+"""What may be asked for of them."""
+
+
+def check(early: Early) -> None:
+    """Refuse what is asked for of any part, before any data are read."""
+    for kind in PARTS:
+        kind.check(early)
+
+
+def parts_of(asked: Asked) -> tuple[Part, ...]:
+    """The parts of a run."""
+    return tuple(part for kind in PARTS if (part := kind.of(asked)) is not None)
+
+
+def recorded(record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What was asked for of the parts of a run, by its record."""
+    options = {name: value for kind in PARTS for name, value in kind.recorded(record).items()}
+    if "calibrate_on" in options and options["calibrate_on"] is None:
+        raise SfumatoError(
+            f"the run in {path} calibrates on an object that only its own code can open",
+            "run that code again; it resumes the run",
+        )
+    return options
+
+
+def split(choices: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is asked for of the parts, and all else."""
+    own = {name: value for name, value in choices.items() if name in OPTIONS}
+    return own, {name: value for name, value in choices.items() if name not in OPTIONS}
