@@ -91,8 +91,8 @@ class ClientChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerChoices(
-    asked(Network, without=("head", "head_deviation", "head_bias")),
     asked(Descent, without=("pretrained_rate",)),
+    asked(Network, without=("head", "head_deviation", "head_bias")),
     asked(Averages),
 ):
     """The model, and what the server does with the sum of updates."""

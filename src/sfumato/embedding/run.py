@@ -34,8 +34,8 @@ from sfumato.runs.run import Run
 from sfumato.training.kind import Kind
 from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.public import pretraining
-from sfumato.training.public.pretraining import PublicRun
+from sfumato.training.public import running
+from sfumato.training.public.running import PublicRun
 from sfumato.training.run import execute, refuse_finished
 
 AnyJob = EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob
@@ -119,7 +119,7 @@ def begin(
 def take(job: AnyJob, run: RunDirectory, *, progress: Progress, observers: Sequence[Observer] = ()) -> Run | PublicRun:
     """Begin or resume a run of this job in this directory: with plan and ledger, or without either."""
     if isinstance(job, CentralJob | NoiselessJob):
-        return pretraining.execute(job, run.path, kind=kind_of(job), progress=progress, observers=observers)
+        return running.execute(job, run.path, kind=kind_of(job), progress=progress, observers=observers)
     return execute(job, run, kind=kind_of(job), progress=progress, observers=observers)
 
 
@@ -166,7 +166,7 @@ def kind_of(job: AnyJob) -> Kind:
 def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     """The job of an unfinished run from its own record, private or not."""
     run = RunDirectory(path)
-    if not (pretraining.is_public(run) and KIND in run.read_json(names.SETTINGS)):
+    if not (running.is_public(run) and KIND in run.read_json(names.SETTINGS)):
         return recorded_job(path)
     record = run.read_json(names.SETTINGS)
     request = record["request"]
@@ -211,4 +211,4 @@ def recorded_job(path: str) -> tuple[EmbeddingJob | DpsgdJob, RunDirectory]:
 
 def is_embedding(run: RunDirectory) -> bool:
     """Whether a run directory holds a private training of embeddings."""
-    return run.exists and KIND in run.read_json(names.SETTINGS) and not pretraining.is_public(run)
+    return run.exists and KIND in run.read_json(names.SETTINGS) and not running.is_public(run)

@@ -36,7 +36,7 @@ Normalisation: Any = asked(Norms)
 
 @dataclass(frozen=True, kw_only=True)
 class Choices(
-    asked(Network), asked(Objective, without=("class_prevalence",)), asked(Descent), asked(Augmentation), AveragesAsked
+    asked(Augmentation), asked(Descent), asked(Objective, without=("class_prevalence",)), asked(Network), AveragesAsked
 ):
     """The choices of `Settings`, as far as they are asked for. What is None follows a written rule.
 

@@ -47,6 +47,11 @@ class Settings(OfParts):
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
 
+    def flat(self) -> dict[str, Any]:
+        """Every choice by its own name; first those that most wish to know."""
+        known = super().flat()
+        return {name: known[name] for name in ("model", "learning_rate", "optimizer")} | known
+
     @property
     def model(self) -> str:
         """The name of the model."""

@@ -13,7 +13,7 @@ PUBLIC_EXAMPLES = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A model, where its first weights come from, and which of them are trained."""
+    """A model, and where its first weights come from."""
 
     model: str = choice(metavar="NAME")
     """scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or
@@ -28,8 +28,6 @@ class Network:
     """Standard deviation of a new classifier's first weights."""
     head_bias: float | None = choice(None, by_default="0 on pre-trained weights")
     """What a new classifier's biases begin with; -10 for the sigmoid loss in Mehta et al. 2022."""
-    trainable: tuple[str, ...] = choice((), "NAME [NAME ...]", "all")
-    """What is trained: all, classifier, norm, first, or patterns of parameter names."""
 
     def __post_init__(self) -> None:
         from sfumato.models import HEADS
@@ -50,9 +48,6 @@ class Network:
             raise SfumatoError(
                 "head is pretrained, but head_deviation or head_bias say how a new one begins", "leave one of them out"
             )
-        if isinstance(self.trainable, str):
-            raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")
-        object.__setattr__(self, "trainable", tuple(self.trainable))
 
     @property
     def initial_weights(self) -> str | None:

@@ -1,4 +1,4 @@
-"""How steps move the weights: the choices of an optimizer, its rate and its schedule."""
+"""How steps move which weights: the choices of an optimizer, its rate and its schedule."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ LARGEST_RATE = 3e38
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """Optimizer, learning rate and schedule. In private training gradients are divided by the clipping norm (De et al.
-    2022, equation 3)."""
+    """Which weights are trained, by what optimizer, rate and schedule.
 
+    In private training gradients are divided by the clipping norm (De et al. 2022, equation 3).
+    """
+
+    pretrained_rate: float = choice(1.0, by_default="1")
+    """By what the learning rate of all layers but the classifier is multiplied."""
+    trainable: tuple[str, ...] = choice((), "NAME [NAME ...]", "all")
+    """What is trained: all, classifier, norm, first, or patterns of parameter names."""
     optimizer: str = choice("momentum", "NAME")
     """sgd, momentum, adam, adamw or lamb."""
     learning_rate: float = choice()
     """Step size; in private training gradients are divided by the clipping norm."""
-    pretrained_rate: float = choice(1.0, by_default="1")
-    """By what the learning rate of all layers but the classifier is multiplied."""
     momentum: float = choice(0.9, by_default="0.9")
     """Heavy-ball coefficient, or the first beta of the Adam family."""
     weight_decay: float = choice(0.0, by_default="0")
@@ -38,3 +42,6 @@ class Descent:
             raise SfumatoError(
                 f"learning_rate {self.learning_rate!r} is more than the numbers of a model hold", "give one such as 0.5"
             )
+        if isinstance(self.trainable, str):
+            raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")
+        object.__setattr__(self, "trainable", tuple(self.trainable))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sfumato.embedding.jobs.private import EmbeddingJob
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.public.pretraining import PublicRun
+    from sfumato.training.public.running import PublicRun
 
 
 def show(run: Run | PublicRun, *, json: bool) -> None:

@@ -89,7 +89,7 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         from sfumato.embedding.run import recorded, take
         from sfumato.runs.directory import RunDirectory
         from sfumato.runs.run import read
-        from sfumato.training.public.pretraining import is_public
+        from sfumato.training.public.running import is_public
 
         run = RunDirectory(self.what)
         if not is_public(run) and run.complete():

@@ -38,7 +38,7 @@ class Report:
         from sfumato.runs.heading import Heading
         from sfumato.runs.verdict import altered
         from sfumato.training.conclusion import run_page
-        from sfumato.training.public import pretraining as public_training
+        from sfumato.training.public import running as public_training
 
         heading = Heading(title=self.title, owner=self.owner, date=self.date, purpose=self.purpose)
         if self.public and heading.private:

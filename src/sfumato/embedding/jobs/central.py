@@ -11,15 +11,10 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored
-from sfumato.experiment.settings import Performance
-from sfumato.runs import pins
-from sfumato.training.descent import check_choices
-from sfumato.training.job import PUBLIC, PublicJob
-from sfumato.training.preparation.building import transform_for
-from sfumato.training.preparation.origins import origins
-from sfumato.training.preparation.prepare import first_key, settled_on
+from sfumato.randomness import RunKey
+from sfumato.training.job import PublicJob
 from sfumato.training.preparation.start import Start
-from sfumato.training.public.pretraining import MICRO_BATCH
+from sfumato.training.public.preparing import in_common
 
 BATCH_SIZE, EPOCHS = 64, 20
 
@@ -60,22 +55,9 @@ def prepare(
     steps = steps if experiment.steps is None else positive_integer("steps", experiment.steps)
     settings = experiment.settings(source)
     clients = experiment.clients_of(count=1, method="central")
-    start = Start.given(start, others)
-    device, threads = settled_on(start)
-    key = start.unfinished.key or first_key(settings, PUBLIC)
-    module = build(source, settings, clients, key, model).to(device)
-    check_choices(module, settings, steps=steps)
-    return CentralJob(
-        module=module,
-        source=source,
-        settings=settings,
-        steps=steps,
-        batch_size=batch_size,
-        performance=Performance(device=device, threads=threads, micro_batch=MICRO_BATCH),
-        transform=transform_for(module, source, settings),
-        key=key,
-        functions={"function": pins.model_digest(module, source.form.synthetic(2))},
-        origins=origins(source, settings),
-        request=start.context.request,
-        clients=clients,
-    )
+
+    def built(key: RunKey) -> nn.Module:
+        return build(source, settings, clients, key, model)
+
+    known = in_common(source, settings, built, steps=steps, start=Start.given(start, others))
+    return CentralJob(**known, batch_size=batch_size, clients=clients)

@@ -41,7 +41,7 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[PrivacyPlan
         raise SfumatoError("method dpsgd clips to a fixed norm", "leave quantile out")
     shared = {one.name for kind in (Budget, Pair) for one in fields(kind)}
     given = {name: getattr(experiment, name) for name in shared}
-    names = {*choices_of(Descent), *choices_of(Averages), "trainable", "seed"} - {"pretrained_rate"}
+    names = {*choices_of(Descent), *choices_of(Averages), "seed"} - {"pretrained_rate"}
     given |= {name: getattr(experiment, name) for name in names}
     asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
     plan, settings, reasons = asked.decide(source)

@@ -20,15 +20,12 @@ from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.experiment import ROUNDS, Clients, EmbeddingExperiment
 from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored, check_users
 from sfumato.experiment.budget import Pair
-from sfumato.experiment.settings import Performance, Settings
+from sfumato.experiment.settings import Settings
 from sfumato.privacy import ClippedAlone, Fixed, Quantile, User
-from sfumato.runs import pins
-from sfumato.training.descent import check_choices
-from sfumato.training.job import PUBLIC, PublicJob
-from sfumato.training.preparation.building import transform_for
-from sfumato.training.preparation.origins import origins
-from sfumato.training.preparation.prepare import first_key, settled_on
+from sfumato.randomness import RunKey
+from sfumato.training.job import PublicJob
 from sfumato.training.preparation.start import Start
+from sfumato.training.public.preparing import in_common
 
 ROUND = "round"
 """What a run's record calls the choices that a plan would hold."""
@@ -173,24 +170,17 @@ def prepare(
         raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
     check_users(source, User(drawn="clients", at_most=rounds.per_user))
     check_scored(source)
+
+    def built(key: RunKey) -> nn.Module:
+        return build(source, settings, clients, key, model)
+
     start = Start.given(start, others)
-    device, threads = settled_on(start)
-    key = start.unfinished.key or first_key(settings, PUBLIC)
-    module = build(source, settings, clients, key, model).to(device)
-    check_choices(module, settings, steps=rounds.steps)
+    known = in_common(source, settings, built, steps=rounds.steps, start=start, micro_batch=clients.local.batch_size)
+    local = LocalTraining(known["module"], clients.local)
     return NoiselessJob(
-        module=module,
-        gradient=ClippedUpdates(local=LocalTraining(module, clients.local), max_norm=rounds.clipping.max_norm),
+        **known,
+        gradient=ClippedUpdates(local=local, max_norm=rounds.clipping.max_norm),
         rounds=rounds,
-        source=source,
-        settings=settings,
-        steps=rounds.steps,
         batch_size=rounds.batch_size,
-        performance=Performance(device=device, threads=threads, micro_batch=clients.local.batch_size),
-        transform=transform_for(module, source, settings),
-        key=key,
-        functions={"function": pins.model_digest(module, source.form.synthetic(2))},
-        origins=origins(source, settings),
-        request=start.context.request,
         clients=clients,
     )

@@ -87,6 +87,43 @@ def prepare(
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
+    _refuse(source, plan, clients)
+    refuse_trained_on(source, trained_on(source, settings))
+    start = Start.given(start, others)
+    device, threads = settled_on(start)
+    key = start.unfinished.key or first_key(settings)
+    module = build(source, settings, clients, key, model)
+    functions = functions_of(module, source.form.synthetic(2))
+    if start.unfinished.key is None and settings.seed is not None:
+        key = _seeded(module, functions, source, plan, settings, clients)
+    module.to(device)
+    check_choices(module, settings, steps=plan.steps)
+    check_epsilon(plan)
+    local = LocalTraining(module, clients.local)
+    facts = circumstances(source, plan, settings, key)
+    unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
+    read = [fact for fact in facts.read if fact not in unused]
+    facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
+    return EmbeddingJob(
+        module=module,
+        gradient=ClippedUpdates(local=local, max_norm=plan.max_norm),
+        source=source,
+        plan=plan,
+        steps=plan.steps,
+        settings=settings,
+        performance=Performance(device=device, threads=threads, micro_batch=clients.local.batch_size),
+        transform=transform_for(module, source, settings),
+        circumstances=facts,
+        key=key,
+        input_shape=source.shape,
+        functions=functions,
+        request=start.context.request,
+        clients=clients,
+    )
+
+
+def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
+    """Refuse a plan or a source that virtual clients cannot be trained by."""
     if clients.method not in WITH_NOISE:
         raise SfumatoError(
             f"method {clients.method} has no rounds with noise, and a plan is given", f"give {' or '.join(WITH_NOISE)}"
@@ -114,38 +151,6 @@ def prepare(
             f"order {plan.participation.assignment} is of records, and here users take part",
             "give a fixed order by random draws",
         )
-    refuse_trained_on(source, trained_on(source, settings))
-    start = Start.given(start, others)
-    device, threads = settled_on(start)
-    key = start.unfinished.key or first_key(settings)
-    module = build(source, settings, clients, key, model)
-    functions = functions_of(module, source.form.synthetic(2))
-    if start.unfinished.key is None and settings.seed is not None:
-        key = _seeded(module, functions, source, plan, settings, clients)
-    module.to(device)
-    check_choices(module, settings, steps=plan.steps)
-    check_epsilon(plan)
-    local = LocalTraining(module, clients.local)
-    facts = circumstances(source, plan, settings, key)
-    unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
-    read = [fact for fact in facts.read if fact not in unused]
-    facts = replace(facts, read=(*read, *(["groups"] if unit.grouped else [])))
-    return EmbeddingJob(
-        module=module,
-        gradient=ClippedUpdates(local=local, max_norm=plan.max_norm),
-        source=source,
-        plan=plan,
-        steps=plan.steps,
-        settings=settings,
-        performance=Performance(device=device, threads=threads, micro_batch=clients.local.batch_size),
-        transform=transform_for(module, source, settings),
-        circumstances=facts,
-        key=key,
-        input_shape=source.shape,
-        functions=functions,
-        request=start.context.request,
-        clients=clients,
-    )
 
 
 def build(
@@ -167,8 +172,8 @@ def build(
             else copy.deepcopy(model).cpu()
         )
     backbone.train()
-    if settings.network.trainable:
-        models.select(backbone, settings.network.trainable)
+    if settings.descent.trainable:
+        models.select(backbone, settings.descent.trainable)
     if not clients.head_in_model:
         return backbone
     head = key.generator("initial head", 0)

@@ -90,11 +90,11 @@ def build(
             torch.manual_seed(key.seed("initial head", 0))
             models.begin_classifier(module, deviation=settings.network.head_deviation, bias=settings.network.head_bias)
     module.train()
-    if settings.network.trainable:
-        models.select(module, settings.network.trainable)
+    if settings.descent.trainable:
+        models.select(module, settings.descent.trainable)
     if settings.network.pretrained and settings.network.head == "new" and not _trains_classifier(module):
         raise SfumatoError(
-            f"trainable {', '.join(settings.network.trainable)} leaves the classifier out, which starts at zero",
+            f"trainable {', '.join(settings.descent.trainable)} leaves the classifier out, which starts at zero",
             "add classifier to it, or give head pretrained",
         )
     return module

@@ -16,7 +16,7 @@ from sfumato.training.job import PrivateJob, PublicJob, PublicTraining
 from sfumato.training.parts import registry
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start, recorded_key, recorded_performance
-from sfumato.training.public import pretraining
+from sfumato.training.public import preparing, running
 from sfumato.training.run import refuse_finished
 
 
@@ -30,7 +30,7 @@ def ended(path: str) -> Run | None:
 def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]:
     """The same for a run of `sfumato pretrain`."""
     run = RunDirectory(path)
-    if not pretraining.is_public(run):
+    if not running.is_public(run):
         raise SfumatoError(f"{path} holds a private run", f"resume it with sfumato train {path}")
     if run.finished:
         raise SfumatoError(f"the run in {path} is finished", "give a source and another `directory` to train anew")
@@ -46,7 +46,7 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
             "give the command that began it again, with its `directory`: it goes on",
         )
     _trusted(training.settings, path, trust_code=trust_code)
-    job = pretraining.prepare(
+    job = preparing.prepare(
         open_source(**record["request"]["source"], owner_key=owner_key()),
         training,
         recorded=recorded_performance(run),
@@ -61,7 +61,7 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
     run = RunDirectory(path)
     run.require()
     record = run.read_json(names.SETTINGS)
-    if pretraining.is_public(run):
+    if running.is_public(run):
         verb = "embed" if "embedding" in record else "pretrain"
         raise SfumatoError(
             f"{path} was trained without privacy", f"resume it with sfumato {verb} {path}, if it is not finished"

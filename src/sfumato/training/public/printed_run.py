@@ -32,7 +32,7 @@ from sfumato.training.kind import Kind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.start import recorded_key, recorded_performance
-from sfumato.training.public import pretraining
+from sfumato.training.public import preparing, running
 from sfumato.training.public.printed import METHOD, WHY, clipped_sum
 from sfumato.training.scorer import Scorer
 
@@ -126,7 +126,7 @@ def train(
     device: str | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> pretraining.PublicRun:
+) -> running.PublicRun:
     """Train by algorithm 1 of Davody et al. 2020 as printed, on public data, and promise nothing.
 
     Args:
@@ -158,7 +158,7 @@ def train(
     beside = public_examples(settings, source)
     assert beside is not None
     bare = replace(settings, normalisation=None, public_data=None, public_examples=PUBLIC_EXAMPLES)
-    job = pretraining.prepare(
+    job = preparing.prepare(
         source,
         PublicTraining(settings=bare, steps=plan.steps, batch_size=min(plan.expected_batch_size, len(source.train))),
         device=device,
@@ -174,7 +174,7 @@ def train(
     if not run.exists:
         for line in reasons:
             progress.report(line)
-    return pretraining.execute(printed, run.path, kind=PRINTED, progress=progress)
+    return running.execute(printed, run.path, kind=PRINTED, progress=progress)
 
 
 def _check(plan: PrivacyPlan, settings: Settings) -> None:
@@ -187,7 +187,7 @@ def _check(plan: PrivacyPlan, settings: Settings) -> None:
         "clipping": not isinstance(plan.clipping, Fixed),
         "unit": not isinstance(plan.unit, Example),
         "views": settings.views != Views(),
-        "trainable": bool(settings.network.trainable),
+        "trainable": bool(settings.descent.trainable),
     }
     for name, is_odd in odd.items():
         if is_odd:
