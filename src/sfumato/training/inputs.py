@@ -165,7 +165,7 @@ class Inputs:
 
 
 def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Preparation) -> Tensor:
-    """Views (n, K, C, H, W) as a model takes them, of images uint8 (n, S, S, C) of `source.images_for`; texts (n, 1, T)."""
+    """Views (n, K, C, H, W) as a model takes them, of the images uint8 (n, S, S, C) that they show; texts (n, 1, T)."""
     if isinstance(transform, Tokens):
         return transform(images).unsqueeze(1)
     assert isinstance(transform, Transform)
