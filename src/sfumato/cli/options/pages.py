@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from sfumato._choices import choices_of
+from sfumato.data.declared import Declared
+
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "budget": {
         "noise and clipping": ("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm", "quantile"),
@@ -51,6 +54,8 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """The groups in their order, their topics, and the options of each in theirs. Those of no group here are the run's."""
+_NAMED = {name for topics in GROUPS.values() for names in topics.values() for name in names}
+GROUPS["data"]["declared data"] += tuple(name for name in choices_of(Declared) if name not in _NAMED)
 
 RUN = "run"
 
