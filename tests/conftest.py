@@ -3,24 +3,41 @@ busy machine several threads wait for each other); an owner's directory for each
 
 from __future__ import annotations
 
+import functools
+import gc
+import itertools
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import hypothesis
 import numpy as np
 import pytest
+import tyro
 
 from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
-from sfumato.privacy import Gaussian, Poisson
+from sfumato.data.readers import digits as reader_of_digits
+from sfumato.privacy import Gaussian, Poisson, gaussian_detections
 from sfumato.training import loop
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+gc.disable()  # while tests are imported: of what that makes, nothing is garbage
 hypothesis.settings.register_profile("sfumato", deadline=None)  # on a busy machine nothing has a time limit
 hypothesis.settings.load_profile("sfumato")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -31,20 +48,97 @@ def one_thread_again():
         sys.modules["torch"].set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def fresh(tmp_path_factory) -> Callable[[str], Path]:
+    """Make a new directory; pytest finds the next number by listing all that there are, which takes long among
+    thousands."""
+    root, numbers = tmp_path_factory.mktemp("fresh"), itertools.count()
+
+    def make(name: str) -> Path:
+        path = root / f"{name}{next(numbers)}"
+        path.mkdir()
+        return path
+
+    return make
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory, monkeypatch) -> Path:
+def home(fresh, monkeypatch) -> Path:
     """An owner's directory for each test."""
-    path = tmp_path_factory.mktemp("home")
+    path = fresh("home")
     monkeypatch.setenv("SFUMATO_HOME", str(path))
     return path
 
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch) -> None:
-    """The page's two curves take longer than the small runs here; `tests/report` draws them."""
+    """The page's plots, and what an attacker can detect, take longer than the small runs here; `tests/report` draws the
+    ones, tests/training/conclusion/test_finish.py looks at the other."""
     monkeypatch.setattr(
         "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
     )
+    for place in ("plots.attack", "plots.recall", "sections.calibrated"):
+        monkeypatch.setattr(f"sfumato.report.{place}.inline", _undrawn)
+    monkeypatch.setattr("sfumato.training.conclusion.run_page.detections", _any_plan)
+
+
+def _any_plan(_: Any, rates: Any) -> list[float]:
+    return gaussian_detections(1.0, 1e-5, rates)
+
+
+def _undrawn(draw: Callable[..., None], *, alternative: str, **_) -> str:
+    return f'<svg aria-label="{alternative}"></svg>'
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk() -> Iterator[None]:
+    """What a process wrote is there for the next one whatever the disk does, and here nobody cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_are_parsed_once() -> Iterator[None]:
+    """Out of the text file that scikit-learn has them in."""
+    load = reader_of_digits.load
+
+    def once(*given: Any) -> Any:
+        with mock.patch("sklearn.datasets.load_digits", _parsed):
+            return load(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader_of_digits, "load", once)
+        yield
+
+
+@functools.cache
+def _parsed(**asked: Any) -> Any:
+    from sklearn.datasets._base import load_digits
+
+    return load_digits(**asked)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def verbs_are_described_once() -> Iterator[None]:
+    """To tyro, which reads the whole dataclass of a verb for each command: longer than most of those here take."""
+    parsers = sys.modules.get("tyro._parsers")  # tyro's own business: other versions may have it elsewhere
+    specification = getattr(parsers, "ParserSpecification", None)
+    genuine, known = getattr(specification, "from_callable_or_type", None), {}
+    if genuine is None:
+        yield
+        return
+
+    def once(form: Any, **given: Any) -> Any:
+        if given.get("parent_classes", True) or given["default_instance"] is not tyro.MISSING_NONPROP:
+            return genuine(form, **given)
+        if form not in known:
+            known[form] = genuine(form, **given)
+        return known[form]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(specification, "from_callable_or_type", staticmethod(once))
+        yield
 
 
 @pytest.fixture(scope="session")

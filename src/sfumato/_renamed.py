@@ -33,3 +33,23 @@ def with_old_names(room: str, current: Callable[[str], Any], renamed: Mapping[st
         return getattr(importlib.import_module(package), new)
 
     return get
+
+
+class OldName:
+    """An attribute of a class under the name that it had.
+
+    Args:
+        new: its name now.
+    """
+
+    def __init__(self, new: str):
+        self._new = new
+
+    def __set_name__(self, kind: type, name: str) -> None:
+        self._told = f"{kind.__name__}.{name} is now {self._new}; the old name goes in version {REMOVED_IN}"
+
+    def __get__(self, instance: Any, kind: type) -> Any:
+        if instance is None:
+            return self
+        warnings.warn(self._told, DeprecationWarning, stacklevel=2)
+        return getattr(instance, self._new)

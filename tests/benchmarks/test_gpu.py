@@ -62,9 +62,19 @@ def test_every_file_of_tests_is_a_piece(tmp_path):
 
 
 def test_tests_are_counted_by_their_names(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-n 0")
+    """By a file of no imports: those of the package are run beside this one."""
     call = gpu.Call(options=options(tmp_path), until=time.monotonic() + 600)
     (name,) = gpu.tested(call.options)
+    assert (gpu.ROOT / "tests" / name).exists()
+    file = tmp_path / "tests" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "import os, pytest\n"
+        "@pytest.mark.parametrize('number', range(11))\n"
+        "def test_good(number): assert os.environ['SFUMATO_TEST_DEVICE'] == 'cpu'\n"
+        "def test_bad(): assert False\n"
+    )
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
     found = gpu.tests(call, name)
-    assert found["passed"] > 10
-    assert found["not passed"] == []
+    assert (found["passed"], found["failed"]) == (11, 1)
+    assert found["not passed"] == [f"tests/{name}::test_bad"]

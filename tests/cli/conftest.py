@@ -21,14 +21,12 @@ def quick() -> str:
 
 
 @pytest.fixture(autouse=True)
-def workplace(tmp_path_factory, monkeypatch) -> Path:
+def workplace(fresh, home, monkeypatch) -> Path:
     """An empty current directory, and an owner's directory of its own."""
-    path = tmp_path_factory.mktemp("work")
-    home = tmp_path_factory.mktemp("home")
+    path = fresh("work")
     # One owner's key: by some, a part of a handful of images is left empty.
     (home / "owner.key").write_text("11" * 32)
     (home / "owner.key").chmod(0o600)
-    monkeypatch.setenv("SFUMATO_HOME", str(home))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(path)
     return path

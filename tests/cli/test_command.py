@@ -21,17 +21,38 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([*program, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("asked", ["--help", *(f"{verb} --help" for verb in VERBS), "train --help-all"])
-def test_help_imports_nothing_heavy(asked):
-    code = (
-        "import sys; from sfumato.cli import main; status = main(sys.argv[1:]); "
-        "print(sorted(name for name in sys.modules if '.' not in name), file=sys.stderr); sys.exit(status)"
+TOLD = """
+import contextlib, io, json, sys
+from sfumato.cli import main
+for arguments in json.loads(sys.argv[1]):
+    streams = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        status = main(arguments)
+    imported = sorted(name for name in sys.modules if "." not in name)
+    print(json.dumps([status, *(one.getvalue() for one in streams), imported]))
+"""
+
+
+def told(commands: list[list[str]]) -> list[tuple[int, str, str, set[str]]]:
+    """Of commands one after the other in a process of their own: status, both streams, and what is imported by then."""
+    ended = subprocess.run(
+        [sys.executable, "-c", TOLD, json.dumps(commands)], capture_output=True, text=True, check=True
     )
-    *_, verb = ("", *asked.split()[:-1])
-    ended = subprocess.run([sys.executable, "-c", code, *asked.split()], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0
-    assert f"usage: sfumato {verb}".strip() in ended.stdout
-    loaded = set(ended.stderr.replace("'", "").strip("[]\n").split(", "))
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    return [(status, output, errors, set(imported)) for status, output, errors, imported in found]
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, tuple[int, str, str, set[str]]]:
+    asked = [["--help"], *([verb, "--help"] for verb in VERBS), ["train", "--help-all"]]
+    return dict(zip(["", *VERBS, "train in full"], told(asked), strict=True))
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS, "train in full"])
+def test_help_imports_nothing_heavy(verb, helps):
+    status, printed, _, loaded = helps[verb]
+    assert status == 0
+    assert f"usage: sfumato {verb.removesuffix(' in full')}".strip() in printed
     assert "sys" in loaded
     assert loaded & (HEAVY if verb else HEAVY | {"tyro", "rich"}) == set()
 
@@ -57,15 +78,16 @@ ABSENT = (
 )
 
 
+@pytest.fixture(scope="module")
+def refused(digits_run) -> dict[str, tuple[int, str, str, set[str]]]:
+    return dict(zip(ABSENT, told([given.replace("RUN", str(digits_run)).split() for given in ABSENT]), strict=True))
+
+
 @pytest.mark.parametrize("given", ABSENT)
-def test_what_is_not_there_is_refused_before_torch_is_imported(given, digits_run):
-    given = given.replace("RUN", str(digits_run))
-    code = (
-        "import sys; from sfumato.cli import main; status = main(sys.argv[1:]); print('torch' in sys.modules, status)"
-    )
-    ended = subprocess.run([sys.executable, "-c", code, *given.split()], capture_output=True, text=True, check=True)
-    assert ended.stdout == "False 1\n"
-    assert "does not exist" in ended.stderr
+def test_what_is_not_there_is_refused_before_torch_is_imported(given, refused):
+    status, printed, errors, loaded = refused[given]
+    assert (status, printed, "torch" in loaded) == (1, "", False)
+    assert "does not exist" in errors
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -160,7 +160,7 @@ def test_a_zoomed_run_reads_larger_images_and_is_resumed_with_them(call, quick, 
     seen = []
 
     def stop(job, *_, **__):
-        seen.append((job.source.size, job.source.larger.shape[1]))
+        seen.append((job.source.size, job.source.zoomed.shape[1]))
         raise StopError
 
     quick = f"{quick.replace('64', '5')} --size 6"

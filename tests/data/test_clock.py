@@ -78,8 +78,8 @@ def test_each_record_keeps_its_time_stamp_and_its_place(make, parts, share, time
     assert aligned(source, times)
     assert (np.diff(numbers(source)) > 0).all()
     zoomed = open_source(spec, owner_key=key, size=8, zoom=1.5)
-    assert zoomed.larger is not None
-    assert np.array_equal(zoomed.larger.times, source.train.times)
+    assert zoomed.zoomed is not None
+    assert np.array_equal(zoomed.zoomed.times, source.train.times)
     smaller, validation = hold_out(source, key, 0.3)
     assert 0 < len(validation) < len(source.train)
     assert aligned(smaller, times)

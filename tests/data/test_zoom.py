@@ -54,16 +54,16 @@ def test_larger_images_come_from_the_files_and_all_else_stays(folder, share, mon
     monkeypatch.setattr(files, "MEMORY_SHARE", share)
     plain = open_source(f"folder:{folder}", owner_key=KEY, size=SIZE)
     zoomed = open_source(f"folder:{folder}", owner_key=KEY, size=SIZE, zoom=ZOOM)
-    assert plain.larger is None
-    assert isinstance(zoomed.larger, Records if share else FileRecords)
-    assert zoomed.larger.shape == (len(plain.train), SIDE, SIDE, 3)
+    assert plain.zoomed is None
+    assert isinstance(zoomed.zoomed, Records if share else FileRecords)
+    assert zoomed.zoomed.shape == (len(plain.train), SIDE, SIDE, 3)
     for row in range(len(plain.train)):
-        assert np.array_equal(zoomed.larger.take(slice(row, row + 1))[0], original(plain.train, row, SIDE))
+        assert np.array_equal(zoomed.zoomed.take(slice(row, row + 1))[0], original(plain.train, row, SIDE))
     assert equal(plain.train, zoomed.train)
     assert equal(plain.test, zoomed.test)
-    assert np.array_equal(plain.train.labels, zoomed.larger.labels)
-    assert np.array_equal(plain.train.codes, zoomed.larger.codes)
-    assert (plain.material, plain.size) == (zoomed.material, zoomed.size)
+    assert np.array_equal(plain.train.labels, zoomed.zoomed.labels)
+    assert np.array_equal(plain.train.codes, zoomed.zoomed.codes)
+    assert (plain.stored_digest, plain.size) == (zoomed.stored_digest, zoomed.size)
     assert plain.fingerprint != zoomed.fingerprint, "a run is bound to the images that it sees"
 
 
@@ -73,7 +73,7 @@ def test_views_are_windows_as_sharp_as_the_original_brought_to_that_side(folder)
     n = len(source.train)
     draws = views.draw(np.random.default_rng(0), n, size=SIZE)
     transform = Transform(size=SIDE, channels=3)
-    shown = views.apply(transform(source.shown(views).take(slice(None))), draws, size=SIZE)
+    shown = views.apply(transform(source.images_for(views).take(slice(None))), draws, size=SIZE)
     assert shown.shape == (n, 3, 3, SIZE, SIZE)
     for row in range(n):
         whole = transform(original(source.train, row, SIDE)[np.newaxis].copy())[0]
@@ -91,17 +91,17 @@ def test_memory_counts_both_sizes(folder, monkeypatch):
         monkeypatch.setattr(files, "memory", lambda enough=enough: 2 * both - 2 * (not enough))
         source = open_source(f"folder:{folder}", owner_key=KEY, size=SIZE, channels=3, zoom=ZOOM)
         assert isinstance(source.train, Records if enough else FileRecords)
-        assert isinstance(source.larger, Records if enough else FileRecords)
+        assert isinstance(source.zoomed, Records if enough else FileRecords)
 
 
 def test_what_is_held_out_is_not_seen_enlarged_either(folder):
     source = open_source(f"folder:{folder}", owner_key=KEY, size=SIZE, zoom=ZOOM)
-    plain, validation = hold_out(replace(source, larger=None), KEY, 0.3)
+    plain, validation = hold_out(replace(source, zoomed=None), KEY, 0.3)
     rest, again = hold_out(source, KEY, 0.3)
     assert equal(validation, again)
     assert again.shape[1] == SIZE
-    assert np.array_equal(rest.larger.codes, plain.train.codes)
-    assert np.array_equal(rest.larger.take(slice(0, 1))[0], original(rest.train, 0, SIDE))
+    assert np.array_equal(rest.zoomed.codes, plain.train.codes)
+    assert np.array_equal(rest.zoomed.take(slice(0, 1))[0], original(rest.train, 0, SIDE))
 
 
 @pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train", "x_test", "y_test")])
@@ -113,32 +113,32 @@ def test_arrays_give_what_they_have(names, tmp_path):
     spec, views = f"npz:{tmp_path / 'a.npz'}", Views(zoom=ZOOM)
     plain, zoomed = (open_source(spec, owner_key=KEY, size=SIZE, zoom=zoom) for zoom in (1, ZOOM))
     whole = open_source(spec, owner_key=KEY, size=SIDE)
-    assert zoomed.shown(views) is zoomed.larger
-    assert equal(zoomed.larger, whole.train)
+    assert zoomed.images_for(views) is zoomed.zoomed
+    assert equal(zoomed.zoomed, whole.train)
     assert equal(zoomed.train, plain.train)
     assert equal(zoomed.test, plain.test)
     own = open_source(spec, owner_key=KEY, zoom=ZOOM)
     assert own.size == 30
-    assert own.larger is None, "there is nothing larger in arrays of just this size"
-    assert own.shown(views) is own.train
+    assert own.zoomed is None, "there is nothing larger in arrays of just this size"
+    assert own.images_for(views) is own.train
     assert own.fingerprint == open_source(spec, owner_key=KEY).fingerprint
 
 
 def test_small_data_sets_do_likewise():
-    assert open_source("digits", owner_key=KEY, zoom=ZOOM).larger is None
+    assert open_source("digits", owner_key=KEY, zoom=ZOOM).zoomed is None
     smaller = open_source("digits", owner_key=KEY, size=5, zoom=1.4)
-    assert equal(smaller.larger, open_source("digits", owner_key=KEY, size=7).train)
+    assert equal(smaller.zoomed, open_source("digits", owner_key=KEY, size=7).train)
 
 
 def test_what_was_not_asked_for_is_refused_and_zoom_is_within_bounds(folder):
     spec = f"folder:{folder}"
     source = open_source(spec, owner_key=KEY, size=SIZE, zoom=ZOOM)
-    assert source.shown(Views()) is source.train
+    assert source.images_for(Views()) is source.train
     with pytest.raises(SfumatoError, match=r"wants images of 28 pixels, .* those of 24; open it with zoom=1.4"):
-        source.shown(Views(zoom=1.4))
+        source.images_for(Views(zoom=1.4))
     with pytest.raises(SfumatoError, match="got 1200; declare a smaller size, or give less zoom"):
         open_source(spec, owner_key=KEY, size=1000, zoom=ZOOM)
     with pytest.raises(SfumatoError, match="zoom must lie between 1 and 4"):
         open_source(spec, owner_key=KEY, zoom=5)
-    with pytest.raises(TypeError, match="larger must hold the records of train"):
+    with pytest.raises(TypeError, match="zoomed must hold the records of train"):
         replace(source, train=source.train.chosen(np.arange(len(source.train)) > 0))

@@ -93,14 +93,14 @@ def start(home, tmp_path_factory):
             return Process(pid=ask(**{verb: options}), ask=ask)
 
         start.printed = printed
-        for number, arguments in enumerate((LONG, SHORT)):
-            start(arguments, output=scratch / f"{number}" / "run", verb="warm")
+        start(SHORT, output=scratch / "warm" / "run", verb="warm")
         yield start
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(start, tmp_path_factory):
     """The long run, with nobody in its way; and how long it took, in seconds."""
+    start(LONG, output=tmp_path_factory.mktemp("warm") / "run", verb="warm")
     output = tmp_path_factory.mktemp("long") / "run"
     began = time.monotonic()
     assert start(LONG, output=output).join() == 0, start.printed.read_text()
@@ -175,6 +175,7 @@ def refusal(capsys, arguments: list[str]) -> str:
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # at each of its side effects a run is killed below, always
 def test_runs_killed_at_random_moments_end_with_the_same_bytes(start, uninterrupted, tmp_path):
     """Eight kills: five at any time of a run, three while one is being concluded."""
     expected, seconds = uninterrupted
@@ -391,14 +392,16 @@ def fill_the_disk(patch: pytest.MonkeyPatch, place: int, seen: list[str]) -> Non
         patch.setattr(os, name, full(name, getattr(os, name)))
 
 
-def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_afterwards(short, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("third", [2, *(pytest.param(one, marks=pytest.mark.slow) for one in (0, 1))])
+def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_afterwards(short, tmp_path, capsys, monkeypatch, third):
+    """Full from any write on: always from each third one, and from the others where the slow tests are run."""
     seen: list[str] = []
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     with monkeypatch.context() as patch:
         fill_the_disk(patch, 10**9, seen)
         assert main([*SHORT, "--output", str(tmp_path / "counted" / "run")]) == 0
     same_run(tmp_path / "counted" / "run", short, STEPS)
-    for place in range(2, len(seen) + 1):
+    for place in (one for one in range(2, len(seen) + 1) if one % 3 == third):
         output = tmp_path / f"{place}" / "run"
         with monkeypatch.context() as patch:
             fill_the_disk(patch, place, [])

@@ -53,7 +53,7 @@ def plan():
 
 def crops(source, key, step, rows):
     """What the model must see: crops of the larger images."""
-    images = torch.from_numpy(source.larger.take(rows)).permute(0, 3, 1, 2).float() / 127.5 - 1
+    images = torch.from_numpy(source.zoomed.take(rows)).permute(0, 3, 1, 2).float() / 127.5 - 1
     assert images.shape[-1] == SIDE
     return CROPS.apply(images, CROPS.draw(key.generator("views", step), len(rows), size=SIZE), size=SIZE)
 

@@ -128,7 +128,7 @@ def test_padded_steps_and_users(source, tmp_path):
             "bilstm,embedding=3,hidden=2",
             source,
             directory=tmp_path / f"{number}",
-            noise_multiplier=4.0,
+            noise_multiplier=40.0,
             learning_rate=0.5,
             **{"steps": 2, **further},
             **QUICK,

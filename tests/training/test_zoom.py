@@ -105,7 +105,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 begin(folder)
-        assert opened[0].larger.shape[1] == round(ZOOM * opened[0].size)
+        assert opened[0].zoomed.shape[1] == round(ZOOM * opened[0].size)
         assert opened[0].fingerprint == opened[1].fingerprint
         with pytest.raises(SfumatoError, match="differs in its data: fingerprint"):
             begin(open_source(folder, owner_key=owner_key()))
@@ -116,7 +116,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
         patch.setattr(pretraining, "take_steps", stop)
         with pytest.raises(KeyboardInterrupt):
             pretrain("cnn", folder, directory=tmp_path / "public", **about)
-    assert opened[2].larger.shape == opened[0].larger.shape
+    assert opened[2].zoomed.shape == opened[0].zoomed.shape
 
 
 def test_another_zoom_than_the_source_was_opened_for_is_refused(sources, plan):

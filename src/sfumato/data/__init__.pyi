@@ -5,6 +5,8 @@ from .caches.features import Contents as Contents
 from .caches.pieces import CachedRecords as CachedRecords
 from .classes import UnknownClassError as UnknownClassError
 from .clock import Clock as Clock
+from .declared import TEST_FRACTION as TEST_FRACTION
+from .declared import Declared as Declared
 from .file_records import FileRecords as FileRecords
 from .form import Form as Form
 from .form import Images as Images
@@ -27,11 +29,10 @@ from .kinds import is_public as is_public
 from .kinds import parse as parse
 from .kinds import refuse_absent as refuse_absent
 from .opening import open_source as open_source
+from .parts import Part as Part
 from .readers.dicom import BY_PATIENT as BY_PATIENT
-from .records import TEST_FRACTION as TEST_FRACTION
 from .records import Records as Records
 from .source import FACTS as FACTS
-from .source import Part as Part
 from .source import Source as Source
 from .source import facts as facts
 from .source import own_codes as own_codes

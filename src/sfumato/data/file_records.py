@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from sfumato.data.declared import OnProgress
 from sfumato.data.images import decoding as images
 from sfumato.data.images.levels import Levels
-from sfumato.data.records import OnProgress
+from sfumato.data.records import Chosen
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,7 +22,7 @@ _BLOCK = 4096
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FileRecords:
+class FileRecords(Chosen):
     """One part of a source whose images stay in their files and are decoded whenever they are asked for.
 
     For sets that memory cannot hold; the images are those that `Records` would hold.
@@ -47,9 +48,6 @@ class FileRecords:
     channels: int
     levels: Levels | None = None
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """N, H, W, C."""
@@ -67,18 +65,6 @@ class FileRecords:
         for index, image in enumerate(in_threads(self._image, paths)):
             pixels[index] = image
         return pixels
-
-    def chosen(self, which: np.ndarray) -> FileRecords:
-        """The records where the mask (N,) is true."""
-        return replace(
-            self,
-            files=self.files[which],
-            labels=self.labels[which],
-            codes=self.codes[which],
-            users=None if self.users is None else self.users[which],
-            groups=None if self.groups is None else self.groups[which],
-            times=None if self.times is None else self.times[which],
-        )
 
     def _image(self, path: Path) -> np.ndarray:
         content = images.read_bytes(path)

@@ -15,8 +15,10 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.paths import expanded
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from sfumato.data.declared import Order
     from sfumato.data.parts import Parts
-    from sfumato.data.records import Declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,8 @@ class Kind:
 
     Args:
         reader: the file of this room whose function `load` reads it, given what follows the colon and what the owner
-            declared; None for a cache, which is opened.
+            declared; None for a cache, which is opened. Its `UNDERSTOOD` names the facts that it understands, of those
+            that say nothing to most readers.
         argument: what follows the colon, or None for a name that stands alone.
         called: what it is in a refusal.
         published: whether the data is published, so that nothing about it is secret.
@@ -36,9 +39,18 @@ class Kind:
     called: str = "source"
     published: bool = False
 
-    def load(self, argument: str, declared: Declared) -> Parts:
+    @property
+    def understood(self) -> tuple[str, ...]:
+        """Names of facts that its reader understands, of those that a reader must name."""
+        return getattr(self._module, "UNDERSTOOD", ())
+
+    def load(self, argument: str, order: Order) -> Parts:
         """What the reader makes of it."""
-        return importlib.import_module(f"sfumato.data.readers.{self.reader}").load(argument, declared)
+        return self._module.load(argument, order)
+
+    @property
+    def _module(self) -> ModuleType:
+        return importlib.import_module(f"sfumato.data.readers.{self.reader}")
 
 
 KINDS: MappingProxyType[str, Kind] = MappingProxyType(

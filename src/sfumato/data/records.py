@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Self
 
 import numpy as np
 
-from sfumato.data.images.levels import Levels
 
-SMALLEST_SIZE = 4
-"""Pixels: the fewest that an image may have on a side."""
+class Chosen:
+    """What all records in arrays have in common: each array has a row for each record."""
 
-LARGEST_SIZE = 1024
-"""Pixels: the most that an image may have on a side."""
+    labels: np.ndarray
 
-TEST_FRACTION = 0.2
-"""Expected share of the test part where a source has none of its own and the owner declares no other."""
+    def __len__(self) -> int:
+        return len(self.labels)
 
-OnProgress = Callable[[int, int], None]
-"""Called with (files read, files in all) while images are decoded."""
-
-
-def zoomed(size: int, zoom: float) -> int:
-    """Pixels on each side of the images that windows of `size` pixels are cut from.
-
-    >>> zoomed(320, 1.2)
-    384
-    """
-    return round(zoom * size)
+    def chosen(self, which: np.ndarray) -> Self:
+        """The records where the mask (N,) is true."""
+        arrays = {one.name: getattr(self, one.name) for one in fields(self) if one.init}  # type: ignore[arg-type]
+        kept = {name: known[which] for name, known in arrays.items() if isinstance(known, np.ndarray)}
+        if "rows" in arrays and arrays["rows"] is None:
+            kept["rows"] = np.flatnonzero(which)
+        return replace(self, **kept)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Records:
+class Records(Chosen):
     """One part of a source: N pictures of one size, and the class of each.
 
     Args:
@@ -73,9 +67,6 @@ class Records:
             if known is not None and known.shape != labels.shape[:1]:
                 raise TypeError(f"{name} must have the shape ({len(images)},), got {known.shape}")
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """N, H, W, C."""
@@ -89,65 +80,3 @@ class Records:
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """Images uint8 (n, H, W, C) of the records at these positions."""
         return self.images[rows]
-
-    def chosen(self, which: np.ndarray) -> Records:
-        """The records where the mask (N,) is true."""
-        users, groups, files, codes, times = (
-            None if known is None else known[which]
-            for known in (self.users, self.groups, self.files, self.codes, self.times)
-        )
-        return Records(
-            images=self.images[which],
-            labels=self.labels[which],
-            users=users,
-            groups=groups,
-            files=files,
-            codes=codes,
-            rows=np.flatnonzero(which) if self.rows is None else self.rows[which],
-            times=times,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Declared:
-    """What the owner said about the data, checked, as every kind of source receives it.
-
-    Args:
-        owner_key: the owner's secret, for splits and fingerprints.
-        classes: class names in their order, or None to read them from the data.
-        label_columns: the labels of which none, one or many are true of an image, each in a column of its own.
-        size: side of the images in pixels, or None to read it.
-        channels: 1 or 3, or None to read it.
-        levels: how pixels of 16 bits become 0 to 255, or None to refuse them.
-        root: folder of a data set collection (torchvision's layout).
-        download: whether a missing published data set may be fetched.
-        test_fraction: expected share of the records that a split by keyed hash puts aside.
-        zoom: how much larger than `size` the training images are wanted as well; 1 for not.
-        user_from: how a folder says whose image each one is: "folder", a pattern that file names match, or "dicom".
-        open_set: whether each part may have classes of its own.
-        skip_unreadable: whether files of a folder from which no image can be read are left out.
-        text_column: the columns of a table that hold its texts, or None for the one of that name.
-        length: how many words are read of each text, or None for the rule's number.
-        vocabulary: how many numbers words may have, likewise.
-        words: a file of public words, one a line, or these words themselves; None to hash words.
-        progress: called with (files read, files in all).
-    """
-
-    owner_key: bytes = field(repr=False)
-    classes: tuple[str, ...] | None = None
-    label_columns: tuple[str, ...] | None = None
-    size: int | None = None
-    channels: int | None = None
-    levels: Levels | None = None
-    root: str | None = None
-    download: bool = False
-    test_fraction: float = TEST_FRACTION
-    zoom: float = 1.0
-    user_from: str | None = None
-    open_set: bool = False
-    skip_unreadable: bool = False
-    text_column: tuple[str, ...] | None = None
-    length: int | None = None
-    vocabulary: int | None = None
-    words: str | tuple[str, ...] | None = None
-    progress: OnProgress | None = None

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import attrgetter
+from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import OfParts
+from sfumato._renamed import OldName
 from sfumato.data.caches.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
-from sfumato.data.caches.pieces import CachedRecords
+from sfumato.data.declared import Declared
 from sfumato.data.file_records import FileRecords
 from sfumato.data.form import Form, Images
 from sfumato.data.identity.codes import codes_of
 from sfumato.data.images.normalise import AsStored
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import KINDS
-from sfumato.data.records import TEST_FRACTION, Records
-from sfumato.data.texts.records import TextRecords
+from sfumato.data.parts import Part, Reading, RecordSets
+from sfumato.data.records import Records
 from sfumato.data.texts.tokens import Tokens
-
-Part = Records | FileRecords | TextRecords | CachedRecords
 
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""
@@ -32,93 +33,126 @@ LEFT_OUT = "left_out"
 USERS = "users"
 """The further fact that a promise for users needs."""
 
+Value = TypeVar("Value")
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Source:
+
+class Of(Generic[Value]):
+    """A field of one of a source's parts, as an attribute of the source."""
+
+    def __init__(self, part: str):
+        self._part = part
+
+    def __set_name__(self, kind: type, name: str) -> None:
+        self._get = attrgetter(f"{self._part}.{name}")
+
+    @overload
+    def __get__(self, source: None, kind: type) -> Self: ...
+
+    @overload
+    def __get__(self, source: Any, kind: type) -> Value: ...
+
+    def __get__(self, source: Any, kind: type) -> Value | Self:
+        return self if source is None else self._get(source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """By what the data are known again, to whoever has the owner's key.
+
+    Args:
+        fingerprint: HMAC of all records, their parts and their classes, 64 hexadecimal digits; of the larger training
+            images in place of the others where there are such.
+        stored_digest: HMAC of the first codes of all records: the same for all sizes and features of the same images,
+            for both parts together, and for what is left of them where a validation part is put aside.
+        pixels: the same of their second codes, and so of the same images in another format; empty where it is not
+            known.
+        assignment: HMAC of which record is whose, for both parts together: two sources that call other records one
+            user's have another; empty where nobody knows.
+        features: HMAC of all features and of how they came about, where the records are such: of the same images there
+            may be many.
+        places: where the records were read from (`places_of`), and those that they are the features of; empty where
+            that is not known.
+    """
+
+    fingerprint: str = field(repr=False)
+    stored_digest: str = field(repr=False, default="")
+    pixels: str = field(repr=False, default="")
+    assignment: str = field(repr=False, default="")
+    features: str | None = field(repr=False, default=None)
+    places: tuple[str, ...] = field(repr=False, default=())
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Source(OfParts):
     """A labelled set of images in two parts, with what may be said about it.
+
+    The fields of its parts are attributes of the source as well: `source.train`, `source.size`.
 
     Args:
         kind: "digits", "folder", "npz", "csv", "torchvision" or "features"; never a path.
-        train: the training records; images uint8 (N, size, size, channels), or features float32 (N, S, D), of which the
-            first is what a record is scored on and the last K are what it is trained on; or texts, int32 (N, T).
-        test: the records that none is trained on, likewise.
-        classes: class names; a label is a position in it. Where the source is `multilabel`, the labels' names.
-        size: pixels on each side of every image; T of texts.
-        channels: 1 (grey) or 3 (red, green, blue); 1 of texts.
-        examples: the number of training examples that the promise is computed for: as declared, else counted.
-        read: which of `FACTS` were read from the data rather than declared, and are not covered by the promise.
-            Nothing for published data sets, whose facts everybody knows.
-        public: whether the records are public, so that figures measured on them may be shown.
-        fingerprint: HMAC of everything above under the owner's key, 64 hexadecimal digits; of the larger training
-            images in place of the others where there are such.
-        size_rule: how the size came about, in words.
-        cut: the share of an image that its middle square leaves out, in the middle of all images, as far as it is
-            known: for the owner's eyes.
-        bit_depth: what was declared of pixels of 16 bits (`Levels`); None for nothing, and for a cache, whose transform
-            has it.
-        window: likewise.
-        left_out: the files from which no image could be read, where such may be left out: for the owner's eyes.
-        filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
-        parted: whether the two parts were made beforehand, in an order of their own; otherwise a keyed hash made them.
-        test_fraction: the expected share of the test part, where the keyed hash split.
-        cache: where the records are features; size and channels are then those of the images behind them.
-        features: HMAC of all features and of how they came about, under the owner's key, where the records are such: of
-            the same images there may be many.
-        material: HMAC of the first codes of all records under the owner's key: the same for all sizes and features of
-            the same images, for both parts together, and for what is left of them where a validation part is put
-            aside.
-        pixels: the same of their second codes, and so of the same images in another format; empty where it is not
-            known.
-        larger: the training records once more, with the larger images that views with zoom are cut out of; None
-            where that was not asked for, or where the originals are arrays that are no larger than `size`.
-        held_out: the records that were held out of the training part, to score on.
-        users: the number of users of the training part: as declared, else counted; None where nobody knows whose
-            record each one is.
-        users_read: whether that number was counted in the data rather than declared.
-        user_from: by which rule a folder said whose image each one is; None for others.
-        places: where the records were read from (`places_of`), and those that they are the features of; empty where
-            that is not known.
-        assignment: HMAC of which record is whose under the owner's key, for both parts together: two sources that call
-            other records one user's have another; empty where nobody knows.
-        at_most: how many training records of each user were kept at most (`capped`); None for all of them.
-        tokens: how texts became numbers, where the records are such.
+        records: the records themselves, in their sets: `train`, `test`, `held_out`, `zoomed`, `at_most`.
+        declared: `classes` (a label is a position in it; where the source is `multilabel`, the labels' names),
+            `examples` (the number of training examples that the promise is computed for), `users` (None where nobody
+            knows whose record each one is), `size` (pixels on each side of every image, T of texts), `channels` (1 of
+            texts) and `public` as they were declared, else as they were read; whatever else was declared.
+        facts_read: which of `FACTS` and of "left_out" and "users" were read from the data rather than declared, and
+            are not covered by the promise. Nothing but users for published data sets, whose facts everybody knows.
+        identity: by what the data are known again: `fingerprint` and others.
+        reading: how the records were read: `size_rule`, `has_own_split`, `cropped_share`, `filtered`,
+            `unreadable_files`, `tokens`, `cache`.
     """
 
     kind: str
-    train: Part = field(repr=False)
-    test: Part = field(repr=False)
-    classes: tuple[str, ...]
-    size: int
-    channels: int
-    examples: int
-    read: tuple[str, ...]
-    public: bool
-    fingerprint: str = field(repr=False)
-    size_rule: str
-    cut: float = field(repr=False, default=0.0)
-    bit_depth: int | None = None
-    window: Sequence[int] | None = None
-    left_out: tuple[str, ...] = field(repr=False, default=())
-    filtered: bool = False
-    parted: bool = True
-    test_fraction: float = TEST_FRACTION
-    cache: Cache | None = None
-    features: str | None = field(repr=False, default=None)
-    material: str = field(repr=False, default="")
-    pixels: str = field(repr=False, default="")
-    larger: Records | FileRecords | None = field(repr=False, default=None)
-    held_out: Part | None = field(repr=False, default=None)
-    users: int | None = None
-    users_read: bool = False
-    user_from: str | None = None
-    places: tuple[str, ...] = field(repr=False, default=())
-    assignment: str = field(repr=False, default="")
-    at_most: int | None = None
-    tokens: Tokens | None = None
+    records: RecordSets = field(repr=False)
+    declared: Declared
+    facts_read: tuple[str, ...]
+    identity: Identity = field(repr=False)
+    reading: Reading
 
-    def __post_init__(self) -> None:
-        if self.larger is not None and not np.array_equal(self.larger.labels, self.train.labels):
-            raise TypeError("larger must hold the records of train, in the same order")
+    train = Of[Part]("records")
+    test = Of[Part]("records")
+    held_out = Of[Part | None]("records")
+    zoomed = Of[Records | FileRecords | None]("records")
+    at_most = Of[int | None]("records")
+    classes = Of[tuple[str, ...]]("declared.labels")
+    size = Of[int]("declared.pixels")
+    channels = Of[int]("declared.pixels")
+    bit_depth = Of[int | None]("declared.pixels")
+    window = Of[Sequence[int] | None]("declared.pixels")
+    examples = Of[int]("declared")
+    users = Of[int | None]("declared.people")
+    user_from = Of[str | None]("declared.people")
+    public = Of[bool]("declared")
+    fingerprint = Of[str]("identity")
+    stored_digest = Of[str]("identity")
+    pixels = Of[str]("identity")
+    assignment = Of[str]("identity")
+    features = Of[str | None]("identity")
+    places = Of[tuple[str, ...]]("identity")
+    size_rule = Of[str]("reading")
+    has_own_split = Of[bool]("reading")
+    cropped_share = Of[float]("reading")
+    filtered = Of[bool]("reading")
+    unreadable_files = Of[tuple[str, ...]]("reading")
+    tokens = Of[Tokens | None]("reading")
+    cache = Of[Cache | None]("reading")
+
+    larger = OldName("zoomed")
+    material = OldName("stored_digest")
+    cut = OldName("cropped_share")
+    parted = OldName("has_own_split")
+    left_out = OldName("unreadable_files")
+    shown = OldName("images_for")
+
+    def __init__(self, **given: Any):
+        """Of its parts, or of their fields by their own names, which go over what the parts say.
+
+        So `dataclasses.replace(source, public=True)` is the same source, with another declaration.
+        """
+        known = given.get("facts_read", ())
+        read = given.pop("read", tuple(fact for fact in known if fact != USERS))
+        counted = (USERS,) if given.pop("users_read", USERS in known) else ()
+        super().__init__(**{**given, "facts_read": (*read, *counted)})
 
     def __repr__(self) -> str:
         if self.tokens is not None:
@@ -131,6 +165,26 @@ class Source:
         told = f"{self.kind}, {'public' if self.public else 'private'}"
         named = "labels" if self.multilabel else "classes"
         return f"Source({told}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
+
+    @property
+    def test_fraction(self) -> float:
+        """The expected share of the test part, where the keyed hash split."""
+        return self.declared.loading.share
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Which facts a promise for examples does not cover: it makes no use of the users' number."""
+        return tuple(fact for fact in self.facts_read if fact != USERS)
+
+    @property
+    def read_by_user(self) -> tuple[str, ...]:
+        """Which facts a promise for users does not cover."""
+        return self.facts_read
+
+    @property
+    def users_read(self) -> bool:
+        """Whether the number of users was counted in the data rather than declared."""
+        return USERS in self.facts_read
 
     @property
     def multilabel(self) -> bool:
@@ -161,15 +215,7 @@ class Source:
     @property
     def materials(self) -> tuple[str, ...]:
         """By what the owner's list of runs knows the data again, in any of their forms."""
-        return tuple(filter(None, (self.material, self.pixels)))
-
-    @property
-    def read_by_user(self) -> tuple[str, ...]:
-        """Which facts a promise for users does not cover: those of `read`, and the users' number where it was counted.
-
-        Apart from `read`, since a promise for examples makes no use of the users' number.
-        """
-        return (*self.read, USERS) if self.users_read else self.read
+        return tuple(filter(None, (self.stored_digest, self.pixels)))
 
     @property
     def published(self) -> bool:
@@ -206,7 +252,7 @@ class Source:
         if self.tokens is not None:
             raise SfumatoError(f"{what} is for images, and the source holds texts", "give a source of images")
 
-    def shown(self, views: Views) -> Part:
+    def images_for(self, views: Views) -> Part:
         """The training records with the images that these views are cut out of: of `size`, or the larger ones.
 
         Errors: `SfumatoError` for views that the images are too small for, or that were not asked for in opening; and
@@ -216,15 +262,15 @@ class Source:
             views.refuse_for_texts()
             return self.train
         views.check(self.size)
-        if self.larger is None or views.zoom == 1:
+        if self.zoomed is None or views.zoom == 1:
             return self.train
-        if self.larger.shape[1] != views.side(self.size):
+        if self.zoomed.shape[1] != views.side(self.size):
             raise SfumatoError(
                 f"zoom {views.zoom} wants images of {views.side(self.size)} pixels, and the source was opened for "
-                f"those of {self.larger.shape[1]}",
+                f"those of {self.zoomed.shape[1]}",
                 f"open it with zoom={views.zoom}",
             )
-        return self.larger
+        return self.zoomed
 
 
 def own_codes(part: Part, owner_key: bytes) -> np.ndarray:
@@ -235,8 +281,19 @@ def own_codes(part: Part, owner_key: bytes) -> np.ndarray:
     return codes_of(owner_key, images, images)
 
 
+_SPELT = {"material": "stored_digest", "parted": "has_own_split"}
+"""What a cache calls otherwise."""
+
+
 def facts(source: Source) -> dict[str, Any]:
     """What a cache keeps of the source that it is made from, as plain data."""
-    left_out = USER_FACTS if source.train.users is None else frozenset()
-    known = {name: getattr(source, name) for name in sorted((SOURCE_FACTS | LATER_FACTS) - left_out)}
+    nameless = USER_FACTS if source.train.users is None else frozenset()
+    names = sorted((SOURCE_FACTS | LATER_FACTS) - nameless)
+    known = {name: getattr(source, _SPELT.get(name, name)) for name in names}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+
+
+def from_facts(known: Mapping[str, Any], **attributes: Any) -> Source:
+    """The source that a cache has kept these facts of, and has in these further attributes."""
+    told = {_SPELT.get(name, name): tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    return Source(**{**told, **attributes})

@@ -219,7 +219,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         notes.append(users.several_of_one(source, plan))
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
-        notes.append(defaults.cut_off(source.cut))
+        notes.append(defaults.cut_off(source.cropped_share))
         lines = [f"note: {note}" for note in notes if note is not None]
         images = source.cache is None and source.tokens is None
         if images and source.size_rule != "declared":

@@ -62,11 +62,9 @@ def read_source(spec: SourceSpec, progress: Progress) -> Source:
 
     progress.begin("reading", 1)
     source = spec.open(owner_key(), progress=on_progress)
-    if source.left_out:
-        named = ", ".join(source.left_out[:NAMED_FILES]) + (", ..." if len(source.left_out) > NAMED_FILES else "")
-        progress.report(
-            f"note: no image could be read from {len(source.left_out)} of the files, which were left out: {named}"
-        )
+    if files := source.unreadable_files:
+        named = ", ".join(files[:NAMED_FILES]) + (", ..." if len(files) > NAMED_FILES else "")
+        progress.report(f"note: no image could be read from {len(files)} of the files, which were left out: {named}")
     return source
 
 

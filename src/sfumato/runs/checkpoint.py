@@ -173,7 +173,7 @@ def stored_statement(path: Path) -> dict[str, Any] | None:
 
 
 def stored_materials(weights: str | None) -> tuple[str, ...]:
-    """`Source.material` of what a model file of ours, or a run's, was trained on without privacy; else nothing.
+    """`Source.stored_digest` of what a model file of ours, or a run's, was trained on without privacy; else nothing.
 
     It is keyed: it says nothing to whoever has not the owner's key.
     """

@@ -168,7 +168,7 @@ def in_another_form(shared: Shared, held: Held, spec: str) -> Held:
             f"{before.spec} otherwise",
             "compare data that are declared alike",
         )
-    same = (other.material, other.classes) == (source.material, source.classes)
+    same = (other.stored_digest, other.classes) == (source.stored_digest, source.classes)
     if not same or other.train.labels.tolist() != source.train.labels.tolist():
         raise SfumatoError(
             f"source {spec} holds other data than {before.spec}",
@@ -239,7 +239,7 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
 
 def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock: Clock | None) -> None:
     """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
-    source.shown(settings.views)
+    source.images_for(settings.views)
     steps_by_time(source, plan, clock)
     second_group(source, plan)
     refuse_trained_on(source, trained_on(source, settings))

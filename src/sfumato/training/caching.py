@@ -194,7 +194,7 @@ def contents_for(
 
     Args:
         origins: what stands behind the backbone's weights, as statements say it.
-        trained_on: `Source.material` of what they were trained on without privacy.
+        trained_on: `Source.stored_digest` of what they were trained on without privacy.
 
     Errors: `SfumatoError` where that is the source itself, and the source is private.
     """

@@ -103,7 +103,7 @@ class Inputs:
         disk come in memory that is used again.
         """
         job, size, padded = self._job, self._job.performance.micro_batch, self._job.plan.participation.padded_size
-        records, present = job.source.shown(job.views), len(participants)
+        records, present = job.source.images_for(job.views), len(participants)
         draws = job.views.draw(key.generator("views", step), present, size=job.source.size)
         if padded is not None:
             size = min(size, padded)

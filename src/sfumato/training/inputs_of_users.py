@@ -45,7 +45,7 @@ class UserInputs(Inputs):
         job = self._job
         pieces = list(self._pieces(participants))
         generator = key.generator("views", step)
-        records = job.source.shown(job.views)
+        records = job.source.images_for(job.views)
         stored = [None] * len(pieces)
         if self._features is None:
             stored = ahead(records, [rows.reshape(-1) for _, rows, _ in pieces])

@@ -171,7 +171,7 @@ class PrivateJob(Job):
             "data": {
                 "kind": self.source.kind,
                 "fingerprint": self.source.fingerprint,
-                "material": self.source.material,
+                "material": self.source.stored_digest,
                 "pixels": self.source.pixels,
                 "classes": list(self.source.classes),
                 "channels": self.source.channels,

@@ -68,7 +68,7 @@ class PublicSteps:
 
     def __init__(self, job: PublicJob, key: RunKey, progress: Progress | None = None):
         self._job, self._key = job, key
-        self._records = job.source.shown(job.views)
+        self._records = job.source.images_for(job.views)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}
         self._loss = 0.0
         self._epoch, self._order = -1, np.empty(0, np.int64)

@@ -257,7 +257,7 @@ def test_a_source_is_read_by_what_is_declared_of_it(xrays, key):
     assert by_bits.fingerprint == by_window.fingerprint
     others = open_source(spec, owner_key=key, window=(1000, 2000))
     assert others.fingerprint != by_bits.fingerprint
-    assert others.material == by_bits.material
+    assert others.stored_digest == by_bits.stored_digest
     assert "bit_depth" not in by_bits.read
 
 
@@ -288,13 +288,13 @@ def test_arrays_of_16_bits_are_read_by_what_is_declared(form, tmp_path, key):
     assert {image.tobytes() for part in (source.train, source.test) for image in part.take(slice(None))} == greys
     window = open_source(spec, owner_key=key, window=(1000, 1001))
     assert np.array_equal(window.train.labels, source.train.labels)  # the split is by what is stored
-    assert window.material == source.material
+    assert window.stored_digest == source.stored_digest
     np.savez(tmp_path / "native.npz", x=values.astype(form[1:]), y=np.arange(60) % 2)
-    assert open_source(f"npz:{tmp_path}/native.npz", owner_key=key, bit_depth=12).material == source.material
+    assert open_source(f"npz:{tmp_path}/native.npz", owner_key=key, bit_depth=12).stored_digest == source.stored_digest
     assert set(np.unique(window.train.images)) == {0, 255}
     zoomed = open_source(spec, owner_key=key, window=(0, 4095), size=4, zoom=1.5)
-    assert zoomed.larger is not None
-    assert zoomed.larger.take(slice(None)).std() > 30
+    assert zoomed.zoomed is not None
+    assert zoomed.zoomed.take(slice(None)).std() > 30
 
 
 def test_arrays_of_other_integers_stay_refused(tmp_path, key):

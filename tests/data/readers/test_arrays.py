@@ -61,8 +61,8 @@ def test_names_of_the_archive_and_names_declared(tmp_path, key):
 def test_other_sizes_are_brought_to_a_square(tmp_path, key):
     source = opened(tmp_path, key, four(np.repeat(IMAGES, 2, axis=2)))
     assert source.train.images.shape == (30, 8, 8, 3)
-    assert source.cut == 0.5
-    assert opened(tmp_path, key, four()).cut == 0
+    assert source.cropped_share == 0.5
+    assert opened(tmp_path, key, four()).cropped_share == 0
     assert opened(tmp_path, key, four(), size=16, channels=1).test.images.shape == (10, 16, 16, 1)
 
 

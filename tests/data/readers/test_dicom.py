@@ -218,7 +218,7 @@ def test_unreadable_ones_may_be_left_out_and_those_without_a_window_may_not(tmp_
     with pytest.raises(UnreadableError, match="has 2 frames"):
         open_source(spec, owner_key=key)
     source = open_source(spec, owner_key=key, skip_unreadable=True)
-    assert [Path(file).name for file in source.left_out] == ["frames.dcm", "report.dcm"]
+    assert [Path(file).name for file in source.unreadable_files] == ["frames.dcm", "report.dcm"]
     assert "left_out" in source.read
     scan(tmp_path / "s" / "a" / "undeclared.dcm", RAMP)
     with pytest.raises(UndeclaredError):

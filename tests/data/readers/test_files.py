@@ -43,7 +43,7 @@ def both(spec, **declared):
 )
 def test_they_are_decoded_as_in_memory(images, rows, start, declared):
     held, left = both(f"folder:{images}", **declared)
-    for fact in ("fingerprint", "material", "read", "size", "channels"):
+    for fact in ("fingerprint", "stored_digest", "read", "size", "channels"):
         assert getattr(held, fact) == getattr(left, fact)
     for one, other in ((held.train, left.train), (held.test, left.test)):
         assert isinstance(one, Records)

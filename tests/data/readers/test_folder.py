@@ -109,9 +109,9 @@ def test_stray_and_broken_files_are_left_out_where_that_is_asked_for(class_folde
     with pytest.raises(SfumatoError, match="is not an image file by its name"):
         open_source(f"folder:{folder}", owner_key=key)
     source = open_source(f"folder:{folder}", owner_key=key, skip_unreadable=True)
-    names = [name.rpartition("/")[2] for name in source.left_out]
+    names = [name.rpartition("/")[2] for name in source.unreadable_files]
     assert sorted(names) == ["cut.png", "empty.png", "junk.png", "notes.txt"]
-    assert source.material == before.material
+    assert source.stored_digest == before.stored_digest
     assert np.array_equal(source.train.images, before.train.images), "what is left out moves no other record"
 
 
@@ -123,7 +123,7 @@ def test_that_files_may_be_left_out_is_a_fact_whether_or_not_there_are_such(clas
     (folder / "cat" / "junk.png").write_bytes(b"junk")
     odd = open_source(f"folder:{folder}", owner_key=key, skip_unreadable=True, **declared)
     assert clean.read == odd.read == ("left_out",)
-    assert (len(clean.left_out), len(odd.left_out)) == (0, 1)
+    assert (len(clean.unreadable_files), len(odd.unreadable_files)) == (0, 1)
     (folder / "cat" / "junk.png").unlink()
     assert open_source(f"folder:{folder}", owner_key=key, **declared).read == ()
 
@@ -141,5 +141,5 @@ def test_a_folder_of_nothing_that_can_be_read_and_other_sources_are_refused(tmp_
 def test_what_a_middle_square_leaves_out_is_known_where_headers_are_read(class_folder, key):
     folder = class_folder(size=(8, 20), cat=4, dog=4)
     found = open_source(f"folder:{folder}", owner_key=key)
-    assert found.cut == pytest.approx(0.6)
-    assert open_source(f"folder:{folder}", owner_key=key, size=8, channels=1).cut == 0
+    assert found.cropped_share == pytest.approx(0.6)
+    assert open_source(f"folder:{folder}", owner_key=key, size=8, channels=1).cropped_share == 0

@@ -125,10 +125,10 @@ def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays, time=np.arange(40) / 4)
     source = open_source(f"npz:{tmp_path}/a.npz", owner_key=KEY, size=8, zoom=1.5, test_fraction=0.3)
     smaller = capped(source, KEY, 5)
-    assert smaller.larger is not None
+    assert smaller.zoomed is not None
     numbers = smaller.train.images[:, 0, 0, 0].astype(int)
     assert len(numbers) == 5 * smaller.users < len(source.train)
-    for part in (smaller.train, smaller.larger):
+    for part in (smaller.train, smaller.zoomed):
         assert np.array_equal(part.images[:, 0, 0, 0], numbers)
         assert part.users.tolist() == [str(number % 3) for number in numbers]
         assert part.groups.tolist() == [str(number % 3 + 7) for number in numbers]

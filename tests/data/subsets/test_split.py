@@ -44,12 +44,12 @@ def test_a_record_has_one_code_whatever_is_made_of_it(tmp_path):
     np.savez(tmp_path / "a.npz", x=images, y=np.arange(40) % 2)
     small, whole = (open_source(f"npz:{tmp_path / 'a.npz'}", owner_key=bytes(32), size=size) for size in (6, 12))
     assert small.fingerprint != whole.fingerprint
-    assert small.material == whole.material
+    assert small.stored_digest == whole.stored_digest
     assert np.array_equal(small.train.codes, whole.train.codes)
     sides = [hold_out(source, bytes(32), 0.3)[1].labels.tolist() for source in (small, whole)]
     assert sides[0] == sides[1]
     np.savez(tmp_path / "b.npz", x=images[::-1], y=np.arange(40) % 2)
-    assert open_source(f"npz:{tmp_path / 'b.npz'}", owner_key=bytes(32)).material == whole.material
+    assert open_source(f"npz:{tmp_path / 'b.npz'}", owner_key=bytes(32)).stored_digest == whole.stored_digest
     np.savez(tmp_path / "c.npz", x=images[1:], y=np.arange(39) % 2)
-    assert open_source(f"npz:{tmp_path / 'c.npz'}", owner_key=bytes(32)).material != whole.material
-    assert open_source(f"npz:{tmp_path / 'a.npz'}", owner_key=bytes(31) + b"x").material != whole.material
+    assert open_source(f"npz:{tmp_path / 'c.npz'}", owner_key=bytes(32)).stored_digest != whole.stored_digest
+    assert open_source(f"npz:{tmp_path / 'a.npz'}", owner_key=bytes(31) + b"x").stored_digest != whole.stored_digest

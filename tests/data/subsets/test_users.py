@@ -180,7 +180,7 @@ def test_a_folder_with_parts_says_it_too(tmp_path):
     folder(tmp_path / "p" / "test", "{label}/{user}/again {number}.png")
     source = open_source(f"folder:{tmp_path}/p", owner_key=KEY, user_from="folder")
     assert (len(source.train), len(source.test), source.classes, source.users) == (COUNT, COUNT, ("a", "b"), 12)
-    assert source.parted
+    assert source.has_own_split
     assert shared_users(source, KEY) == 12
 
 
@@ -189,7 +189,7 @@ def test_classes_called_train_and_test_may_hold_users(tmp_path):
         folder(tmp_path / "p" / name, "{user}/{number}.png")
     source = open_source(f"folder:{tmp_path}/p", owner_key=KEY, user_from="folder")
     assert source.classes == ("test", "train", "tram")
-    assert not source.parted
+    assert not source.has_own_split
 
 
 @pytest.mark.parametrize("made", [table, archive], ids=["csv", "npz"])

@@ -71,7 +71,7 @@ def test_columns_of_other_names(tmp_path, key):
     )
     path.write_text("title,body,label,split\n" + rows)
     source = open_source(f"csv:{path}", owner_key=key, text_column=["title", "body"])
-    assert source.parted
+    assert source.has_own_split
     assert len(source.test) == 15
     assert source.test.texts[0] == "0 ball ball, number 0"
 
@@ -105,7 +105,7 @@ def test_the_same_words_are_known_again(tmp_path, key):
 
     plain, loud = opened(str), opened(lambda text: f"  {text.upper()}!")
     assert plain.pixels == loud.pixels
-    assert plain.material != loud.material
+    assert plain.stored_digest != loud.stored_digest
 
 
 def test_numbers_in_an_archive(tmp_path, key):
@@ -133,7 +133,7 @@ def test_what_else_a_source_can_do(table, key):
     assert len(rest.train) + len(held) == len(source.train)
     assert not set(rest.train.users) & set(held.users)
     other = open_source(f"csv:{table}", owner_key=key, length=10)
-    assert other.material == source.material
+    assert other.stored_digest == source.stored_digest
     assert other.fingerprint != source.fingerprint
     with pytest.raises(SfumatoError, match="is for images, and the source holds texts"):
         source.require_images("it")

@@ -36,7 +36,7 @@ def small(**changed) -> Frontier:
 )
 @example(batch=500, epsilon=12.0, sigma=2.0, delta=1e-6, epochs=None)
 @example(batch=2000, epsilon=0.5, sigma=0.8, delta=1e-4, epochs=None)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_no_point_exceeds_the_budget_and_one_step_more_would(batch, epsilon, sigma, delta, epochs):
     asked = {"batch_size": batch, "epsilon": epsilon, "delta": delta, "epochs": epochs}
     try:

@@ -130,5 +130,5 @@ def test_a_source_by_which_nothing_could_be_known_again_leaves_the_list_as_it_wa
     source = archive(tmp_path / "people.npz", 40)
     record_use(source, PLAN)
     with pytest.raises(SfumatoError, match="the source has no material"):
-        record_use(replace(source, material="", pixels=""), PLAN)
+        record_use(replace(source, stored_digest="", pixels=""), PLAN)
     assert record_use(source, PLAN).earlier == 1

@@ -34,14 +34,14 @@ def opened(path, images, labels=LABELS, **options):
 def test_what_a_second_training_has_seen_of_the_same_material_is_listed_too(images, tmp_path):
     """The material is that of both parts: with another test fraction the same material trains on other records."""
     few, more = (opened(tmp_path / "p.npz", images, public=True, test_fraction=share) for share in (0.8, 0.2))
-    assert few.material == more.material
+    assert few.stored_digest == more.stored_digest
     public_records.remember(few)
     public_records.remember(more)
     private = opened(tmp_path / "q.npz", images, test_fraction=0.5)
     for again in (more, few):
         public_records.remember(again)
         with pytest.raises(SfumatoError, match=f"on {len(more.train)} of these 60 private records"):
-            public_records.refuse_trained_on(private, [more.material])
+            public_records.refuse_trained_on(private, [more.stored_digest])
 
 
 def test_records_held_out_to_score_on_are_looked_at(images, tmp_path):
@@ -51,7 +51,7 @@ def test_records_held_out_to_score_on_are_looked_at(images, tmp_path):
     seen = opened(tmp_path / "p.npz", mixed, np.arange(len(mixed)) % 3, public=True)
     public_records.remember(seen)
     with pytest.raises(SfumatoError, match=r"on \d+ of these 60 private records"):
-        public_records.refuse_trained_on(private, [seen.material])
+        public_records.refuse_trained_on(private, [seen.stored_digest])
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((3, 32)), np.zeros((3, 31), np.uint8), np.zeros(32, np.uint8)])

@@ -5,9 +5,25 @@ from __future__ import annotations
 import pytest
 
 from sfumato import PrivacyPlan, Statement
-from sfumato.privacy import CandidateCount, Circumstances, PrivateSelection, detections
+from sfumato.privacy import (
+    CandidateCount,
+    Circumstances,
+    CyclicPoisson,
+    DriftingPoisson,
+    FixedOrder,
+    Participation,
+    PrivateSelection,
+    TruncatedPoisson,
+    User,
+    detections,
+)
 from sfumato.report import RATES
 from sfumato.training.conclusion.run_page import _attack
+
+
+@pytest.fixture(autouse=True)
+def no_curves() -> None:
+    """Here they are computed."""
 
 
 def test_the_attacker_of_a_selected_model_may_have_seen_the_choice():
@@ -19,3 +35,29 @@ def test_the_attacker_of_a_selected_model_may_have_seen_the_choice():
     assert alone.detections == pytest.approx(detections(plan, RATES))
     assert chosen.detections == pytest.approx(detections(selection, RATES))
     assert all(more > less for more, less in zip(chosen.detections[:40], alone.detections, strict=False))
+
+
+RULES = {
+    "drifting": DriftingPoisson(batch_size=40, period=4, sizes=(100, 100)),
+    "truncated": TruncatedPoisson(batch_size=40, largest=80),
+    "cyclic": CyclicPoisson(batch_size=40, groups=4),
+    "in order": FixedOrder(batch_size=40),
+}
+
+
+@pytest.mark.parametrize("participation", RULES.values(), ids=RULES)
+def test_every_rule_has_an_attacker(participation: Participation):
+    adjacency = "zero-out" if isinstance(participation, TruncatedPoisson) else "add-or-remove"
+    known = {"examples": 200, "batch_size": 40, "steps": 4, "noise_multiplier": 8.0, "delta": 1e-5}
+    plan = PrivacyPlan.calibrate(**known, participation=participation, adjacency=adjacency)
+    found = _attack(Statement(plan=plan, circumstances=Circumstances(), selection=None))
+    assert found.detections == sorted(found.detections)
+    assert all(rate < share <= 1 for rate, share in list(zip(RATES, found.detections, strict=True))[:-1])
+
+
+def test_users_of_many_records_have_an_attacker():
+    known = {"examples": 200, "batch_size": 20, "steps": 4, "noise_multiplier": 8.0, "delta": 1e-5}
+    plan = PrivacyPlan.calibrate(**known, unit=User(drawn="examples", at_most=4, users=60))
+    found = _attack(Statement(plan=plan, circumstances=Circumstances(), selection=None))
+    assert found.subject.startswith("person, with up to 4")
+    assert found.detections == sorted(found.detections)

@@ -21,19 +21,19 @@ from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, steps
 from sfumato.training.preparation import prepare
 
-STEPS = 6
+STEPS = 5
 
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
-    """A private set of 60 digits, and a public one of 90, of which the first 3 are private records too."""
+    """A private set of 60 digits, and a public one of 43, of which the first 3 are private records too."""
     place = tmp_path_factory.mktemp("archives")
     digits = open_source("digits", owner_key=bytes(32), public=True)
     images, labels = digits.train.images, digits.train.labels
     test = {"x_test": digits.test.images[:40], "y_test": digits.test.labels[:40]}
     np.savez(place / "private.npz", x_train=images[:60], y_train=labels[:60], **test)
-    np.savez(place / "public.npz", x_train=images[57:150], y_train=labels[57:150], **test)
-    np.savez(place / "filtered.npz", x_train=images[60:150], y_train=labels[60:150], **test, **{MARK: np.array(True)})
+    np.savez(place / "public.npz", x_train=images[57:100], y_train=labels[57:100], **test)
+    np.savez(place / "filtered.npz", x_train=images[60:100], y_train=labels[60:100], **test, **{MARK: np.array(True)})
     return place
 
 
@@ -51,7 +51,7 @@ def choices(archives) -> Settings:
         ema_form="constant",
         normalisation="public-batch",
         public_data=f"npz:{archives / 'public.npz'}",
-        public_examples=93,
+        public_examples=43,
         seed=5,
     )
 
@@ -81,7 +81,7 @@ def test_the_file_alone_gives_the_run_s_figures(source, plan, choices, tmp_path)
     refresh(loaded.module)
     torch.testing.assert_close(loaded.module.norm.mean, before)
     weights, _ = read_safetensors(tmp_path / "run" / "model.safetensors")
-    assert len(weights["public_examples"]) == 93
+    assert len(weights["public_examples"]) == 43
     assert torch.equal(weights["norm.mean"], before), "the file holds them, and none of other weights"
 
 
@@ -120,7 +120,7 @@ def test_statistics_are_taken_where_each_gradient_is(source, plan, choices, tmp_
 def test_killed_and_resumed_it_has_the_same_bytes(source, plan, choices, tmp_path, killed_at):
     trained(source, plan, choices, tmp_path / "whole", keep=2)
 
-    with killed_at(4) as patch:
+    with killed_at(3) as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
         trained(source, plan, choices, tmp_path / "killed", keep=2)
     trained(source, plan, choices, tmp_path / "killed", keep=2)
@@ -144,7 +144,7 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
     assert any("3 of your private training records are among the public examples" in line for line in told)
     statement = (tmp_path / "run" / "statement.json").read_text()
     assert "57" not in statement.replace(plan.fingerprint, "")
-    assert "The 93 examples whose statistics the model normalises by" in statement
+    assert "The 43 examples whose statistics the model normalises by" in statement
 
 
 def test_test_images_among_the_public_ones_are_told_to_the_owner(source, plan, choices, tmp_path):
@@ -165,7 +165,7 @@ def test_which_public_examples_are_taken_hangs_on_nothing_private(source, plan, 
     some = replace(source, train=source.train.chosen(kept))
     settings = replace(choices, public_examples=20, seed=seed)
     module = prepare.prepare(None, some, plan, settings, threads=1).module
-    drawn = np.sort(np.random.default_rng(0).permutation(93)[:20])
+    drawn = np.sort(np.random.default_rng(0).permutation(43)[:20])
     public = np.load(archives / "public.npz")["x_train"][drawn]
     images = torch.from_numpy(public.reshape(20, 1, *public.shape[1:3]))
     torch.testing.assert_close(module.public_examples, images.float() / 127.5 - 1)
@@ -220,7 +220,7 @@ def test_records_that_are_left_out_move_no_others(source, choices, archives, tmp
             private(step, None)
         return found
 
-    whole, rest = seen(archives / "filtered.npz", 90), seen(tmp_path / "others.npz", 90)
+    whole, rest = seen(archives / "filtered.npz", 40), seen(tmp_path / "others.npz", 40)
     left_out = {source.train.images[row].tobytes() for row in (0, 10, 25)}
     assert any(step & left_out for step in whole)
     assert rest == [step - left_out for step in whole]
@@ -280,10 +280,10 @@ def test_a_run_does_not_go_on_with_other_public_examples(source, plan, choices, 
     ("given", "words"),
     [
         ({"public_data": None, "public_examples": 128}, "no public_data is given; give a public source"),
-        ({"public_examples": 1000}, "has 93 training examples, and 1000 images are wanted"),
+        ({"public_examples": 1000}, "has 43 training examples, and 1000 images are wanted"),
         ({"normalisation": "group"}, "normalisation group takes none; give normalisation public-batch"),
         ({"normalisation": "batch"}, "normalisation must be one of"),
-        ({"public_data": "csv:texts.csv"}, "texts.csv holds texts, and 93 images are wanted; give a source of images"),
+        ({"public_data": "csv:texts.csv"}, "texts.csv holds texts, and 43 images are wanted; give a source of images"),
         ({"public_examples": 0}, "public_examples must be at least 1"),
         ({"model": "linear"}, "has no normalisation layer"),
         ({"public_data": "npz:none.npz"}, "none.npz"),

@@ -1,7 +1,9 @@
 """Training without privacy: refused on private data, resumed to the bit, and the start of private fine-tuning."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift
 def shown(spots):
     """Public data; the same images as the private ones, but nobody knows."""
     train, test = (replace(part, codes=foreign(len(part))) for part in (spots.train, spots.test))
-    return replace(spots, public=True, material="f" * 64, pixels="e" * 64, train=train, test=test)
+    return replace(spots, public=True, stored_digest="f" * 64, pixels="e" * 64, train=train, test=test)
 
 
 def foreign(records: int) -> np.ndarray:
@@ -40,7 +42,7 @@ def foreign(records: int) -> np.ndarray:
     return np.random.default_rng(records).integers(256, size=(records, 32), dtype=np.uint8)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def training():
     return PublicTraining(settings=SETTINGS, steps=24, batch_size=50)
 
@@ -52,9 +54,17 @@ def job_for(source, training, place=None):
     return pretraining.prepare(source, training, threads=1, recorded=recorded, key=key)
 
 
+@pytest.fixture(scope="module")
+def finished(shown, training, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        return pretraining.execute(job_for(shown, training), tmp_path_factory.mktemp("finished") / "pre")
+
+
 @pytest.fixture
-def pretrained(shown, training, tmp_path):
-    return pretraining.execute(job_for(shown, training), tmp_path / "pre")
+def pretrained(finished, tmp_path):
+    """A copy, to do things to."""
+    return replace(finished, directory=Path(shutil.copytree(finished.directory, tmp_path / "pre")))
 
 
 def test_it_learns_and_promises_nothing(pretrained):
@@ -194,7 +204,7 @@ def keyed(arrays):
 def without_one(source):
     """All records but the first of those to train on."""
     rest = source.train.chosen(np.arange(len(source.train)) > 0)
-    return replace(source, train=rest, examples=len(rest), material="0" * 64, pixels="1" * 64)
+    return replace(source, train=rest, examples=len(rest), stored_digest="0" * 64, pixels="1" * 64)
 
 
 def test_weights_that_have_seen_the_private_records_are_refused(shown, keyed, plan, tmp_path):
@@ -353,7 +363,7 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
     about = stored_about(last)
     rewritten(
         last,
-        trained_on=[spots.material],
+        trained_on=[spots.stored_digest],
         statement={**about["statement"], "origins": ["timm"]},
         transform={**about["transform"], "mean": [0.25]},
     )
@@ -363,7 +373,7 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
     assert origins(spots, replace(of_last, pretrained_weights="ema")) == ("public run",)
     assert transform_for(nn.Identity(), spots, of_last).mean == (0.25,)
     assert transform_for(nn.Identity(), spots, replace(of_last, pretrained_weights=None)).mean == (0.5,)
-    assert trained_on(spots, of_last) == (spots.material,)
+    assert trained_on(spots, of_last) == (spots.stored_digest,)
     train("cnn", spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
     with pytest.raises(SfumatoError, match="without privacy on"):
         train("cnn", spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)

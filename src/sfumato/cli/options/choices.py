@@ -8,27 +8,11 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import asked, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import (
-    BitDepth,
-    Device,
-    Fraction,
-    LabelColumns,
-    Length,
-    Names,
-    Path,
-    Side,
-    Text,
-    TextColumns,
-    UserFrom,
-    Users,
-    Vocabulary,
-    Whole,
-    Window,
-    Words,
-    spelt,
-)
+from sfumato.cli.options.spellings import Device, Path, Text, Whole, spelt
 from sfumato.cli.registry import name_of
+from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.experiment.experiment import Choices
 
 if TYPE_CHECKING:
@@ -37,50 +21,19 @@ if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
 
-SOURCE_OPTIONS = (
-    *("classes", "label_columns", "size", "channels", "bit_depth", "window"),
-    *("examples", "root", "download", "test_fraction", "zoom", "user_from", "users"),
-    *("text_column", "length", "vocabulary", "words"),
-)
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True)
-class SourceChoices:
+class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
 
-    classes: Names = None
-    """Class names, declared."""
-    label_columns: LabelColumns = None
-    """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
-    or the columns of an archive's y."""
-    size: Side = None
-    """Side of the images, declared; others are resized."""
-    channels: Whole = None
-    """1 for grey, 3 for colour, declared."""
-    bit_depth: BitDepth = None
-    """How many bits images of 16 bits use, declared: 12 where white is 4095; larger values are refused."""
-    window: Window = None
-    """Or what of them becomes black and what white, declared: -160,240 for soft tissue in Hounsfield units."""
-    test_fraction: Fraction = None
-    """Share of the test part where a source has none of its own."""
-    user_from: UserFrom = None
-    """Whose image each file of a folder is: folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked
-    for in its name, such as 'patient-([0-9]+)_'."""
-    skip_unreadable: bool = False
-    """Leave files of a folder out from which no image can be read, instead of refusing the folder; how many they are is
-    not covered by the promise."""
-    users: Users = None
-    """How many users the training part has, declared."""
     public: bool = False
     """The data are public: figures measured on them are no secret. Published ones (digits, torchvision) are anyway."""
-    root: Path = None
-    """Where torchvision's data sets are."""
-    download: bool = False
-    """Let torchvision download the data set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,17 +185,8 @@ class Begins(RunChoices, SourceChoices):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextChoices(Begins):
+class TextChoices(Begins, asked(Texts)):
     """Options of a verb that trains on texts too."""
-
-    text_column: TextColumns = None
-    """Which columns of a table hold its texts, put together; other tables are of images."""
-    length: Length = None
-    """How many words of each text are read, declared; shorter texts are filled up."""
-    vocabulary: Vocabulary = None
-    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
-    words: Words = None
-    """A file of public words, one a line, in place of hashing; others are unknown."""
 
 
 @spelt
@@ -280,10 +224,8 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
     """
     from sfumato.data import SourceSpec
 
-    given = by_rule | {
-        name: getattr(options, name) for name in SOURCE_OPTIONS if getattr(options, name, None) is not None
-    }
-    given |= {"skip_unreadable": True} if getattr(options, "skip_unreadable", False) else {}
+    declared = {one.name: getattr(options, one.name) for one in fields(options) if one.name in choices_of(Declared)}
+    given = by_rule | {name: value for name, value in declared.items() if value is not None and name != "public"}
     private = getattr(options, "private", False)
     if options.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")

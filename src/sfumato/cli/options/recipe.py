@@ -10,12 +10,13 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import choices_of
 from sfumato._files import ordinary
+from sfumato.data.declared import Declared
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.experiment import Experiment
 
@@ -30,13 +31,14 @@ NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
 
 
 def _of_type(words: str) -> tuple[str, ...]:
-    known = {one.name: one.type for kind in (Experiment, EmbeddingExperiment) for one in fields(kind)}
-    return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)+", str(kind)))
+    kinds = (Experiment, EmbeddingExperiment, Declared)
+    known = {name: one.metadata.get("given_as") or one.type for kind in kinds for name, one in choices_of(kind).items()}
+    return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)*", str(kind)))
 
 
-TEXTS = (*_of_type("str"), "normalisation", "source", "root", "output", "device", "user_from")
-SWITCHES = (*_of_type("bool"), "public", "private", "not_private", "download", "skip_unreadable")
-LISTS = (*_of_type("tuple[str, ...]"), "classes", "label_columns")
+TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device")
+SWITCHES = (*_of_type("bool"), "private", "not_private")
+LISTS = _of_type("tuple[str, ...]")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )

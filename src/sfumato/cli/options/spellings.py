@@ -32,7 +32,8 @@ def spelt(verb: type[Verb], **by_default: str) -> type[Verb]:
         if one.metadata and one.name in plain:
             hint = by_default.get(one.name, one.metadata["default"])
             extra = _arg(one.metadata["metavar"], f"default: {hint}" if hint else "")
-            verb.__annotations__[one.name] = Annotated[plain[one.name], extra]
+            how = (_WINDOW, extra) if one.name == "window" else (extra,)
+            verb.__annotations__[one.name] = Annotated[plain[one.name], *how]
     return verb
 
 

@@ -286,7 +286,7 @@ def _places(source: Source) -> list[dict[str, Any]]:
         if part.files is not None:
             found += [{"file": str(file)} for file in part.files]
             continue
-        array = {"digits": "images", "npz": f"x_{name}" if source.parted else "x"}.get(source.kind, name)
+        array = {"digits": "images", "npz": f"x_{name}" if source.has_own_split else "x"}.get(source.kind, name)
         rows = part.rows if isinstance(part, Records) and part.rows is not None else range(len(part))
         found += [{"array": array, "row": int(row)} for row in rows]
     return found

@@ -105,7 +105,7 @@ class Evaluate:
         source, module, transform = self._opened(loaded)
         parts, sets = self._parts(source), None
         if self.label_sets is not None:
-            sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.parted)
+            sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.has_own_split)
         outputs = torch.cat([accuracy.logits(module.to(device), part, transform, device) for part in parts])
         outputs /= loaded.temperature
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
@@ -221,7 +221,7 @@ class Evaluate:
         run = RunDirectory(self.run_directory)
         record = run.read_json(SETTINGS) if (run / SETTINGS).is_file() else {}
         declared = record.get("circumstances", {}).get("data_public", False)
-        same = declared and record["data"].get("material") == source.material != ""
+        same = declared and record["data"].get("material") == source.stored_digest != ""
         return replace(source, public=source.public or self.public or same)
 
     def _images(self, loaded: Loaded, transform: Transform | Tokens, **further: Any) -> Source:
@@ -237,7 +237,7 @@ class Evaluate:
         from sfumato.data import BY_PATIENT
 
         by_rule = source.kind == "folder" or (source.kind == "csv" and user_from == BY_PATIENT)
-        if self.part != "all" and not source.parted and by_rule and user_from not in (None, self.user_from):
+        if self.part != "all" and not source.has_own_split and by_rule and user_from not in (None, self.user_from):
             raise SfumatoError(
                 f"the model was trained on users by --user-from {user_from!r}, whom another split takes apart",
                 "give the same --user-from, or --part all for data that it was not trained on",

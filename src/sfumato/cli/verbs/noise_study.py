@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import TextChoices, stem_of
-from sfumato.cli.options.spellings import UnclearError
+from sfumato.cli.options.spellings import UnclearError, spelt
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars, read_source
 
@@ -22,6 +22,7 @@ CHOICES = (
 """Fields of `Design` that are given as they stand."""
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True)
 class NoiseStudy(TextChoices):
     """Train networks whose weights are drawn anew in every step, without privacy, and show which of them tolerate it.

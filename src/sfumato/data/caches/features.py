@@ -25,8 +25,8 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, differing, one_of, parse_json, positive_integer, shortened
 from sfumato._files import ordinary, write
 from sfumato.data.caches.pieces import CachedRecords, Piece, write_piece
+from sfumato.data.declared import TEST_FRACTION, OnProgress
 from sfumato.data.paths import expanded
-from sfumato.data.records import TEST_FRACTION, OnProgress
 
 INDEX = "features.json"
 BACKBONE = "backbone.safetensors"
@@ -77,7 +77,7 @@ class Contents:
         digest: SHA-256 of the backbone's function and weights; None without backbone.
         weights: SHA-256 of the weights alone, which are kept beside the features.
         origins: what stands behind the backbone's weights, as statements say it.
-        trained_on: `Source.material` of what they were trained on without privacy, as far as it is known.
+        trained_on: `Source.stored_digest` of what they were trained on without privacy, as far as it is known.
         transform: how images become the backbone's input, as `Transform.to_dict` has it.
         crop: how views are cut out of a training image, in words and numbers.
         test_fraction: the share of the test part, where the keyed hash split.

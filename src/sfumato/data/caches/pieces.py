@@ -89,6 +89,11 @@ class CachedRecords:
         return len(self.labels)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """N, and S, D where there are any records."""
+        return (len(self), *(self._pieces[0].shape[1:] if self._pieces else ()))
+
+    @property
     def nbytes(self) -> int:
         """Bytes in memory: none."""
         return 0

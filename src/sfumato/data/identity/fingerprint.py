@@ -8,17 +8,16 @@ import json
 
 import numpy as np
 
-from sfumato.data.file_records import FileRecords
-from sfumato.data.records import OnProgress, Records
-from sfumato.data.texts.records import TextRecords
+from sfumato.data.declared import OnProgress
+from sfumato.data.parts import Part
 
 _BLOCK = 1024
 
 
 def fingerprint(
     owner_key: bytes,
-    train: Records | FileRecords | TextRecords,
-    test: Records | FileRecords | TextRecords,
+    train: Part,
+    test: Part,
     classes: tuple[str, ...],
     progress: OnProgress | None = None,
 ) -> str:
@@ -37,6 +36,7 @@ def fingerprint(
     Returns:
         64 hexadecimal digits.
 
+    >>> from sfumato.data.records import Records
     >>> part = Records(images=np.zeros((1, 8, 8, 1), np.uint8), labels=np.array([0]))
     >>> len(fingerprint(bytes(32), part, part, ("a", "b")))
     64

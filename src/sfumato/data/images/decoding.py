@@ -7,7 +7,7 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ from sfumato.data.images import wide
 from sfumato.data.images.levels import Levels
 from sfumato.data.readers import dicom
 from sfumato.data.readers.unreadable import UnreadableError, refuse_too_large, too_large
-from sfumato.data.records import LARGEST_SIZE, SMALLEST_SIZE, Declared, Records, zoomed
 
 EXTENSIONS = (
     *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
@@ -201,27 +200,6 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
         for _ in pool.map(block, range(0, len(images), 512)):
             pass
     return result
-
-
-def larger_side(size: int, declared: Declared) -> int | None:
-    """Pixels on each side of the larger training images that are wanted beside those of `size`, if any."""
-    side = zoomed(size, declared.zoom)
-    return check_size(side, "declare a smaller size, or give less zoom") if side > size else None
-
-
-def larger(train: Records, originals: np.ndarray, declared: Declared) -> Records | None:
-    """The training records as `Parts.larger` has them, out of their originals uint8 (N, H, W, C)."""
-    side = larger_side(train.shape[1], declared) if min(originals.shape[1:3]) > train.shape[1] else None
-    if side is None:
-        return None
-    return replace(train, images=prepare_array(originals, size=side, channels=train.shape[3]))
-
-
-def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:
-    """The side of the images in pixels, within what this room handles."""
-    if not SMALLEST_SIZE <= size <= LARGEST_SIZE:
-        raise SfumatoError(f"size must lie between {SMALLEST_SIZE} and {LARGEST_SIZE} pixels, got {size}", remedy)
-    return size
 
 
 def _opened(content: bytes, levels: Levels | None, name: str) -> Image.Image:

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
+from sfumato.data.declared import check_size
 from sfumato.data.form import waves
-from sfumato.data.images.decoding import check_size
 from sfumato.data.images.given import Picture, each, is_one, pixels_of
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.texts.tokens import Tokens

@@ -13,7 +13,6 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data.images.windows import cropped, windows
-from sfumato.data.records import zoomed
 
 SMALLEST_CROP = 2
 """Pixels: the fewest that the smallest random window has on a side, on average."""
@@ -127,7 +126,7 @@ class Views:
 
     def side(self, size: int) -> int:
         """Pixels on each side of the image that views of `size` pixels are cut out of."""
-        return zoomed(size, self.zoom)
+        return round(self.zoom * size)
 
     def room(self, size: int) -> int:
         """How many pixels there are between the first place of a view of `size` pixels and its last one."""

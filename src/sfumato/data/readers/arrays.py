@@ -13,22 +13,23 @@ from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
-from sfumato.data.identity.codes import codes_of
-from sfumato.data.images.decoding import check_size, larger, prepare_array
+from sfumato.data.declared import Labels, Order, Texts
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
 from sfumato.data.readers import columns
 from sfumato.data.readers.files import memory
-from sfumato.data.records import Declared, Records
+from sfumato.data.readers.from_arrays import parts_of
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
+UNDERSTOOD = ("label_columns",)
+_FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "times": "time", "rows": "rows"}
 
 
-def load(path: str, declared: Declared) -> Parts:
+def load(path: str, order: Order) -> Parts:
     """Read images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
@@ -47,76 +48,49 @@ def load(path: str, declared: Declared) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, names, filtered = _read(file, where, declared)
+    asked = order.declared.labels
+    arrays, names, filtered = _read(file, where, order)
     multilabel = any(array.ndim == 2 for name, array in arrays.items() if name.startswith("y"))
     if multilabel:
-        arrays, classes, listed = _several(arrays, names, declared, where)
+        arrays, classes, listed = _several(arrays, names, asked, where)
     else:
-        _refuse_single(declared, where)
-        classes, listed = _classes(arrays, names, declared, where)
-    parted, of_texts = "x" not in arrays, next(arrays[name] for name in ("x", "x_train") if name in arrays).ndim == 2
-    rows = dict[str, np.ndarray]()
-    if not parted:
-        arrays, rows = _split(arrays, declared)
+        _refuse_single(asked, where)
+        classes, listed = _classes(arrays, names, asked, where)
+    has_own_split, of_texts = "x" not in arrays, arrays["x" if "x" in arrays else "x_train"].ndim == 2
+    if not has_own_split:
+        arrays = _split(arrays, order)
+        arrays.pop("time_test", None)  # which nobody asks for
+    known = {"classes_listed": listed, "has_own_split": has_own_split, "filtered": filtered}
     if of_texts:
         if multilabel:
             raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
         for side in ("_train", "_test"):
-            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where)
-        known = {"classes": classes, "classes_listed": listed, "parted": parted, "filtered": filtered}
-        return load_numbers(arrays, declared, where, **known)
+            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, asked.classes, where)
+        return load_numbers(arrays, order, where, classes=classes, **known)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
         listing = " and ".join(map(str, sorted(shapes)))
         raise SfumatoError(f"the two image arrays of {where} differ in shape: {listing}", "save both in one shape")
-    height, width, depth = shapes.pop()
-    size = declared.size or check_size(min(height, width), "declare a size for the images to be brought to")
-    channels = declared.channels or depth
-
-    def part(side: str) -> Records:
-        images = arrays[f"x{side}"]
-        shown = _in_eight_bits(images, declared.levels)
-        return Records(
-            images=prepare_array(shown, size=size, channels=channels),
-            labels=arrays[f"y{side}"]
-            if multilabel
-            else class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where),
-            # The first of what is stored: the same under all levels.
-            codes=codes_of(declared.owner_key, images, shown),
-            users=arrays.get(f"users{side}"),
-            groups=arrays.get(f"groups{side}"),
-            rows=rows.get(side),
-            times=arrays.get("time_train") if side == "_train" else None,
-        )
-
-    train = part("_train")
-    originals = _in_eight_bits(arrays["x_train"], declared.levels) if declared.zoom > 1 else arrays["x_train"]
-    rule = "declared" if declared.size else "the shorter side of the arrays"
-    return Parts(
-        train=train,
-        test=part("_test"),
-        classes=classes,
-        classes_listed=listed,
-        parted=parted,
-        size_rule=rule,
-        cut=1 - min(height, width) / max(height, width),
-        filtered=filtered,
-        larger=larger(train, originals, declared),
-    )
+    sides = {
+        side: {field: arrays[f"{name}_{side}"] for field, name in _FIELDS.items() if f"{name}_{side}" in arrays}
+        for side in ("train", "test")
+    }
+    rule = "the shorter side of the arrays"
+    return parts_of(sides, order, names=names or classes, where=where, classes=classes, size_rule=rule, **known)
 
 
-def _split(arrays: dict[str, np.ndarray], declared: Declared) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The arrays of a pair in two parts, by a keyed hash of each record; and where the records of each part stood."""
-    key, share = declared.owner_key, declared.test_fraction
+def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]:
+    """The arrays of a pair in two parts, by a keyed hash of each record; and `rows`, where those of each part stood."""
+    key, share = order.owner_key, order.declared.loading.share
     users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
     pairs = zip(arrays["x"], users, strict=True)
     test = np.array([record_in_test(key, record.tobytes(), user, share) for record, user in pairs], dtype=bool)
     sides = {"_train": ~test, "_test": test}
-    rows = {side: np.flatnonzero(chosen) for side, chosen in sides.items()}
-    return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}, rows
+    arrays = arrays | {"rows": np.arange(len(test))}
+    return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}
 
 
-def _read(file: Path, where: str, declared: Declared) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
+def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
     try:
         refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
@@ -151,8 +125,8 @@ def _read(file: Path, where: str, declared: Declared) -> tuple[dict[str, np.ndar
         raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
     listed = arrays.pop("classes", None)
     for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
-        if not _are_texts(arrays[images_name], declared):
-            arrays[images_name] = _images(arrays[images_name], images_name, where, declared.levels)
+        if not _are_texts(arrays[images_name], order.declared.texts):
+            arrays[images_name] = _images(arrays[images_name], images_name, where, order.declared.pixels.levels)
         arrays[labels_name] = _labels(arrays[labels_name], labels_name, where)
         counts = len(arrays[images_name]), len(arrays[labels_name])
         if counts[0] != counts[1]:
@@ -199,10 +173,9 @@ def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
         return format.read_array(stream, allow_pickle=False)
 
 
-def _are_texts(array: np.ndarray, declared: Declared) -> bool:
+def _are_texts(array: np.ndarray, texts: Texts) -> bool:
     """Whether rows are texts as numbers: those of flattened images look alike, but nobody declares words of them."""
-    of_texts = (declared.length, declared.vocabulary, declared.words)
-    return array.ndim == 2 and array.dtype.kind in "iu" and any(known is not None for known in of_texts)
+    return array.ndim == 2 and array.dtype.kind in "iu" and texts.declares_numbers
 
 
 def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:
@@ -235,15 +208,6 @@ def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) ->
                 "save uint8 from 0 (black) to 255 (white), or scale to [0, 1]",
             )
         result[index] = np.rint(255 * image.astype(np.float64))
-    return result
-
-
-def _in_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
-    if images.dtype == np.uint8 or levels is None:
-        return images
-    result = np.empty(images.shape, np.uint8)
-    for index, image in enumerate(images):
-        result[index] = levels.applied(image, f"image {index}")
     return result
 
 
@@ -286,8 +250,8 @@ def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
     return tuple(listed.tolist())
 
 
-def _refuse_single(declared: Declared, where: str) -> None:
-    if declared.label_columns is not None:
+def _refuse_single(asked: Labels, where: str) -> None:
+    if asked.label_columns is not None:
         raise SfumatoError(
             f"`label_columns` are declared, and {where} has one label for each image",
             "save y as rows of 0 and 1, or leave them out",
@@ -295,7 +259,7 @@ def _refuse_single(declared: Declared, where: str) -> None:
 
 
 def _several(
-    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Declared, where: str
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, asked: Labels, where: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...], bool]:
     """The arrays with the chosen columns of labels, the labels' names, and whether these were written down."""
     matrices = {name: array for name, array in arrays.items() if name.startswith("y")}
@@ -303,38 +267,38 @@ def _several(
     if len(widths) > 1:
         raise SfumatoError(f"the two arrays of labels of {where} differ in shape", "save both in one shape")
     ((width,),) = widths
-    if declared.classes is not None:
+    if asked.classes is not None:
         raise SfumatoError(
             f"classes are declared, and {where} has {width} labels for each image", "name them as `label_columns`"
         )
-    asked = declared.label_columns
-    if asked is None and all((array.sum(1) == 1).all() for array in matrices.values()):
+    chosen = asked.label_columns
+    if chosen is None and all((array.sum(1) == 1).all() for array in matrices.values()):
         raise SfumatoError(
             f"each image of {where} has exactly one of {width} labels, as classes have",
             "save y.argmax(1) where they exclude each other, or name them as `label_columns` where they do not",
         )
     if names is not None and len(names) != width:
         raise SfumatoError(f"classes of {where} names {len(names)} of {width} labels", "name each one")
-    if names is None and asked is not None and len(asked) != width:
-        raise SfumatoError(f"`label_columns` names {len(asked)} labels, and {where} has {width}", "name each one")
-    if names is not None and asked is not None:
-        for name in asked:
+    if names is None and chosen is not None and len(chosen) != width:
+        raise SfumatoError(f"`label_columns` names {len(chosen)} labels, and {where} has {width}", "name each one")
+    if names is not None and chosen is not None:
+        for name in chosen:
             if name not in names:
                 raise SfumatoError(
                     f"`label_columns` names {name!r}, and {where} has no such label", "name one of its own"
                 )
-        places = [names.index(name) for name in asked]
+        places = [names.index(name) for name in chosen]
         arrays = arrays | {name: array[:, places] for name, array in matrices.items()}
-    known = asked or names
+    known = chosen or names
     return arrays, known or tuple(str(number) for number in range(width)), known is not None
 
 
 def _classes(
-    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Declared, where: str
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, asked: Labels, where: str
 ) -> tuple[tuple[str, ...], bool]:
     labels = [array for name, array in arrays.items() if name.startswith("y")]
     largest = int(max(array.max() for array in labels))
-    known = names or declared.classes
+    known = names or asked.classes
     if known is not None:
         if largest >= len(known):
             raise class_lists.UnknownClassError(
@@ -342,7 +306,7 @@ def _classes(
                 f"and {len(known)} classes are named",
                 "name every class in the order of the labels, which count from 0",
             )
-        return declared.classes or known, True
+        return asked.classes or known, True
     if largest >= sum(map(len, labels)):
         raise SfumatoError(
             f"{where} holds the label {largest}, more than it has images",

@@ -6,11 +6,9 @@ import hashlib
 
 import numpy as np
 
-from sfumato.data.classes import renumbered
-from sfumato.data.identity.codes import codes_of
-from sfumato.data.images.decoding import larger, prepare_array
+from sfumato.data.declared import Order
 from sfumato.data.parts import Parts
-from sfumato.data.records import Declared, Records
+from sfumato.data.readers.from_arrays import parts_of
 
 SPLIT_SEED = b"sfumato digits split"
 """Part of every hash that orders the digits for the split. Public and fixed: figures on `digits` can be compared."""
@@ -19,7 +17,7 @@ TEST_FRACTION = 0.2
 """Share of each class that the split puts in the test part."""
 
 
-def load(_: str, declared: Declared) -> Parts:
+def load(_: str, order: Order) -> Parts:
     """Read the test part of UCI's "Optical recognition of handwritten digits" (Alpaydin and Kaynak 1998), 8 x 8 grey.
 
     The data is published, so its split need not protect anybody: it is the same for everyone, with a fifth of each
@@ -32,24 +30,11 @@ def load(_: str, declared: Declared) -> Parts:
     labels = np.asarray(targets).astype(np.int64)
     names = tuple(str(number) for number in range(10))
     test = in_public_test(labels)
-    size, channels = declared.size or 8, declared.channels or 1
-    codes = codes_of(declared.owner_key, images, images)
-    prepared = prepare_array(images, size=size, channels=channels)
-    labels = renumbered(labels, names, declared.classes, "digits")
-
-    def part(chosen: np.ndarray) -> Records:
-        return Records(images=prepared[chosen], labels=labels[chosen], codes=codes[chosen], rows=np.flatnonzero(chosen))
-
-    train = part(~test)
-    return Parts(
-        train=train,
-        test=part(test),
-        classes=declared.classes or names,
-        classes_listed=True,
-        parted=True,
-        size_rule="declared" if declared.size else "the data set's own",
-        larger=larger(train, images[~test], declared),
-    )
+    sides = {
+        name: {"images": images[chosen], "labels": labels[chosen], "rows": np.flatnonzero(chosen)}
+        for name, chosen in (("train", ~test), ("test", test))
+    }
+    return parts_of(sides, order, names=names, where="digits")
 
 
 def in_public_test(labels: np.ndarray) -> np.ndarray:

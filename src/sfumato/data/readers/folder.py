@@ -10,20 +10,21 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.data import paths
+from sfumato.data.declared import Declared, Order
 from sfumato.data.images.decoding import EXTENSIONS, is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import Entry, load_files
-from sfumato.data.records import Declared
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
+UNDERSTOOD = ("user_from", "skip_unreadable")
 BY_FOLDER = "folder"
 """`user_from` where a folder in the class folder says whose images it holds."""
 _SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
 
 
-def load(path: str, declared: Declared) -> Parts:
+def load(path: str, order: Order) -> Parts:
     """Read class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
 
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
@@ -36,7 +37,8 @@ def load(path: str, declared: Declared) -> Parts:
     where it has no group; with "dicom" its own patient identifier says it (`load_files`). The keyed hash is then of the
     user.
     """
-    users = _Users(declared.user_from, skip_strays=declared.skip_unreadable)
+    declared = order.declared
+    users = _Users(declared.people.user_from, skip_strays=declared.loading.skip_unreadable)
     root = _existing_folder(path)
     folders = _subfolders(root)
     where = f"folder {str(root)!r}"
@@ -56,7 +58,7 @@ def load(path: str, declared: Declared) -> Parts:
             for folder in folders
             for file, user in users.files(folder, found)
         ]
-    return load_files(entries, declared, where=where, left_out=users.strays)
+    return load_files(entries, order, where=where, unreadable=users.strays)
 
 
 class _Users:
@@ -128,7 +130,7 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
             )
     names = {name: {folder.name for folder in _subfolders(part)} for name, part in parts.items()}
     only = sorted(names["train"] ^ names["test"])
-    if only and declared.classes is None and not declared.open_set:
+    if only and declared.labels.classes is None and not declared.purpose.open_set:
         holder, other = ("train", "test") if only[0] in names["train"] else ("test", "train")
         raise SfumatoError(
             f"class {only[0]!r} of folder {str(root)!r} is in {holder} and not in {other}",

@@ -10,17 +10,18 @@ from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import UnknownClassError
+from sfumato.data.declared import Order
 from sfumato.data.parts import Parts
 from sfumato.data.readers import rows
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import Entry, load_files
-from sfumato.data.records import Declared
 from sfumato.data.texts import reading
 
 _PATH = ("path",)
+UNDERSTOOD = ("label_columns", f"user_from={BY_PATIENT}")
 
 
-def load(path: str, declared: Declared) -> Parts:
+def load(path: str, order: Order) -> Parts:
     """Read a UTF-8 table with a header line; for texts see `texts.load`.
 
     Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose image it
@@ -34,22 +35,23 @@ def load(path: str, declared: Declared) -> Parts:
     """
     table = paths.expanded(path)
     first = rows.first_of(table)
-    columns = reading.columns_of(first, declared)
+    columns = reading.columns_of(first, order.declared.texts)
     if columns is not None:
-        if declared.label_columns is not None:
+        if order.declared.labels.label_columns is not None:
             raise SfumatoError(
                 f"`label_columns` are of images, and table {str(table)!r} holds texts",
                 "give one, in a column called label",
             )
-        return reading.load(table, first, columns, declared)
-    return _load_images(table, first, declared)
+        return reading.load(table, first, columns, order)
+    return _load_images(table, first, order)
 
 
-def _load_images(table: Path, first: Sequence[str], declared: Declared) -> Parts:
-    labels = declared.label_columns
+def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
+    asked = order.declared
+    labels = asked.labels.label_columns
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
-    if declared.user_from == BY_PATIENT and "user" in first:
+    if asked.people.user_from == BY_PATIENT and "user" in first:
         raise SfumatoError(
             f"table {str(table)!r} has the column user, and `user_from={BY_PATIENT}` is given", "leave one of them out"
         )
@@ -65,7 +67,7 @@ def _load_images(table: Path, first: Sequence[str], declared: Declared) -> Parts
                 f"{where} lists {row['path']!r}, which line {earlier} lists already",
                 "list each image once, since a promise for one record covers one line",
             )
-        if declared.classes is not None and entry.label not in declared.classes:
+        if asked.labels.classes is not None and entry.label not in asked.labels.classes:
             raise UnknownClassError(
                 f"{where} has the label {entry.label!r}",
                 "which is not among the declared classes",
@@ -75,7 +77,7 @@ def _load_images(table: Path, first: Sequence[str], declared: Declared) -> Parts
         entries.append(entry)
     if not entries:
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
-    return load_files(entries, declared, where=f"table {str(table)!r}")
+    return load_files(entries, order, where=f"table {str(table)!r}")
 
 
 def _identity(file: Path, where: str) -> Hashable:

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data.classes import renumbered
-from sfumato.data.identity.codes import codes_of
-from sfumato.data.images.decoding import larger, prepare_array
+from sfumato.data.declared import Order
 from sfumato.data.parts import Parts
-from sfumato.data.records import Declared, Records
+from sfumato.data.readers.from_arrays import parts_of
 
 NAMES = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 
 
-def load(name: str, declared: Declared) -> Parts:
+def load(name: str, order: Order) -> Parts:
     """Read a data set with its official train and test parts, through torchvision's own loader.
 
     EMNIST is its `balanced` split (47 classes), turned upright: its files hold every image mirrored at the diagonal.
@@ -27,8 +25,9 @@ def load(name: str, declared: Declared) -> Parts:
     if name.lower() not in known:
         raise SfumatoError(f"{'torchvision:' + name!r} is not known", f"choose one of {', '.join(NAMES)}")
     name = known[name.lower()]
-    root = Path(declared.root).expanduser() if declared.root else default_root()
-    train, test = (_dataset(name, root, train=train, download=declared.download) for train in (True, False))
+    loading = order.declared.loading
+    root = Path(loading.root).expanduser() if loading.root else default_root()
+    train, test = (_dataset(name, root, train=train, download=loading.download) for train in (True, False))
     names = tuple(str(digit) for digit in range(10)) if name == "MNIST" else tuple(train.classes)
 
     def originals(dataset: Any) -> np.ndarray:
@@ -39,26 +38,11 @@ def load(name: str, declared: Declared) -> Parts:
             images = images.swapaxes(1, 2)
         return np.ascontiguousarray(images)
 
-    def part(dataset: Any) -> Records:
-        images = originals(dataset)
-        size, channels = declared.size or images.shape[1], declared.channels or images.shape[3]
-        labels = np.asarray(dataset.targets).astype(np.int64)
-        return Records(
-            images=prepare_array(images, size=size, channels=channels),
-            labels=renumbered(labels, names, declared.classes, f"torchvision:{name}"),
-            codes=codes_of(declared.owner_key, images, images),
-        )
-
-    first = part(train)
-    return Parts(
-        train=first,
-        test=part(test),
-        classes=declared.classes or names,
-        classes_listed=True,
-        parted=True,
-        size_rule="declared" if declared.size else "the data set's own",
-        larger=larger(first, originals(train), declared),
-    )
+    sides = {
+        side: {"images": originals(dataset), "labels": np.asarray(dataset.targets).astype(np.int64)}
+        for side, dataset in (("train", train), ("test", test))
+    }
+    return parts_of(sides, order, names=names, where=f"torchvision:{name}")
 
 
 def default_root() -> Path:

@@ -36,12 +36,13 @@ def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | No
     users, _ = by_user(source.train)
     kept = _ranks(users, own_codes(source.train, owner_key)[:, :LENGTH], source.train.labels, owner_key) < at_most
     read = source.read if source.published else tuple(fact for fact in FACTS if fact in {*source.read, "examples"})
+    read = read if examples is None else tuple(fact for fact in source.read if fact != "examples")
     return replace(
         source,
         train=source.train.chosen(kept),
-        larger=None if source.larger is None else source.larger.chosen(kept),
+        zoomed=None if source.zoomed is None else source.zoomed.chosen(kept),
         examples=int(kept.sum()) if examples is None else positive_integer("examples", examples),
-        read=read if examples is None else tuple(fact for fact in source.read if fact != "examples"),
+        read=read,
         fingerprint=hmac.digest(owner_key, f"{source.fingerprint} at most {at_most}".encode(), "sha256").hex(),
         at_most=at_most,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from sfumato._files import write
 
 if TYPE_CHECKING:
-    from sfumato.data.source import Part
+    from sfumato.data.parts import Part
 
 MARK = "filtered_by_private_data"
 """The array or column that says so: what is trained on such a set tells of the private data."""

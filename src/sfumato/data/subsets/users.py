@@ -9,7 +9,8 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data.caches.pieces import CachedRecords
 from sfumato.data.identity.codes import user_code
-from sfumato.data.source import Part, Source
+from sfumato.data.parts import Part
+from sfumato.data.source import Source
 
 
 def refuse_nameless() -> NoReturn:
@@ -33,6 +34,18 @@ def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
         refuse_nameless()
     users, numbers = np.unique(part.users, return_inverse=True)
     return numbers.astype(np.int64), users
+
+
+def number_of(declared: int | None, train: Part, where: str) -> int | None:
+    """The number of users: as declared, else counted; None where nobody knows whose records these are."""
+    if train.users is not None:
+        return len(np.unique(train.users)) if declared is None else declared
+    if declared is not None:
+        raise SfumatoError(
+            f"`users={declared}` is declared, and {where} does not say whose record each one is",
+            "leave it out, or give a table's column user, an archive's users_train, or a folder's `user_from`",
+        )
+    return None
 
 
 def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:

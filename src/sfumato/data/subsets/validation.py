@@ -10,7 +10,8 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, fraction
 from sfumato.data.identity.codes import LENGTH
-from sfumato.data.source import Part, Source, own_codes
+from sfumato.data.parts import Part
+from sfumato.data.source import Source, own_codes
 from sfumato.data.subsets.split import in_test
 from sfumato.data.subsets.users import user_codes
 
@@ -48,7 +49,7 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
         source,
         train=rest,
         held_out=validation,
-        larger=None if source.larger is None else source.larger.chosen(~held_out),
+        zoomed=None if source.zoomed is None else source.zoomed.chosen(~held_out),
         examples=max(1, round(source.examples * (1 - share))),
         users=None if source.users is None else max(1, round(source.users * (1 - share))),
         fingerprint=hmac.new(owner_key, f"{source.fingerprint} {share!r}{rule}".encode(), hashlib.sha256).hexdigest(),

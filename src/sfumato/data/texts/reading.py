@@ -11,12 +11,11 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.clock import TimeStamp
+from sfumato.data.declared import Order, Texts
 from sfumato.data.identity.codes import as_array, stored_code, word_code
-from sfumato.data.parts import Parts
+from sfumato.data.parts import Parts, Reading, RecordSets
+from sfumato.data.readers import listed
 from sfumato.data.readers import rows as lines
-from sfumato.data.records import Declared
-from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.records import TextRecords
 from sfumato.data.texts.tokens import Tokens
 
@@ -25,28 +24,22 @@ _EXAMPLE = "text,label or text,label,user,split"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
-    """One labelled text; `label` to `filtered` as a table's line says them."""
+class Text(listed.Listed):
+    """One labelled text, as a table's line says it."""
 
     text: str
-    label: str
-    part: str | None = None
-    user: str | None = None
-    group: str | None = None
-    time: TimeStamp | None = None
-    filtered: bool = False
 
 
-def columns_of(first: Sequence[str], declared: Declared) -> tuple[str, ...] | None:
+def columns_of(first: Sequence[str], asked: Texts) -> tuple[str, ...] | None:
     """Which columns of a table with this first line hold its texts; None for a table of images.
 
-    >>> columns_of(["text", "label"], Declared(owner_key=bytes(32)))
+    >>> columns_of(["text", "label"], Texts())
     ('text',)
-    >>> columns_of(["3", "A title", "A description"], Declared(owner_key=bytes(32)))
+    >>> columns_of(["3", "A title", "A description"], Texts())
     ('column 2', 'column 3')
     """
-    if declared.text_column is not None:
-        return declared.text_column
+    if asked.text_column is not None:
+        return asked.text_column
     if _bare(first):
         return tuple(f"column {number}" for number in range(2, len(first) + 1))
     return (COLUMN,) if COLUMN in first and "path" not in first else None
@@ -57,7 +50,7 @@ def _bare(first: Sequence[str]) -> bool:
     return len(first) > 1 and first[0].strip().isdecimal() and "label" not in first
 
 
-def load(table: Path, first: Sequence[str], columns: Sequence[str], declared: Declared) -> Parts:
+def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order) -> Parts:
     """Read a table with texts in `columns`, which are put together with a space between them.
 
     Beside them it has the columns that a table of images has (`label`, `user`, `group`, `time`, `split`). A table
@@ -74,13 +67,13 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], declared: De
             raise SfumatoError(
                 f"{where} has no names of columns, and so no {lacking[0]!r}", "leave `text_column` out, or name them"
             )
-        found = list(_bare_texts(table, names, columns, declared.classes))
+        found = list(_bare_texts(table, names, columns, order.declared.labels.classes))
     else:
         lines.check_columns(first, columns, where, example=_EXAMPLE)
         found = list(_texts(table, columns))
     if not found:
         raise SfumatoError(f"{where} lists no text", "add a line for each text")
-    return _parts(found, declared, where)
+    return _parts(found, order, where)
 
 
 def _texts(table: Path, columns: Sequence[str]) -> Iterator[Text]:
@@ -112,11 +105,10 @@ def _bare_texts(
         yield Text(text=" ".join(row[column] or "" for column in columns), label=label)
 
 
-def _parts(found: Sequence[Text], declared: Declared, where: str) -> Parts:
-    for what in ("label", "user", "group"):
-        for name in sorted({getattr(text, what) for text in found} - {None}):
-            class_lists.refuse_unwritable(name, "class name" if what == "label" else what)
-    classes = declared.classes or class_lists.in_order(text.label for text in found)
+def _parts(found: Sequence[Text], order: Order, where: str) -> Parts:
+    asked, key = order.declared.labels.classes, order.owner_key
+    listed.refuse_unwritable_names(found)
+    classes = asked or class_lists.in_order(str(text.label) for text in found)
     for text in found:
         if text.label not in classes:
             raise class_lists.UnknownClassError(
@@ -124,60 +116,51 @@ def _parts(found: Sequence[Text], declared: Declared, where: str) -> Parts:
                 "which is not among the declared classes",
                 "add it to the declared classes, or take the text out",
             )
-    form = _form(declared)
-    key, share = declared.owner_key, declared.test_fraction
+    form = _form(order)
     stored = [text.text.encode("utf-8", "surrogatepass") for text in found]
-    test = [
-        record_in_test(key, content, text.user, share) if text.part is None else text.part == "test"
-        for text, content in zip(found, stored, strict=True)
-    ]
+    test = [text.in_test(content, order) for text, content in zip(found, stored, strict=True)]
 
     def part(side: bool) -> TextRecords:
         own = [place for place, is_test in enumerate(test) if is_test is side]
         texts = [found[place] for place in own]
-        numbers = [form.numbers(text.text) for text in texts]
-        codes = (
-            stored_code(key, stored[place]) + word_code(key, text.text) for place, text in zip(own, texts, strict=True)
-        )
         return TextRecords(
-            tokens=_stacked([form.filled(row) for row in numbers], form),
-            labels=np.array([classes.index(text.label) for text in texts], np.int64),
-            codes=as_array(codes),
+            tokens=_stacked([form.filled(form.numbers(text.text)) for text in texts], form),
+            codes=as_array(stored_code(key, stored[place]) + word_code(key, found[place].text) for place in own),
             texts=np.array([text.text for text in texts], dtype=object),
-            users=_known([text.user for text in texts]),
-            groups=_known([text.group for text in texts]),
-            times=np.array([text.time for text in texts]) if texts and texts[0].time is not None else None,
             rows=np.array(own, np.int64),
+            **listed.columns_of(texts, classes),
         )
 
     return Parts(
-        train=part(False),
-        test=part(True),
+        records=RecordSets(train=part(False), test=part(True)),
         classes=classes,
-        classes_listed=declared.classes is not None,
-        parted=found[0].part is not None,
-        size_rule="declared" if declared.length else "by rule",
-        filtered=any(text.filtered for text in found),
-        tokens=form,
+        reading=_reading(
+            form,
+            order,
+            classes_listed=asked is not None,
+            has_own_split=found[0].part is not None,
+            filtered=any(text.filtered for text in found),
+        ),
     )
 
 
-def load_numbers(arrays: dict[str, np.ndarray], declared: Declared, where: str, **known: Any) -> Parts:
+def load_numbers(
+    arrays: dict[str, np.ndarray], order: Order, where: str, *, classes: tuple[str, ...], **reading: Any
+) -> Parts:
     """Texts that are rows of numbers already, in the parts that they come in or that the keyed hash makes.
 
     Args:
         arrays: `x_train` (N, T), `y_train` (N,), `x_test` and `y_test`, and what may stand beside them.
-        known: the further arguments of `Parts`.
+        reading: what else is to be said of it, as `Reading` has it.
     """
-    form = _form(declared, numbers=True)
+    form, key = _form(order, numbers=True), order.owner_key
 
     def part(side: str) -> TextRecords:
         x = arrays[f"x{side}"]
         form.check(x, f"x{side} of {where}")
         rows = x.astype(np.int32)
         both = (
-            stored_code(declared.owner_key, row.tobytes())
-            + stored_code(declared.owner_key, np.trim_zeros(row, "b").tobytes())
+            stored_code(key, row.tobytes()) + stored_code(key, np.trim_zeros(row, "b").tobytes())
             for row in rows.astype("<i4")
         )
         return TextRecords(
@@ -186,22 +169,21 @@ def load_numbers(arrays: dict[str, np.ndarray], declared: Declared, where: str, 
             codes=as_array(both),
             users=arrays.get(f"users{side}"),
             groups=arrays.get(f"groups{side}"),
-            times=arrays.get("time_train") if side == "_train" else None,
+            times=arrays.get(f"time{side}"),
         )
 
-    rule = "declared" if declared.length else "by rule"
-    return Parts(train=part("_train"), test=part("_test"), size_rule=rule, tokens=form, **known)
+    records = RecordSets(train=part("_train"), test=part("_test"))
+    return Parts(records=records, classes=classes, reading=_reading(form, order, **reading))
 
 
-def _form(declared: Declared, *, numbers: bool = False) -> Tokens:
-    return Tokens.declared(
-        length=declared.length, vocabulary=declared.vocabulary, words=declared.words, numbers=numbers
-    )
+def _form(order: Order, *, numbers: bool = False) -> Tokens:
+    asked = order.declared.texts
+    return Tokens.declared(length=asked.length, vocabulary=asked.vocabulary, words=asked.words, numbers=numbers)
+
+
+def _reading(form: Tokens, order: Order, **known: Any) -> Reading:
+    return Reading(size_rule="declared" if order.declared.texts.length else "by rule", tokens=form, **known)
 
 
 def _stacked(rows: Sequence[np.ndarray], form: Tokens) -> np.ndarray:
     return np.stack(rows) if rows else np.zeros((0, form.length), np.int32)
-
-
-def _known(names: Sequence[str | None]) -> np.ndarray | None:
-    return None if None in names else np.array(names, dtype=np.str_)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from sfumato.data.records import Chosen
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TextRecords:
+class TextRecords(Chosen):
     """One part of a source: N texts as numbers of words, and the class of each.
 
     Args:
@@ -43,9 +45,6 @@ class TextRecords:
             if known is not None and len(known) != len(self.tokens):
                 raise TypeError(f"{one.name} must have {len(self.tokens)} rows, got {len(known)}")
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """N, T."""
@@ -59,10 +58,3 @@ class TextRecords:
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """Numbers int32 (n, T) of the records at these positions."""
         return self.tokens[rows]
-
-    def chosen(self, which: np.ndarray) -> TextRecords:
-        """The records where the mask (N,) is true."""
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
-        kept = {name: None if known is None else known[which] for name, known in own.items()}
-        kept["rows"] = np.flatnonzero(which) if self.rows is None else self.rows[which]
-        return replace(self, **kept)

@@ -24,9 +24,9 @@ CODE_BYTES = 32
 
 def remember(source: Source) -> None:
     """Keep the codes of the records that a public training is about to see."""
-    path = _path(source.material)
+    path = _path(source.stored_digest)
     # The material is that of both parts together: an earlier training may have seen a smaller part of them.
-    before, now = _codes(source.material), own_codes(source.train, owner_key())
+    before, now = _codes(source.stored_digest), own_codes(source.train, owner_key())
     known = now if before is None else np.unique(np.concatenate([before, now]), axis=0)
     if before is not None and len(known) == len(before):
         return
@@ -43,7 +43,7 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     Args:
         source: its records, those of its test part and those held out to score on included: what weights know of them
             is in every model that begins with them.
-        materials: `Source.material` of what the weights were trained on without privacy.
+        materials: `Source.stored_digest` of what the weights were trained on without privacy.
 
     Errors: `SfumatoError` with the number of such records, which is the owner's to see and stands in no statement.
     """
@@ -53,7 +53,7 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     held = [part for part in (source.train, source.test, source.held_out) if part is not None]
     parts = [own_codes(part, owner_key()) for part in held] if among else []
     seen = sum(int(known_again(part, np.concatenate(among)).sum()) for part in parts)
-    if seen or source.material in materials:
+    if seen or source.stored_digest in materials:
         raise SfumatoError(
             "the pre-trained weights were trained without privacy on "
             + (f"{seen} of these {sum(map(len, parts))} private records" if seen else "these very records")

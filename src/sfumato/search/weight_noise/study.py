@@ -135,7 +135,7 @@ class _Study:
         settings = design.settings(form, rate)
         key = RunKey.from_seed(design.seed, f"noise study, {form}, deviation {deviation!r}, run {number}")
         module = build(None, source, settings, key).to(self._performance.device)
-        source.shown(settings.views)
+        source.images_for(settings.views)
         per_epoch = len(source.train) // design.batch_size
         if per_epoch < 1:
             raise SfumatoError(

@@ -120,7 +120,7 @@ def model_metadata(
 ) -> dict[str, str]:
     """What the model file says of itself: how to build and feed the model, its statement, and (under the owner's key)
     what stands behind it that was trained on without privacy."""
-    own = {source.material} if statement["epsilon"] is None else set()
+    own = {source.stored_digest} if statement["epsilon"] is None else set()
     cache = None if source.cache is None else source.cache.contents
     about: dict[str, Any] = {
         "format": models.FORMAT,

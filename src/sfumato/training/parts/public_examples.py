@@ -62,8 +62,8 @@ class PublicExamples:
         among = self.among(source.train)
         if not among.any():
             return source, None
-        larger = None if source.larger is None else source.larger.chosen(~among)
-        return replace(source, train=source.train.chosen(~among), larger=larger), among
+        zoomed = None if source.zoomed is None else source.zoomed.chosen(~among)
+        return replace(source, train=source.train.chosen(~among), zoomed=zoomed), among
 
     def among(self, part: Part) -> np.ndarray:
         """Which records of a part are among these examples, bool (N,): for the owner's eyes."""

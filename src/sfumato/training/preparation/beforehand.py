@@ -73,8 +73,12 @@ def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
     if asked.class_prevalence is not None and asked.drawn == "users":
         class_weights.refuse_of_users()
     settings = settings_of(vars(asked))
-    if settings.objective.class_prevalence is not None and spec is not None and spec.classes is not None:
-        class_weights.weights_of(settings.objective.class_prevalence, spec.classes)
+    if (
+        settings.objective.class_prevalence is not None
+        and spec is not None
+        and spec.declared.labels.classes is not None
+    ):
+        class_weights.weights_of(settings.objective.class_prevalence, spec.declared.labels.classes)
     check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
     check_plan(asked, spec)
     if asked.unit == "user" and not says_whose(spec):
@@ -126,7 +130,7 @@ def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> 
     if spec is not None and kind == "features":
         models.create_head(model, classes=2, width=data.Cache(argument).contents.width)
         return
-    declared = {} if spec is None else spec.declared
+    declared = {} if spec is None else spec.declared.given
     records = "images" if kind in IMAGES else "texts" if any(name in declared for name in OF_TEXTS) else None
     models.check(
         model,
@@ -139,14 +143,18 @@ def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> 
 
 def says_whose(spec: SourceSpec | None) -> bool:
     """Whether a source may say whose record each one is, as far as its spelling tells."""
-    return spec is None or spec.user_from is not None or data.parse(spec.spec)[0] not in ("digits", "folder")
+    return (
+        spec is None
+        or spec.declared.people.user_from is not None
+        or data.parse(spec.spec)[0] not in ("digits", "folder")
+    )
 
 
 def check_plan(asked: Experiment, spec: SourceSpec | None) -> None:
     """Refuse a participation, noise, adjacency and unit that have no theorem together, and numbers out of range."""
     examples = ANY_NUMBER
-    if asked.unit != "user" and spec is not None and spec.examples is not None:
-        examples = positive_integer("examples", spec.examples)
+    if asked.unit != "user" and spec is not None and spec.declared.examples is not None:
+        examples = positive_integer("examples", spec.declared.examples)
     unit: Example | User = Example()
     if asked.unit == "user":  # of one who has as many records as are kept
         unit = User(drawn="examples", at_most=asked.per_user or 1, users=examples)

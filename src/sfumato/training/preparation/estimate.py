@@ -73,7 +73,7 @@ def _records_of_a_step(job: PrivateJob) -> tuple[int, int | None]:
 def _data_bytes(job: PrivateJob) -> int:
     """The images, and the features where a trunk's are kept."""
     parts = (job.source.train, job.source.test)
-    images = sum(part.nbytes for part in (*parts, job.source.larger) if part is not None)
+    images = sum(part.nbytes for part in (*parts, job.source.zoomed) if part is not None)
     if job.trunk is None or isinstance(job.input_shape, torch.Tensor):
         return images
     scored = 4 * job.trunk.width * len(job.source.test)

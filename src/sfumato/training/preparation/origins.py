@@ -35,7 +35,7 @@ def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
 
 
 def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
-    """`Source.material` of what the initial weights, or those behind the features, were trained on without privacy."""
+    """`Source.stored_digest` of what the initial weights, or those behind features, were trained on without privacy."""
     return (
         stored_materials(settings.network.initial_weights)
         if source.cache is None

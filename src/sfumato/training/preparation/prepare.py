@@ -184,7 +184,7 @@ def check_machine(machine: Machine) -> None:
 def check(job: PrivateJob) -> None:
     """Refuse here what the first step would refuse, before there is a run."""
     views = job.views
-    job.source.shown(views)
+    job.source.images_for(views)
     if views.count > 1 and job.source.cache is None and not (views.moves or views.flip or job.gradient.draws):
         raise SfumatoError(
             f"views is {views.count}, but all views of an image would be alike",

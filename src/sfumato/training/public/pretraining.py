@@ -175,7 +175,7 @@ def prepare(
     settings = training.settings
     key = start.unfinished.key or first_key(settings, PUBLIC)
     module = build(model, source, settings, key).to(device)
-    source.shown(settings.views)
+    source.images_for(settings.views)
     check_choices(module, settings, steps=training.steps)
     return PublicJob(
         module=module,

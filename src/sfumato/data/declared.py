@@ -1,0 +1,301 @@
+"""What is declared of data: each field is a fact, each part has its checks, and whoever declares names facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from sfumato import _checks
+from sfumato._checks import SfumatoError
+from sfumato._choices import OfParts, choices_of
+
+if TYPE_CHECKING:
+    from sfumato.data.images.levels import Levels
+    from sfumato.data.images.views import Views
+
+SMALLEST_SIZE, LARGEST_SIZE = 4, 1024
+"""Pixels: the fewest and the most that an image may have on a side."""
+
+TEST_FRACTION = 0.2
+"""Expected share of the test part where a source has none of its own and the owner declares no other."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with (files read, files in all) while images are decoded."""
+
+
+def fact(metavar: str = "NUMBER", by_default: str = "", *, otherwise: Any = None, **known: Any) -> Any:
+    """A field that is one fact. The words below it are its help.
+
+    Args:
+        metavar: how the command line spells its value.
+        by_default: what stands in for it where it is left out, in words.
+        otherwise: its value where it is left out.
+        known: `only` and `remedy`, of a fact that readers must name (`UNDERSTOOD`): the refusal by all others; `of`,
+            "images" or "texts", where it says something of these alone, and `called`, its name in that refusal;
+            `neutral`, a value that says nothing; `always_recorded`, and `given_as`, as for `choice`.
+    """
+    about = {"metavar": metavar, "default": by_default, "always_recorded": False, "given_as": None}
+    return field(default=otherwise, metadata=about | known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """What may be true of a record."""
+
+    classes: tuple[str, ...] | None = fact("NAME [NAME ...]", "read from the data")
+    """Class names, declared."""
+    label_columns: tuple[str, ...] | None = fact(
+        "NAME [NAME ...]",
+        "one label for each image",
+        only="`label_columns` are for csv: and npz:",
+        remedy="leave them out, or write a table",
+    )
+    """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
+    or the columns of an archive's y."""
+
+    def refuse_both(self) -> None:
+        """Refuse classes, which exclude each other, beside labels that do not."""
+        if self.label_columns is not None and self.classes is not None:
+            raise SfumatoError(
+                "`classes` and `label_columns` are both given", "name several labels as `label_columns` alone"
+            )
+
+    def checked(self) -> Labels:
+        """With both as tuples."""
+        from sfumato.data.classes import declared_names
+
+        return Labels(
+            classes=declared_names(self.classes), label_columns=declared_names(self.label_columns, "label_columns")
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """To what images are brought, and which of their values are black and white."""
+
+    size: int | None = fact("PIXELS", "read from the data", of="images")
+    """Side of the images, declared; others are resized."""
+    channels: int | None = fact(of="images")
+    """1 for grey, 3 for colour, declared."""
+    bit_depth: int | None = fact("BITS", "images of 16 bits are refused", of="images", called="bit_depth or window")
+    """How many bits images of 16 bits use, declared: 12 where white is 4095; larger values are refused."""
+    window: tuple[int, int] | None = fact(
+        "LOW,HIGH", "images of 16 bits are refused", of="images", called="bit_depth or window"
+    )
+    """Or what of them becomes black and what white, declared: -160,240 for soft tissue in Hounsfield units."""
+
+    def checked(self) -> Pixels:
+        """As they are."""
+        if self.size is not None:
+            check_size(_checks.positive_integer("size", self.size))
+        if self.channels not in (None, 1, 3):
+            raise SfumatoError(
+                f"channels must be 1 or 3, got {self.channels!r}", "declare 1 for grey images and 3 for colour"
+            )
+        levels = self.levels
+        return self if levels is None or levels.window is None else replace(self, window=levels.window)
+
+    @property
+    def levels(self) -> Levels | None:
+        """How pixels of 16 bits become 0 to 255; None where nothing says so, and they are refused."""
+        from sfumato.data.images.levels import Levels
+
+        return Levels.declared(self.bit_depth, self.window)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """Where files lie, and how they are read and split."""
+
+    root: str | None = fact("PATH")
+    """Where torchvision's data sets are."""
+    download: bool = fact("", otherwise=False, always_recorded=True)
+    """Let torchvision download the data set."""
+    test_fraction: float | None = fact("SHARE", "0.2")
+    """Share of the test part where a source has none of its own."""
+    skip_unreadable: bool = fact("", otherwise=False, only="`skip_unreadable` is for folder:", remedy="leave it out")
+    """Leave files of a folder out from which no image can be read, instead of refusing the folder; how many they are is
+    not covered by the promise."""
+
+    def checked(self) -> Loading:
+        """With the share of the test part."""
+        share = self.test_fraction
+        given = TEST_FRACTION if share is None else _checks.fraction("test_fraction", share)
+        return replace(self, test_fraction=given)
+
+    @property
+    def share(self) -> float:
+        """Expected share of the test part, where the keyed hash splits."""
+        return TEST_FRACTION if self.test_fraction is None else self.test_fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purpose:
+    """What the source is opened for."""
+
+    zoom: float | None = fact("NUMBER", "1", of="images", neutral=1)
+    """How much larger than a view the images are that it is cut out of."""
+    open_set: bool = fact("", of="images", called="open_set, for embeddings,", otherwise=False)
+    """Let each part have classes of its own, as for embeddings."""
+
+    def checked(self) -> Purpose:
+        """With the zoom."""
+        return replace(self, zoom=self._views.zoom)
+
+    def larger_side(self, size: int) -> int | None:
+        """Pixels on each side of the larger training images that are wanted beside those of `size`, if any.
+
+        >>> Purpose(zoom=1.2).larger_side(320), Purpose().larger_side(320)
+        (384, None)
+        """
+        side = self._views.side(size)
+        return check_size(side, "declare a smaller size, or give less zoom") if side > size else None
+
+    @property
+    def _views(self) -> Views:
+        from sfumato.data.images.views import Views
+
+        return Views(zoom=1.0 if self.zoom is None else self.zoom)
+
+
+@dataclass(frozen=True, kw_only=True)
+class People:
+    """Whose the records are."""
+
+    user_from: str | None = fact(
+        "REGEX|folder|dicom",
+        "a folder does not say whose images it holds",
+        of="images",
+        only="`user_from={}` is for folder:",
+        remedy="leave it out: a table has a column user, an archive the arrays users_train and users_test",
+    )
+    """Whose image each file of a folder is: folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked
+    for in its name, such as 'patient-([0-9]+)_'."""
+    users: int | None = fact("NUMBER", "counted in the data")
+    """How many users the training part has, declared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """Where texts stand, and how they become numbers (`Tokens`)."""
+
+    text_column: tuple[str, ...] | None = fact("NAME [NAME ...]", "text", of="texts")
+    """Which columns of a table hold its texts, put together; other tables are of images."""
+    length: int | None = fact("WORDS", "64", of="texts")
+    """How many words of each text are read, declared; shorter texts are filled up."""
+    vocabulary: int | None = fact("NUMBER", "8192", of="texts")
+    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
+    words: str | tuple[str, ...] | None = fact("PATH", "words are hashed", of="texts", given_as="str")
+    """A file of public words, one a line, in place of hashing; others are unknown."""
+
+    def checked(self) -> Texts:
+        """With names and words as tuples."""
+        return replace(
+            self,
+            text_column=(self.text_column,) if isinstance(self.text_column, str) else _tuple(self.text_column),
+            words=self.words if isinstance(self.words, str) else _tuple(self.words),
+        )
+
+    @property
+    def declares_numbers(self) -> bool:
+        """Whether anything is said of texts as numbers."""
+        return any(known is not None for known in (self.length, self.vocabulary, self.words))
+
+
+@dataclass(frozen=True, init=False)
+class Declared(OfParts):
+    """All that is declared of a source. Of an opened one also what was read in place of what was not declared.
+
+    Args:
+        examples: the number of training examples.
+        public: whether the records are public.
+
+    >>> declared = Declared(size=28, classes=["cat", "dog"])
+    >>> declared.pixels.size, declared.given
+    (28, {'classes': ['cat', 'dog'], 'size': 28})
+    """
+
+    labels: Labels = Labels()
+    pixels: Pixels = Pixels()
+    examples: int | None = fact("N", "counted in the data")
+    loading: Loading = Loading()
+    purpose: Purpose = Purpose()
+    people: People = People()
+    texts: Texts = Texts()
+    public: bool | None = fact("True|False")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is declared, by name."""
+        known = choices_of(Declared)
+        return {
+            name: value for name, value in self.flat().items() if value is not None and value is not known[name].default
+        }
+
+    def check_counts(self) -> None:
+        """Refuse numbers of examples and users that count nothing."""
+        for name, count in (("examples", self.examples), ("users", self.people.users)):
+            if count is not None:
+                _checks.positive_integer(name, count)
+
+    def refuse_foreign(self, spec: str, understood: Collection[str]) -> None:
+        """Refuse facts that this source's reader does not understand, of those that readers must name.
+
+        Args:
+            understood: names of facts, or a fact and its only value, as in "user_from=dicom".
+        """
+        for name, value in reversed(self.given.items()):
+            about = choices_of(Declared)[name].metadata
+            if "only" in about and not {name, f"{name}={value}"} & set(understood):
+                raise SfumatoError(f"{about['only'].format(value)}, and the source is {spec}", about["remedy"])
+        self.labels.refuse_both()
+
+    def refuse_of_other_form(self, spec: str, holds: str) -> None:
+        """Refuse what says nothing of such records.
+
+        Args:
+            holds: "images" or "texts".
+        """
+        other = "images" if holds == "texts" else "texts"
+        given = [(name, choices_of(Declared)[name].metadata, value) for name, value in self.given.items()]
+        named = [
+            about.get("called", name)
+            for name, about, value in given
+            if about.get("of") == other and value != about.get("neutral")
+        ]
+        if named:
+            raise SfumatoError(
+                f"{', '.join(dict.fromkeys(named))} says something of {other}, and {spec} holds {holds}", "leave it out"
+            )
+
+    def checked(self) -> Self:
+        """With every part checked, and values in the types that readers take."""
+        parts = ("pixels", "labels", "loading", "purpose", "texts")
+        return replace(self, **{name: getattr(self, name).checked() for name in parts})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a reader is asked for.
+
+    Args:
+        declared: checked.
+        owner_key: the owner's secret, for splits and codes.
+        progress: called with (files read, files in all).
+    """
+
+    declared: Declared
+    owner_key: bytes = field(repr=False)
+    progress: OnProgress | None = None
+
+
+def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:
+    """The side of the images in pixels, within what this room handles."""
+    if not SMALLEST_SIZE <= size <= LARGEST_SIZE:
+        raise SfumatoError(f"size must lie between {SMALLEST_SIZE} and {LARGEST_SIZE} pixels, got {size}", remedy)
+    return size
+
+
+def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
