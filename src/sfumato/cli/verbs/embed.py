@@ -50,18 +50,19 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         from sfumato.embedding.run import begin, job_of, public_job_of
         from sfumato.experiment import users
         from sfumato.training.preparation.prepare import check_machine
-        from sfumato.training.preparation.start import Machine
+        from sfumato.training.preparation.start import Machine, Start
 
         experiment = chosen.experiment
         prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of  # refused before data are read
         spec = chosen.open_set
         experiment.refuse_at_once(spec)
         performance = {"device": chosen.device, "threads": chosen.threads}
-        check_machine(Machine(**performance))
+        start = Start(machine=Machine(**performance))
+        check_machine(start.machine)
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), chosen.per_user)
             if self.dry_run:
-                job, reasons = prepared(experiment, source, **performance)
+                job, reasons = prepared(experiment, source, start=start)
                 for line in reasons:
                     progress.report(line)
                 embedded.show_dry_run(job, run, json=self.json)
