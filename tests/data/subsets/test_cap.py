@@ -114,8 +114,14 @@ def test_the_number_that_stays_is_declared_or_read_off_the_data():
     assert (counted.examples, counted.read) == (5, ("examples", "size"))
     assert (declared.examples, declared.read) == (6, ("size",))
     assert capped(replace(source, read=("examples", "size")), KEY, 4, examples=6).read == ("size",)
+
     assert counted.users == 2
     assert counted.test is source.test
+
+
+def test_that_files_were_left_out_stays_named():
+    source = source_of([("a", 0, 0), ("b", 0, 1)], read=("size", "left_out"))
+    assert capped(source, KEY, 1).read == ("examples", "size", "left_out")
 
 
 def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato._checks import positive_integer
 from sfumato.data.identity.codes import LENGTH
-from sfumato.data.source import FACTS, Source, own_codes
+from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 from sfumato.data.subsets.users import by_user
 
 
@@ -35,7 +35,8 @@ def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | No
     positive_integer("at_most", at_most, remedy="give how many records of each user may stay, such as 10")
     users, _ = by_user(source.train)
     kept = _ranks(users, own_codes(source.train, owner_key)[:, :LENGTH], source.train.labels, owner_key) < at_most
-    read = source.read if source.published else tuple(fact for fact in FACTS if fact in {*source.read, "examples"})
+    facts = tuple(fact for fact in (*FACTS, LEFT_OUT) if fact in {*source.read, "examples"})
+    read = source.read if source.published else facts
     read = read if examples is None else tuple(fact for fact in source.read if fact != "examples")
     return replace(
         source,
