@@ -28,7 +28,7 @@ from sfumato.cli.options import recipe
 from sfumato.cli.registry import load
 from sfumato.data import kinds
 from sfumato.embedding import EmbeddingExperiment
-from sfumato.embedding.experiment import NOISELESS, WITHOUT_PLAN
+from sfumato.embedding.choices import NOISELESS, WITHOUT_PLAN
 from sfumato.embedding.jobs import noiseless
 from sfumato.experiment import Settings
 from sfumato.experiment.budget import PairOfRecords

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from sfumato import models, open_source
 from sfumato.data import Records, find_alike, find_duplicates
-from sfumato.training import caching
+from sfumato.training import computing
 
 RESULT = RESULTS / "dedup.json"
 SIDE = 32
@@ -181,7 +181,7 @@ def beyond_pixels(data: str, weights: str, count: int = 2000, changed: int = 40)
 
     def features(pixels: np.ndarray) -> torch.Tensor:
         parts = Records(images=pixels, labels=np.arange(len(pixels)) % 2)
-        return caching.features_either_way(replace(source, train=parts, test=empty), backbone, expects)
+        return computing.features_either_way(replace(source, train=parts, test=empty), backbone, expects)
 
     with tempfile.TemporaryDirectory() as place:
         labels = np.arange(4) % 2

@@ -23,7 +23,7 @@ from benchmarks import RESULTS
 from sfumato.data import Cache, Records, Source, Transform
 from sfumato.gradients import keeps_apart
 from sfumato.models import Architecture, Backbone, Expects, build_backbone
-from sfumato.training import caching
+from sfumato.training import caching, computing
 
 RESULT = RESULTS / "caching.json"
 NETWORKS = (
@@ -53,11 +53,11 @@ def row(name: str, size: int, images: int) -> dict[str, object]:
     source = synthetic(images, size)
     contents = caching.contents_for(source, backbone, expects, caching.Showing())
     transform = Transform.from_dict(contents.transform or {})
-    batch = caching.default_batch(torch.device("cpu"), size)
+    batch = computing.default_batch(torch.device("cpu"), size)
     began = time.perf_counter()
     kept_apart = keeps_apart(backbone, torch.randn(batch, 3, size, size))
     trial = time.perf_counter() - began
-    caching.keeps_apart = lambda *_: kept_apart  # the rounds below leave it out
+    computing.keeps_apart = lambda *_: kept_apart  # the rounds below leave it out
     ratios, plain = [], []
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -65,7 +65,7 @@ def row(name: str, size: int, images: int) -> dict[str, object]:
         plain.append(time.perf_counter() - began)
         with tempfile.TemporaryDirectory() as place:
             began = time.perf_counter()
-            caching.compute(Cache(Path(place) / "cache"), contents, source, backbone, owner_key=bytes(32))
+            computing.compute(Cache(Path(place) / "cache"), contents, source, backbone, owner_key=bytes(32))
             ratios.append((time.perf_counter() - began) / plain[-1])
     return {
         "ratio": statistics.median(ratios),

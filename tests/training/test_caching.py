@@ -32,7 +32,7 @@ from sfumato.observers.progress import Silence
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import checkpoint
-from sfumato.training import caching, inputs, train
+from sfumato.training import caching, computing, inputs, train
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.public import preparing
@@ -64,7 +64,7 @@ def computed(path, source, showing=None, backbone=None, rows=7, **options):
     showing = showing or caching.Showing()
     contents = replace(caching.contents_for(source, network, expects, showing, origins=["timm"]), rows=rows)
     cache = Cache(path)
-    caching.compute(cache, contents, source, network, owner_key=KEY, batch=4, **options)
+    computing.compute(cache, contents, source, network, owner_key=KEY, batch=4, **options)
     return cache
 
 
@@ -249,7 +249,7 @@ def test_a_backbone_that_mixes_images_runs_on_one_at_a_time(tmp_path, images):
     assert not keeps_apart(backbone, torch.randn(4, 3, 16, 16))
     cache = Cache(tmp_path / "a")
     contents = caching.contents_for(images, backbone, backbone_for()[1], caching.Showing())
-    assert not caching.compute(cache, contents, images, backbone, owner_key=KEY, batch=4)
+    assert not computing.compute(cache, contents, images, backbone, owner_key=KEY, batch=4)
     assert not cache.records("train").take(slice(None)).any(), "each image minus the mean of itself alone"
 
 
@@ -300,7 +300,7 @@ def test_every_pass_of_the_backbone_sees_as_many_images(tmp_path, images, monkey
 
         monkeypatch.setattr(caching, path, counted)
     computed(tmp_path / "a", images, rows=7)
-    monkeypatch.setattr(caching, "keeps_apart", lambda *_: False)
+    monkeypatch.setattr(computing, "keeps_apart", lambda *_: False)
     computed(tmp_path / "b", images, rows=7)
     assert counts == {4}
 
@@ -401,4 +401,4 @@ def test_features_are_padded_in_memory_and_from_disk(tmp_path, images, name, mos
 )
 def test_the_batch_follows_from_the_images_and_the_threads(side, threads, batch, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert caching.default_batch(torch.device("cpu"), side) == batch
+    assert computing.default_batch(torch.device("cpu"), side) == batch

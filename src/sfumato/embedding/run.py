@@ -11,7 +11,8 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user, open_source
-from sfumato.embedding.experiment import WITHOUT_PLAN, Clients, EmbeddingExperiment
+from sfumato.embedding.choices import WITHOUT_PLAN, Clients
+from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.embedding.jobs import dpsgd, noiseless
 from sfumato.embedding.jobs.central import CentralJob
 from sfumato.embedding.jobs.central import prepare as prepare_central

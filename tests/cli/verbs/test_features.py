@@ -19,7 +19,7 @@ from sfumato.data import Records
 from sfumato.evaluation import label_sets
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.statement import rounded_up
-from sfumato.training import caching, run
+from sfumato.training import caching, computing, run
 
 BACKBONE = "--backbone runs/wrn"
 QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
@@ -269,8 +269,8 @@ def test_a_run_goes_on_with_the_very_numbers_that_it_began_with(call, monkeypatc
         assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
     Path("c/train-00000.safetensors").unlink()
     with monkeypatch.context() as patch:  # as another device or library might give them
-        real = caching.outputs_together
-        patch.setattr(caching, "outputs_together", lambda *given: real(*given) * (1 + 1e-6))
+        real = computing.outputs_together
+        patch.setattr(computing, "outputs_together", lambda *given: real(*given) * (1 + 1e-6))
         call(f"features digits {BACKBONE} --output c")
     assert "differs in its data: features was" in call(f"train features:c {QUICK} --output run", status=1)
 

@@ -173,7 +173,8 @@ class Dedup:
         from sfumato.data import find_alike
         from sfumato.runs.checkpoint import stored_materials
         from sfumato.runs.owner.public_records import refuse_trained_on
-        from sfumato.training.caching import declared_by, features_either_way
+        from sfumato.training.caching import declared_by
+        from sfumato.training.computing import features_either_way
 
         public, private = (
             self._opened(spec, **declared_by(backbone, expects, spec)) for spec in (self.public, self.private)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sfumato.cli.options.choices import Begins, Observed
 from sfumato.cli.options.spellings import Examples, SourceRecipeOrRun, spelt
-from sfumato.embedding.experiment import BudgetOfRounds, ClientChoices, EmbeddingExperiment, ServerChoices
+from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
+from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.budget import Pair
 from sfumato.observers.progress import Bars, read_source
 
@@ -46,7 +47,7 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         chosen = self.with_recipe(self.what)
         run = chosen.directory()
         from sfumato.cli.output import embedded
-        from sfumato.embedding.experiment import WITHOUT_PLAN
+        from sfumato.embedding.choices import WITHOUT_PLAN
         from sfumato.embedding.run import begin, job_of, public_job_of
         from sfumato.experiment import users
         from sfumato.training.preparation.prepare import check_machine

@@ -105,7 +105,7 @@ class Features(SourceChoices):
         from sfumato import models
         from sfumato.randomness import owner_key
         from sfumato.runs.checkpoint import stored_materials
-        from sfumato.training import caching
+        from sfumato.training import caching, computing
         from sfumato.training.preparation.origins import origins_of_backbone
 
         sides = {"resolution": self.resolution, "resize": self.resize}
@@ -124,7 +124,7 @@ class Features(SourceChoices):
         began = time.monotonic()
         missing = caching.begin(cache, contents, progress)
         how = {"owner_key": owner_key(), "device": device, "batch": self.batch, "progress": progress}
-        together = caching.compute(cache, contents, source, backbone, **how)
+        together = computing.compute(cache, contents, source, backbone, **how)
         return missing, together, time.monotonic() - began
 
     def _report(self, cache: Cache, computed: int, together: bool, seconds: float) -> None:

@@ -11,7 +11,8 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data import Source
-from sfumato.embedding.experiment import Clients, EmbeddingExperiment
+from sfumato.embedding.choices import Clients
+from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.embedding.jobs.private import OfEmbeddings, build, check_scored
 from sfumato.experiment.budget import Budget, Pair
 from sfumato.experiment.experiment import Experiment

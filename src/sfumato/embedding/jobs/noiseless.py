@@ -15,9 +15,10 @@ from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
+from sfumato.embedding.choices import ROUNDS, Clients
 from sfumato.embedding.clients.local import LocalTraining
 from sfumato.embedding.clients.query import ClippedUpdates
-from sfumato.embedding.experiment import ROUNDS, Clients, EmbeddingExperiment
+from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored, check_users
 from sfumato.experiment.budget import Pair
 from sfumato.experiment.settings import Settings

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, by_user, shared_users
+from sfumato.embedding.choices import WITH_NOISE, Clients
 from sfumato.embedding.clients.local import LocalTraining
 from sfumato.embedding.clients.query import ClippedUpdates
-from sfumato.embedding.experiment import WITH_NOISE, Clients, known_groups
+from sfumato.embedding.experiment import known_groups
 from sfumato.embedding.head import WithHead
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings

@@ -1,0 +1,156 @@
+"""What may be chosen of a training of embeddings: its rounds, its clients, and its server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato._choices import asked, left_out
+from sfumato.averaging.averages import Averages
+from sfumato.experiment.budget import Budget
+from sfumato.models.choices import Network
+from sfumato.optim.descent import Descent
+
+if TYPE_CHECKING:
+    from sfumato.embedding.clients.local import LocalSGD
+
+WITH_NOISE = ("fedemb", "fedavg")
+"""DP-FedEmb and DP-FedAvg, by a plan."""
+NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
+"""DP-FedEmb and DP-FedAvg with all but the noise: on public data alone, without a plan and without a promise."""
+WITHOUT_PLAN = ("central", *NOISELESS)
+"""Methods that promise nothing."""
+METHODS = (*WITH_NOISE, "dpsgd", *WITHOUT_PLAN)
+LOCAL_HEAD = ("fedemb", "fedemb-noiseless")
+"""Methods whose model has no head: each client has one of its own."""
+GROUPINGS = ("random", "group", "fixed")
+LARGEST_SMALL_IMAGE = 32
+"""Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
+DECAY = 0.9999
+"""Of the moving average, where gradients are taken at it and none is given."""
+USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
+"""Of Xu et al. 2022 for EMNIST."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOfRounds(Budget):
+    """What a plan is made of, where its steps are rounds and users are drawn."""
+
+    batch_size: int | None = left_out("B", "256, and at most a quarter of them")
+    """Expected number of users in a round; of groups, where these are fixed."""
+    steps: int | None = left_out("T", "200")
+    """Number of rounds."""
+    max_norm: float | None = left_out(by_default="1")
+    """C, the norm to which each client's update is clipped; where it follows a quantile, that of the first round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientChoices:
+    """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
+
+    method: str | None = left_out("fedemb|fedavg|dpsgd|central|fedemb-noiseless|fedavg-noiseless", "fedemb")
+    """A head of its own in each client (fedemb, Xu et al. 2022), one that is summed and noised too (fedavg), or the
+    mean gradient of each user in place of clients (dpsgd). On public data alone and with no promise: without clients
+    and clipping (central), or the first two with all but the noise (fedemb-noiseless, fedavg-noiseless)."""
+    clients: int | None = left_out(by_default="an eighth of the users in a round")
+    """m, virtual clients in each round."""
+    grouping: str | None = left_out("random|group|fixed", "random")
+    """Who shares a client: anybody, by a secret draw in each round; users of one group; or fixed groups, one client
+    for each, which are drawn as wholes."""
+    per_user: int | None = left_out(by_default="all")
+    """G, the most records of each user that are kept."""
+    client_rate: float | None = left_out(by_default="0.005")
+    """Learning rate of the backbone in a client."""
+    client_momentum: float | None = left_out(by_default="0.9")
+    """Momentum in a client."""
+    head_scale: float | None = left_out(by_default="100")
+    """Learning rate of a client's head, in units of the backbone's."""
+    client_epochs: int | None = left_out(by_default="1")
+    """How often a client sees each of its records."""
+    client_batch_size: int | None = left_out(by_default="32")
+    """Records in a client's step."""
+    client_examples: int | None = left_out(by_default="2048")
+    """How many records a client sees at most, over all epochs."""
+    shuffle_buffer: int | None = left_out(by_default="all")
+    """How many of a client's records wait to be drawn from."""
+    client_loss: str | None = left_out("softmax|binary|triplet|triplet-hard", "softmax")
+    """softmax over the classes present, or a loss of pairs or triplets within a batch, without a head."""
+    reconstruction_steps: int | None = left_out(by_default="0")
+    """So many of a client's steps train its head alone, and the others the backbone alone."""
+    quantile: float | None = left_out(by_default="the norm is fixed")
+    """Let the clipping norm follow this quantile of the updates' norms."""
+    far: float | None = left_out(by_default="0.001")
+    """At which false accept rate recall is measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerChoices(
+    asked(Descent, without=("pretrained_rate",)),
+    asked(Network, without=("head", "head_deviation", "head_bias")),
+    asked(Averages),
+):
+    """The model, and what the server does with the sum of updates."""
+
+    model: str | None = left_out("NAME")
+    """lenet, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, timm:NAME, or package:function; its last layer gives the
+    embedding."""
+    dimension: int | None = left_out(by_default="128")
+    """D, of the embedding."""
+    pretrained_weights: str | None = left_out("ema|last", "those that the run has released")
+    """Of a run without privacy that has averaged its weights: the averaged ones (ema), or the last ones."""
+    trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
+    """What is trained: all, norm, first, or patterns of parameter names."""
+    optimizer: str | None = left_out("NAME", "momentum")
+    """sgd, momentum, adam, adamw or lamb."""
+    learning_rate: float | None = left_out(by_default="0.02 for each round's mean update")
+    """Step size of the server."""
+    warmup: int | None = left_out(by_default="0")
+    """Rounds of linear warm-up."""
+    ema: float | None = left_out(by_default="0")
+    """Decay of the weights' moving average; 0 keeps the last weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clients:
+    """How the users of a round become a sum of updates. None of it changes epsilon, given the plan.
+
+    Args:
+        local: how each client trains.
+        count: m, which the sum is divided by.
+        grouping: "random", "group" or "fixed".
+        method: one of `METHODS`.
+        dimension: D.
+        far: at which false accept rate recall is measured.
+    """
+
+    local: LocalSGD
+    count: int
+    grouping: str = "random"
+    method: str = "fedemb"
+    dimension: int = 128
+    far: float = 1e-3
+
+    def __post_init__(self) -> None:
+        positive_integer("clients", self.count, remedy="give the number of virtual clients in a round")
+        one_of("grouping", self.grouping, GROUPINGS)
+        one_of("method", self.method, METHODS)
+        positive_integer("dimension", self.dimension)
+        if positive("far", self.far, remedy="give a share such as 0.001") > 1:
+            raise SfumatoError(f"far must be at most 1, got {self.far!r}", "give a share such as 0.001")
+
+    @property
+    def head_in_model(self) -> bool:
+        """Whether the model that is trained has a head over all classes, which is not released."""
+        return self.method not in LOCAL_HEAD
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Clients:
+        """The clients of a run's record."""
+        from sfumato.embedding.clients.local import LocalSGD
+
+        return cls(**{**data, "local": LocalSGD(**data["local"])})
