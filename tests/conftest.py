@@ -49,7 +49,7 @@ def one_thread_again():
 
 
 @pytest.fixture(scope="session")
-def fresh(tmp_path_factory) -> Callable[[str], Path]:
+def new_directory(tmp_path_factory) -> Callable[[str], Path]:
     """Make a new directory; pytest finds the next number by listing all that there are, which takes long among
     thousands."""
     root, numbers = tmp_path_factory.mktemp("fresh"), itertools.count()
@@ -63,9 +63,9 @@ def fresh(tmp_path_factory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(autouse=True)
-def home(fresh, monkeypatch) -> Path:
+def home(new_directory, monkeypatch) -> Path:
     """An owner's directory for each test."""
-    path = fresh("home")
+    path = new_directory("home")
     monkeypatch.setenv("SFUMATO_HOME", str(path))
     return path
 

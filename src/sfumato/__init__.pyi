@@ -1,5 +1,6 @@
 from ._checks import SfumatoError as SfumatoError
 from .averaging import EMA as EMA
+from .data import Declared as Declared
 from .data import Source as Source
 from .data import Transform as Transform
 from .data import Views as Views

@@ -21,9 +21,9 @@ def quick() -> str:
 
 
 @pytest.fixture(autouse=True)
-def workplace(fresh, home, monkeypatch) -> Path:
+def workplace(new_directory, home, monkeypatch) -> Path:
     """An empty current directory, and an owner's directory of its own."""
-    path = fresh("work")
+    path = new_directory("work")
     # One owner's key: by some, a part of a handful of images is left empty.
     (home / "owner.key").write_text("11" * 32)
     (home / "owner.key").chmod(0o600)

@@ -27,6 +27,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.adaptive import NORM
 from sfumato.training.preparation import recorded
+from sfumato.training.preparation.start import Start
 
 USERS, NOISELESS = 24, "fedemb-noiseless"
 QUICK = {"model": "linear", "dimension": 8, "steps": 3, "batch_size": 12, "clients": 3, "max_norm": 0.2}
@@ -146,8 +147,8 @@ def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[
     """With one key: the same users, clients, local training and clipping; the private round has its noise besides."""
     private = EmbeddingExperiment(**{**QUICK, **choice, "noise_multiplier": 0.5, "seed": 1})
     without = replace(private, method=f"{private.chosen}-noiseless", noise_multiplier=None)
-    performance = {"device": "cpu", "threads": 1}
-    one, (other, _) = job_of(private, source, **performance)[0], public_job_of(without, source, **performance)
+    start = Start(device="cpu", threads=1)
+    one, (other, _) = job_of(private, source, start=start)[0], public_job_of(without, source, start=start)
     other.module.load_state_dict(one.module.state_dict())
     for key in map(RunKey.from_seed, range(3)):
         noisy, _ = EmbeddingSteps(one, key)(0, NoiseState(step=0))
@@ -161,7 +162,7 @@ def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[
 
 def test_the_norm_follows_the_exact_quantile(source: Source):
     """Andrew et al. 2021, equation 2, with b the share of clients whose update is no longer than C."""
-    job, _ = public_job_of(asked(quantile=0.4, client_rate=0.5), source, device="cpu", threads=1)
+    job, _ = public_job_of(asked(quantile=0.4, client_rate=0.5), source, start=Start(device="cpu", threads=1))
     key, state, bounds, shares = RunKey.from_seed(0), NoiseState(step=0), [0.2], []
     steps = NoiselessSteps(job, key)
     for step in range(8):

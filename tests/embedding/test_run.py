@@ -21,6 +21,7 @@ from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.preparation import resume
+from sfumato.training.preparation.start import Start
 from sfumato.training.step import PrivateStep
 
 USERS = 24
@@ -145,7 +146,7 @@ def round_of(
     asked = EmbeddingExperiment(
         **{**ALONE, "steps": 1, "batch_size": further.pop("batch_size", 20), "noise_multiplier": 0.5, **further}
     )
-    job, _ = job_of(asked, smaller, model=Small(), device="cpu", threads=1)
+    job, _ = job_of(asked, smaller, model=Small(), start=Start(device="cpu", threads=1))
     steps = EmbeddingSteps(job, RunKey.from_seed(key))
     gradient, _ = steps(0, NoiseState(step=0))
     return {name: value.double() * job.clients.count for name, value in gradient.items()}
@@ -181,7 +182,7 @@ def test_removing_a_whole_fixed_group_moves_it_by_the_norm_at_most(source, monke
 def test_the_head_over_all_classes_is_summed_and_not_released(source, tmp_path):
     asked = EmbeddingExperiment(model="linear", dimension=8, method="fedavg", **ALONE)
     run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
-    job, _ = job_of(asked, source, device="cpu", threads=1)
+    job, _ = job_of(asked, source, start=Start(device="cpu", threads=1))
     assert any(name.startswith("head.") for name, _ in job.module.named_parameters())
     assert set(load(run.directory).module.state_dict()) == {
         name.removeprefix("backbone.") for name in job.module.state_dict() if name.startswith("backbone.")
@@ -377,5 +378,5 @@ def test_clients_begin_at_the_aggregate_and_the_mean_is_released(source, tmp_pat
 
 def test_a_moving_average_to_train_over_has_a_decay_by_rule(source):
     chosen = EmbeddingExperiment(model="linear", aggregate="ema", **ALONE)
-    assert chosen.settings(source).ema == 0.9999
-    assert replace(chosen, aggregate=None).settings(source).ema == 0.0
+    assert chosen.settings(source).averages.ema == 0.9999
+    assert replace(chosen, aggregate=None).settings(source).averages.ema == 0.0

@@ -157,10 +157,10 @@ def public_steps(case):
         module.bias.copy_(torch.from_numpy(case["bias"]))
     records = Stored(case)
     job = SimpleNamespace(
-        source=SimpleNamespace(shown=lambda views: records, cache=object(), size=1, train=records),
+        source=SimpleNamespace(images_for=lambda views: records, cache=object(), size=1, train=records),
         views=Views(count=case["stored"].shape[1]),
         module=module,
-        settings=SimpleNamespace(loss="softmax"),
+        settings=SimpleNamespace(objective=SimpleNamespace(loss="softmax")),
         performance=SimpleNamespace(micro_batch=2),
         batch_size=case["batch"],
         device="cpu",

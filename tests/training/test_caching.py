@@ -292,13 +292,13 @@ def test_every_pass_of_the_backbone_sees_as_many_images(tmp_path, images, monkey
     """How many records there are must not tell in the rounding of the last ones."""
     counts = set()
     for path in ("outputs_together", "outputs_alone"):
-        real = getattr(caching, path)
+        real = getattr(computing, path)
 
         def counted(model, images, real=real):
             counts.add(len(images))
             return real(model, images)
 
-        monkeypatch.setattr(caching, path, counted)
+        monkeypatch.setattr(computing, path, counted)
     computed(tmp_path / "a", images, rows=7)
     monkeypatch.setattr(computing, "keeps_apart", lambda *_: False)
     computed(tmp_path / "b", images, rows=7)

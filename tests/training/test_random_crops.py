@@ -83,7 +83,7 @@ def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan
     real = loop.descend
 
     def run(name: str, **changes):
-        given = {name: getattr(SETTINGS, name) for name in ("learning_rate", "views", "zoom", "flip", "crop_area")}
+        given = {name: SETTINGS.flat()[name] for name in ("learning_rate", "views", "zoom", "flip", "crop_area")}
         given |= {"seed": 3, "optimizer": "sgd", **changes}
         return train("cnn", folder, plan, directory=tmp_path / name, **given)
 
@@ -117,9 +117,7 @@ def test_the_record_has_crops_where_there_are_any():
     assert SETTINGS.to_dict()["crop_area"] == 0.2
     assert "crop_area" not in replace(SETTINGS, crop_area=1.0).to_dict()
     assert Settings.from_dict(SETTINGS.to_dict()) == SETTINGS
-    assert Settings.from_dict(replace(SETTINGS, crop_area=1.0).to_dict()).view_rule == Views(
-        count=2, flip=True, zoom=1.5
-    )
+    assert Settings.from_dict(replace(SETTINGS, crop_area=1.0).to_dict()).views == Views(count=2, flip=True, zoom=1.5)
 
 
 def test_crops_too_small_or_of_features_are_refused(source, plan):

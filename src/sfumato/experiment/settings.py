@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import OfParts, recorded
+from sfumato._renamed import OldName
 from sfumato.averaging.averages import Averages
 from sfumato.data.images.augmentation import Augmentation
 from sfumato.models.choices import Network, Norms, Objective
@@ -56,6 +57,8 @@ class Settings(OfParts):
     def model(self) -> str:
         """The name of the model."""
         return self.network.model
+
+    view_rule = OldName("views")
 
     @property
     def views(self) -> Views:

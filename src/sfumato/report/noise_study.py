@@ -63,7 +63,7 @@ def _held_out(design: Mapping[str, Any]) -> str:
 def accuracy_cell(cell: Mapping[str, Any]) -> str:
     """A cell of the table of accuracies.
 
-    >>> accuracy_shown({"converges": True, "accuracy": 0.98071, "standard_error": 0.0011})
+    >>> accuracy_cell({"converges": True, "accuracy": 0.98071, "standard_error": 0.0011})
     '98.07 ± 0.11'
     """
     if not cell["converges"]:
@@ -75,7 +75,7 @@ def accuracy_cell(cell: Mapping[str, Any]) -> str:
 def slowdown_cell(cell: Mapping[str, Any]) -> str:
     """A cell of the table of slow-downs: the factor, or that the share was not reached.
 
-    >>> slowdown_shown({"slowdown": 6.94, "epochs_to_share": 3.2})
+    >>> slowdown_cell({"slowdown": 6.94, "epochs_to_share": 3.2})
     '6.9'
     """
     return "-" if cell["slowdown"] is None else f"{cell['slowdown']:.1f}"

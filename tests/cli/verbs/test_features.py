@@ -19,7 +19,7 @@ from sfumato.data import Records
 from sfumato.evaluation import label_sets
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.statement import rounded_up
-from sfumato.training import caching, computing, run
+from sfumato.training import computing, run
 
 BACKBONE = "--backbone runs/wrn"
 QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
@@ -86,7 +86,7 @@ def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(caching, "_blocks", dies)
+        patch.setattr(computing, "_blocks", dies)
         assert main(shlex.split(command)) == 130
     assert "goes on where it was cut" in call("train features:cache", status=1)
     again = json.loads(call(f"{command} --json"))

@@ -242,7 +242,7 @@ def test_a_plan_is_refused_beforehand_as_it_is_for_the_data(mechanism, participa
         numbers = {"examples": 300, "batch_size": size, "steps": 3, "noise_multiplier": 8.0, "delta": 1e-4}
         PrivacyPlan.calibrate(**numbers, unit=unit, **experiment.request(300)._asdict())
 
-    assert said(lambda: beforehand.check(experiment)) == said(planned)
+    assert said(lambda: beforehand.check_experiment(experiment)) == said(planned)
 
 
 def said(what: Callable[[], object]) -> str | None:
