@@ -49,22 +49,6 @@ class PublicExamples:
         """As the model takes them, (M, C, H, W)."""
         return transform(torch.from_numpy(self.images))
 
-    def kept_from(self, source: Source) -> tuple[Source, np.ndarray | None]:
-        """The source without training records that are among these examples, and which these were, bool (N,); None
-        for none.
-
-        **Guarantee.** Each record is looked at by itself, so one that is added or removed changes nothing for the
-        others, as long as those left out keep their places where places decide (`PrivateSteps`). The declared number of
-        examples, and so the promise, stays; which they are, and how many, is the owner's to see alone.
-        """
-        if source.public or source.cache is not None:
-            return source, None
-        among = self.among(source.train)
-        if not among.any():
-            return source, None
-        zoomed = None if source.zoomed is None else source.zoomed.chosen(~among)
-        return replace(source, train=source.train.chosen(~among), zoomed=zoomed), among
-
     def among(self, part: Part) -> np.ndarray:
         """Which records of a part are among these examples, bool (N,): for the owner's eyes."""
         return known_again(own_codes(part, owner_key()), self.codes)
@@ -85,12 +69,23 @@ class PublicNormalisation(RunPart):
     @classmethod
     def of(cls, asked: Asked) -> PublicNormalisation | None:
         """As the settings have them."""
-        chosen = public_examples(asked.settings, asked.source)
-        return None if chosen is None else cls(chosen=chosen, excluded=chosen.kept_from(asked.source)[1])
+        chosen, source = public_examples(asked.settings, asked.source), asked.source
+        if chosen is None:
+            return None
+        excluded = None if source.public or source.cache is not None else chosen.among(source.train)
+        return cls(chosen=chosen, excluded=excluded if excluded is not None and excluded.any() else None)
 
     def kept_from(self, source: Source) -> Source:
-        """Without the records that are among them."""
-        return self.chosen.kept_from(source)[0]
+        """Without the training records that are among them.
+
+        **Guarantee.** Each record is looked at by itself, so one that is added or removed changes nothing for the
+        others, as long as those left out keep their places where places decide (`PrivateSteps`). The declared number of
+        examples, and so the promise, stays; which they are, and how many, is the owner's to see alone.
+        """
+        if self.excluded is None:
+            return source
+        zoomed = None if source.zoomed is None else source.zoomed.chosen(~self.excluded)
+        return replace(source, train=source.train.chosen(~self.excluded), zoomed=zoomed)
 
     @property
     def examples(self) -> PublicExamples:

@@ -68,6 +68,7 @@ class PublishedFigures(Part):
     def end(self, ending: Ending) -> None:
         """Release the table; its temperature is the model's, where it has one."""
         if not isinstance(ending.scorer, OfRecords):
+            ending.circumstances = replace(ending.circumstances, figures=None)
             return
         figures = released(
             self.table,
