@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -199,3 +201,41 @@ def test_an_old_name_still_works_and_says_the_new_one(old: str, new: str):
         found = getattr(importlib.import_module(room), name)
     room, _, name = new.rpartition(".")
     assert found is getattr(importlib.import_module(room), name)
+
+
+LONGEST_FILE, LONGEST_FUNCTION, MOST_FILES = 350, 60, 17
+
+
+def own_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function without those of its docstring."""
+    first = node.body[0]
+    told = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return (node.end_lineno or 0) - node.lineno + 1 - ((first.end_lineno or 0) - first.lineno + 1 if told else 0)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_and_its_functions_are_of_a_size_that_one_can_see(path: Path):
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) <= LONGEST_FILE
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert {node.name: size for node in nodes if (size := own_lines(node)) > LONGEST_FUNCTION} == {}
+
+
+def test_a_folder_has_no_more_files_than_one_can_see():
+    counts = {path: len(list(path.glob("*.py"))) for path in PACKAGE.rglob("*") if path.is_dir()}
+    assert {str(path.relative_to(PACKAGE)): count for path, count in counts.items() if count > MOST_FILES} == {}
+
+
+def test_what_everybody_uses_is_made_of_few_things():
+    from sfumato.data import Source, SourceSpec, open_source
+    from sfumato.data.declared import Declared
+    from sfumato.experiment import Settings
+    from sfumato.training.preparation.prepare import prepare
+
+    assert {kind.__name__: len(fields(kind)) for kind in (Settings, Source, SourceSpec, Declared)} == {
+        "Settings": 7,
+        "Source": 6,
+        "SourceSpec": 2,
+        "Declared": 8,
+    }
+    assert [len(inspect.signature(one).parameters) for one in (prepare, open_source)] == [6, 5]

@@ -130,10 +130,8 @@ def take_steps(
                 observer.stepped(step + 1)
             if (now := time.monotonic()) - saved_at > pause or step + 1 == job.steps:
                 head = "" if ledger is None else _synced(ledger, step + 1)
-                reached = Checkpoint.of(
-                    step + 1, module, average, optimizer, run=checkpoint.run, noise=state, ledger=head
-                )
-                reached.save(run / names.CHECKPOINT)
+                reached = (step + 1, module, average, optimizer)
+                Checkpoint.of(*reached, run=checkpoint.run, noise=state, ledger=head).save(run / names.CHECKPOINT)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
     for observer in observers:

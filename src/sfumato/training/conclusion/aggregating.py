@@ -100,17 +100,13 @@ def aggregate(
     run = RunDirectory(directory)
     one_of("method", method, METHODS)
     steps = tuple(aggregated.kept_of(run))
-    if decay is not None and method != "ema":
-        raise SfumatoError(f"decay is {decay} and the method {method}", "give it with the method ema alone")
-    if last is not None and positive_integer("last", last) > len(steps):
-        raise SfumatoError(f"last is {last}, and the run kept {len(steps)} weights", f"give at most {len(steps)}")
+    candidates = _candidates(method, steps, last, decay)
     for name, given in (("epsilon", epsilon), ("public", public or None)):
         if given is not None and score_on is None:
             raise SfumatoError(f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}")
     _refuse_for_labels(run, method, scored=score_on is not None)
     path = aggregated.place_of(run, method) if output is None else Path(output)
     aggregated.refuse_to_overwrite(run, path)
-    candidates = _candidates(method, steps, last, decay)
     alone = last is None and decay is None
     if len(candidates) == 1 and score_on is not None:
         why = "a single weight was kept" if alone else "all is given"
@@ -188,6 +184,10 @@ def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> 
 
 def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay: float | None) -> tuple[Recipe, ...]:
     """What there is to choose from: every number of the last ones, or every decay."""
+    if decay is not None and method != "ema":
+        raise SfumatoError(f"decay is {decay} and the method {method}", "give it with the method ema alone")
+    if last is not None and positive_integer("last", last) > len(steps):
+        raise SfumatoError(f"last is {last}, and the run kept {len(steps)} weights", f"give at most {len(steps)}")
     if method == "ema":
         kept = steps if last is None else steps[-last:]
         return tuple(Recipe(method="ema", steps=kept, decay=one) for one in (DECAYS if decay is None else (decay,)))
