@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfumato._choices import choices_of
-from sfumato.data.declared import Declared
+from sfumato.data.declared import Declared, Purpose
 
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "budget": {
@@ -54,7 +54,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """The groups in their order, their topics, and the options of each in theirs. Those of no group here are the run's."""
-_NAMED = {name for topics in GROUPS.values() for names in topics.values() for name in names}
+_NAMED = {name for topics in GROUPS.values() for names in topics.values() for name in names} | {*choices_of(Purpose)}
 GROUPS["data"]["declared data"] += tuple(name for name in choices_of(Declared) if name not in _NAMED)
 
 RUN = "run"
