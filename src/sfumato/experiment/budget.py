@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sfumato._choices import left_out
-
-if TYPE_CHECKING:
-    from sfumato.privacy.planning.requested import Request
+from sfumato._choices import asked, left_out
+from sfumato.privacy.planning import requested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,37 +33,17 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"])):
     """Participation and mechanism, as far as they are asked for."""
 
-    mechanism: str | None = left_out("gaussian|tree|banded|blt")
-    """How the noise of the steps hangs together: not at all (gaussian), or by a tree, bands, or buffers (blt)."""
     participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
     """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, or drawn from groups in turn."""
-    adjacency: str | None = left_out("add-or-remove|zero-out", "add-or-remove, where the participation allows it")
-    """What the promise compares: with and without a record, or with its contribution and with none in its place."""
-    order: str | None = left_out("random|position|time", "random")
-    """Of a fixed order: bins by secret draws, by the place in the file, or by each record's own time stamp."""
-    groups: int | None = left_out(by_default="8")
-    """Of cyclic participation: how many groups take turns."""
-    largest_batch: int | None = left_out(by_default="five standard deviations above the batch size")
-    """Of truncated participation: at how many examples a step is cut."""
-    bands: int | None = left_out(by_default="64, or the groups")
-    """Of banded noise: over how many steps it is correlated; so many copies of the model are kept, less one."""
-    buffers: int | None = left_out(by_default="2")
-    """Of buffered noise (blt): how many copies of the model are kept, from 1 to 4."""
-    steps_per_tree: int | None = left_out(by_default="one tree")
-    """Of tree noise: after how many steps another tree begins."""
-    complete_trees: bool | None = left_out("True|False", "False")
-    """Of tree noise: whether a tree is completed by virtual steps before another begins."""
 
     def request(
         self, examples: int, *, momentum: float = 0.0, schedule: str | None = None, warmup: int | None = None
-    ) -> Request:
+    ) -> requested.Request:
         """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with this schedule."""
-        from sfumato.privacy.planning.requested import requested
-
-        return requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **self.pair)
+        return requested.requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **self.pair)
 
     @property
     def pair(self) -> dict[str, Any]:
@@ -74,20 +52,8 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairOfRecords(Pair):
+class PairOfRecords(asked(requested.Pair), Pair):
     """The same where single records take part, which may be of two groups."""
-
-    participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated|drifting")
-    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, drawn from groups in turn, or drawn
-    by turns rather from one of two groups of records (drifting)."""
-    drift: int | None = left_out("STEPS", "")
-    """Draw records from two groups by turns (participation drifting): the period in which shares rise and fall."""
-    drift_shape: str | None = left_out("linear|cosine", "linear")
-    """Of a drift: whether shares rise and fall by straight lines or as a cosine does."""
-    drift_groups: tuple[str, ...] | None = left_out("NAME [NAME ...]", "")
-    """Of a drift: the classes of the second group, or its groups where the source has a column of them."""
-    drift_size: int | None = left_out(by_default="counted in the data")
-    """Of a drift: how many of the training examples are in the second group, declared."""
 
     @property
     def pair(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._choices import choice
 from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.participation import (
     PARTICIPATIONS,
@@ -113,33 +114,40 @@ class TruncatedByRule(TruncatedPoisson):
 class Pair:
     """A mechanism and a participation by name, with their options; what is None follows from what is given.
 
-    Args:
-        mechanism: one of `NAMES_OF_MECHANISMS`.
-        participation: one of `NAMES_OF_PARTICIPATIONS`; None without a mechanism leaves it to the batch size.
-        adjacency: by default add-or-remove where the rule allows it.
-        bands, buffers: of "banded" and "blt", whose coefficients are optimal for the plan.
-        steps_per_tree, complete_trees: of "tree", see `Tree`.
-        groups: of "cyclic"; largest_batch: of "truncated"; order: of "fixed-order".
-        drift, drift_shape, drift_groups, drift_size: of "drifting": the period in steps, how shares rise and fall, the
-            names of the second group's classes or groups, and how many of the examples are in it.
-
     Errors: `SfumatoError` for an unknown name.
     """
 
-    mechanism: str | None = None
-    participation: str | None = None
-    adjacency: Adjacency | None = None
-    bands: int | None = None
-    buffers: int | None = None
-    steps_per_tree: int | None = None
-    complete_trees: bool | None = None
-    groups: int | None = None
-    largest_batch: int | None = None
-    order: Assignment | None = None
-    drift: int | None = None
-    drift_shape: Shape | None = None
-    drift_groups: tuple[str, ...] | None = None
-    drift_size: int | None = None
+    mechanism: str | None = choice(None, "gaussian|tree|banded|blt")
+    """How the noise of the steps hangs together: not at all (gaussian), or by a tree, bands, or buffers (blt)."""
+    participation: str | None = choice(None, "poisson|full-batch|fixed-order|cyclic|truncated|drifting")
+    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, drawn from groups in turn, or drawn
+    by turns rather from one of two groups of records (drifting)."""
+    adjacency: Adjacency | None = choice(
+        None, "add-or-remove|zero-out", "add-or-remove, where the participation allows it", given_as="str"
+    )
+    """What the promise compares: with and without a record, or with its contribution and with none in its place."""
+    order: Assignment | None = choice(None, "random|position|time", "random", given_as="str")
+    """Of a fixed order: bins by secret draws, by the place in the file, or by each record's own time stamp."""
+    groups: int | None = choice(None, by_default="8")
+    """Of cyclic participation: how many groups take turns."""
+    largest_batch: int | None = choice(None, by_default="five standard deviations above the batch size")
+    """Of truncated participation: at how many examples a step is cut."""
+    bands: int | None = choice(None, by_default="64, or the groups")
+    """Of banded noise: over how many steps it is correlated; so many copies of the model are kept, less one."""
+    buffers: int | None = choice(None, by_default="2")
+    """Of buffered noise (blt): how many copies of the model are kept, from 1 to 4."""
+    steps_per_tree: int | None = choice(None, by_default="one tree")
+    """Of tree noise: after how many steps another tree begins."""
+    complete_trees: bool | None = choice(None, "True|False", "False")
+    """Of tree noise: whether a tree is completed by virtual steps before another begins."""
+    drift: int | None = choice(None, "STEPS", "")
+    """Draw records from two groups by turns (participation drifting): the period in which shares rise and fall."""
+    drift_shape: Shape | None = choice(None, "linear|cosine", "linear", given_as="str")
+    """Of a drift: whether shares rise and fall by straight lines or as a cosine does."""
+    drift_groups: tuple[str, ...] | None = choice(None, "NAME [NAME ...]", "")
+    """Of a drift: the classes of the second group, or its groups where the source has a column of them."""
+    drift_size: int | None = choice(None, by_default="counted in the data")
+    """Of a drift: how many of the training examples are in the second group, declared."""
 
     def __post_init__(self) -> None:
         if self.participation is not None:
