@@ -186,8 +186,9 @@ def test_no_room_without_a_name():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("sfumato.DiceKey", "sfumato.randomness.RunKey"),
+        ("sfumato.DiceKey", "sfumato.RunKey"),
         ("sfumato.randomness.DiceKey", "sfumato.randomness.RunKey"),
+        ("sfumato.training.printed", "sfumato.training.public.printed"),
         ("sfumato.training.Settings", "sfumato.experiment.Settings"),
         ("sfumato.training.Experiment", "sfumato.experiment.Experiment"),
         ("sfumato.training.Performance", "sfumato.experiment.Performance"),

@@ -87,22 +87,25 @@ class OfParts:
     """
 
     def __init__(self, **given: Any):
-        left = dict(given)
+        left, known = dict(given), choices_of(type(self))
+        for name in left:
+            if name not in known and name not in parts_of(type(self)):
+                refuse_unknown(name, type(self))
         for one in fields(self):  # type: ignore[arg-type]
             inside, value = parts_of(type(self)).get(one.name), left.pop(one.name, one.default)
             if inside is not None:
                 own = {name: left.pop(name) for name in choices_of(inside) if name in left}
+                if value is MISSING:
+                    require(inside, own, type(self))
                 value = inside(**own) if value is MISSING else replace(value, **own)
             object.__setattr__(self, one.name, value)
-        for name in left:
-            refuse_unknown(name, type(self))
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self)
         for place, inside in parts_of(kind).items():
             if name in choices_of(inside):
                 old, new = f"{kind.__name__}.{name}", f"{kind.__name__}.{place}.{name}"
-                warnings.warn(f"{old} is now {new}; the old name goes in {REMOVED_IN}", DeprecationWarning, 2)
+                warnings.warn(f"{old} is now {new}; the old name goes in version {REMOVED_IN}", DeprecationWarning, 2)
                 return getattr(getattr(self, place), name)
         raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
 
@@ -143,6 +146,13 @@ def recorded(kind: type, data: Mapping[str, Any], optional: Iterable[str] = ()) 
             "restore settings.json from a copy, or start another run",
         )
     return dict(data)
+
+
+def require(part: type, given: Mapping[str, Any], kind: type) -> None:
+    """Refuse a part of which something is left out that has no default."""
+    wanted = [one.name for one in fields(part) if one.default is MISSING and one.default_factory is MISSING]
+    if missing := [name for name in wanted if name not in given]:
+        raise SfumatoError(f"{', '.join(missing)} must be given for {kind.__name__}", "give it by its name")
 
 
 SHORT = {"eps": "epsilon", "lr": "learning_rate", "sigma": "noise_multiplier", "wd": "weight_decay"}

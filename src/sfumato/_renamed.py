@@ -30,7 +30,8 @@ def with_old_names(room: str, current: Callable[[str], Any], renamed: Mapping[st
             return current(name)
         warn_renamed(f"{room}.{name}", renamed[name])
         package, _, new = renamed[name].rpartition(".")
-        return getattr(importlib.import_module(package), new)
+        found = getattr(importlib.import_module(package), new, None)
+        return importlib.import_module(renamed[name]) if found is None else found
 
     return get
 

@@ -21,7 +21,7 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
     """Options of a verb that trains privately."""
 
     epsilon: Epsilon = None
-    """The privacy budget, or in sfumato train several of them, with commas: a run for each."""
+    """The privacy budget. Several of them, with commas, in sfumato train: a run for each."""
     examples: Examples = None
     """N, the number of training examples, declared: then the statement need not name it as read from the data. For
     users, of those that are kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -169,7 +169,9 @@ class Train(Observed, PrivateChoices):
 
     def trial(self) -> Trial:
         """One training as it is requested here."""
-        own = {"keep": self.keep, "report_epsilon": self.report_epsilon, "calibrate_on": self.calibrate_on}
+        from sfumato.training.parts.registry import OPTIONS
+
+        own = {name: getattr(self, name) for name in OPTIONS if name in {one.name for one in fields(self)}}
         return replace(super().trial(), options=own)
 
     @property

@@ -53,7 +53,7 @@ class Calibration(Part):
         return replace(self, records=public_calibration(self.given, self.source, transform))
 
     @property
-    def pins(self) -> dict[str, Any]:
+    def pins(self) -> dict[str, dict[str, Any]]:
         """Which records they are."""
         return {} if self.records is None else {"calibration": self.records.record()}
 

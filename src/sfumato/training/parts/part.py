@@ -70,7 +70,7 @@ class Ending:
         scorer: what measures it.
         circumstances: what its statement must say.
         temperature: by which its logits are divided; None for not at all.
-        evaluation: what else its evaluation says.
+        evaluation: what else its evaluation says: fields of `report.Evaluation`.
         bound: what else the ledger's last line binds.
     """
 
@@ -132,8 +132,9 @@ class Part:
         return {}
 
     @property
-    def pins(self) -> dict[str, Any]:
-        """What the run must be resumed with: recorded, and bound by the ledger's first line."""
+    def pins(self) -> dict[str, dict[str, Any]]:
+        """What the run must be resumed with: recorded at the top of settings.json, and bound by the ledger's first
+        line. Each value is a mapping, whose difference is named."""
         return {}
 
     @property

@@ -98,7 +98,7 @@ class PublicNormalisation(RunPart):
         return {} if self.excluded is None else {"excluded": self.excluded}
 
     @property
-    def pins(self) -> dict[str, Any]:
+    def pins(self) -> dict[str, dict[str, Any]]:
         """Which examples they are."""
         return {"public examples": {"hash": self.chosen.digest}}
 
