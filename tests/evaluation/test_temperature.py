@@ -96,6 +96,9 @@ def test_a_resumed_run_is_calibrated_on_the_same(spots, others, plan, tmp_path, 
         trained(spots, plan, tmp_path / "run", calibrate_on=others)
     with pytest.raises(SfumatoError, match="calibrated_on_public"):
         trained(spots, plan, tmp_path / "run")
+    changed = replace(open_source(others, owner_key=owner_key(), public=True), fingerprint="0" * 64)
+    with pytest.raises(SfumatoError, match=r"calibration.*fingerprint"):
+        trained(spots, plan, tmp_path / "run", calibrate_on=changed)
     run = trained(spots, plan, tmp_path / "run", calibrate_on=others)
     whole = trained(spots, plan, tmp_path / "whole", calibrate_on=others)
     assert load(run.directory).temperature == load(whole.directory).temperature

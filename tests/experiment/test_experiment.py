@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 
 import numpy as np
@@ -52,6 +53,28 @@ def test_settings_beside_a_budget_are_kept_whole():
     with pytest.raises(SfumatoError, match="the model is linear, and that of the settings cnn"):
         experiment_of(settings, "linear", None, {"epsilon": 2.0})
     assert experiment_of(None, None, None, {"steps": 3, "views": 2}) == Experiment(ema=0.0, steps=3, views=2)
+
+
+CHOSEN = {
+    "model": "cnn", "pretrained": "weights.safetensors", "pretrained_weights": "ema", "head": "new",
+    "head_deviation": 0.01, "head_bias": -1.0, "loss": "sigmoid", "class_prevalence": {"a": 0.25, "b": 0.75},
+    "pretrained_rate": 0.5, "trainable": ("head",), "optimizer": "adam", "learning_rate": 0.3, "momentum": 0.8,
+    "weight_decay": 0.1, "schedule": "cosine", "warmup": 2, "views": 3, "shift": 2, "flip": True, "zoom": 1.0,
+    "crop_area": 1.0, "ema": 0.9, "ema_form": "constant", "aggregate": "ema", "aggregate_from": 2,
+    "aggregate_last": None, "aggregate_restart": True, "normalisation": "public-batch", "public_data": "digits",
+    "public_examples": 64, "seed": 4,
+}  # fmt: skip
+
+
+def test_every_choice_goes_through_all_forms():
+    settings = Settings(**CHOSEN)
+    assert settings.flat() == CHOSEN
+    assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    assert replace(settings, seed=5).flat() == {**CHOSEN, "seed": 5}
+    assert replace(Settings(model="linear", learning_rate=1.0), **CHOSEN) == settings
+    assert replace(settings, warmup=1).flat() == {**CHOSEN, "warmup": 1}
+    asked = experiment_of(settings, None, None, {"epsilon": 2.0})
+    assert {name: getattr(asked, name) for name in CHOSEN} == CHOSEN
 
 
 def test_a_plan_that_comes_above_the_bound_is_refused(spots):

@@ -210,3 +210,8 @@ def test_verify_compares_the_steps_of_statement_and_ledger(source, plan, tmp_pat
 def test_what_is_no_number_is_refused(source, plan, tmp_path, keep):
     with pytest.raises(Exception, match="keep must be"):
         trained(source, plan, tmp_path / "run", keep=keep)
+
+
+def test_a_candidate_keeps_none(source, plan):
+    for keep in (None, 4):
+        assert prepare(None, source, plan, SETTINGS, candidate=1, keep=keep).circumstances.kept == ()

@@ -93,7 +93,7 @@ def train(
     """
     heading, progress = Heading(title=title), shown(progress)
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
-    options, choices = split(choices)
+    options, choices = split(choices, without=("clock",))  # which is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
     options["clock"] = Clock.declared(choices.pop("start", None), choices.pop("period", None))
     request: dict[str, Any] = {}

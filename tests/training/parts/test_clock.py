@@ -158,6 +158,12 @@ def test_a_plan_by_time_needs_time_stamps_and_a_clock(spots, times, tmp_path):
     assert "time stamps are dates, and start 0 is a number" in refusal(stream, in_order(), start=0, period=1)
 
 
+def test_from_python_a_clock_is_its_start_and_period(spots, tmp_path):
+    with pytest.raises(SfumatoError, match="clock is no field of Experiment"):
+        train("linear", spots, clock=Clock.declared(0, 5), steps=2, noise_multiplier=4.0, directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_data_of_which_no_record_lies_in_a_step_are_refused(spots, times):
     with pytest.raises(
         SfumatoError, match="none of the records' time stamps lies within the 5 steps from 2026-03-01 on"

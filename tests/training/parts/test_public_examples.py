@@ -19,6 +19,8 @@ from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, Trun
 from sfumato.randomness import owner_key
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, steps
+from sfumato.training.parts.part import Asked
+from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.preparation import prepare
 
 STEPS = 6
@@ -145,6 +147,16 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
     statement = (tmp_path / "run" / "statement.json").read_text()
     assert "57" not in statement.replace(plan.fingerprint, "")
     assert "The 93 examples whose statistics the model normalises by" in statement
+
+
+def test_the_larger_images_of_records_that_are_left_out_are_left_out_too(plan, choices, archives):
+    source = open_source(f"npz:{archives / 'private.npz'}", owner_key=owner_key(), size=6, zoom=1.3)
+    asked = Asked(source=source, plan=plan, settings=choices, candidate=False, options={})
+    part = PublicNormalisation.of(asked)
+    assert part is not None
+    kept = part.kept_from(source)
+    assert len(kept.zoomed) == len(kept.train) == 57 < len(source.zoomed)
+    assert np.array_equal(kept.zoomed.labels, source.zoomed.labels[~part.excluded])
 
 
 def test_test_images_among_the_public_ones_are_told_to_the_owner(source, plan, choices, tmp_path):

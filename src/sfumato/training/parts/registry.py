@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sfumato._checks import SfumatoError
@@ -45,7 +45,11 @@ def recorded(record: Mapping[str, Any], path: str) -> dict[str, Any]:
     return options
 
 
-def split(choices: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is asked for of the parts, and all else."""
-    own = {name: value for name, value in choices.items() if name in OPTIONS}
-    return own, {name: value for name, value in choices.items() if name not in OPTIONS}
+def split(choices: Mapping[str, Any], *, without: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is asked for of the parts, and all else.
+
+    Args:
+        without: options that cannot be asked for here by their own names.
+    """
+    own = {name: value for name, value in choices.items() if name in OPTIONS and name not in without}
+    return own, {name: value for name, value in choices.items() if name not in own}
