@@ -15,7 +15,9 @@ from PIL import Image
 from sfumato.cli import main, parse
 from sfumato.data import open_source
 from sfumato.privacy import PrivacyPlan
+from sfumato.randomness import RunKey
 from sfumato.training import loop, run
+from sfumato.training.preparation import recorded
 
 FILES = {
     "done",
@@ -523,6 +525,8 @@ def test_an_unfinished_pretraining_is_resumed_by_its_directory(call, monkeypatch
         with pytest.raises(StopError):
             main(shlex.split("pretrain digits --model linear --steps 5 --threads 1 --device cpu --output runs/pre"))
     call("pretrain runs/pre --steps 6", status=1)
+    own, again = RunKey.load("runs/pre/dice.key"), recorded.public_job("runs/pre", trust_code=False)[0].key
+    assert again.check_value("0" * 64) == own.check_value("0" * 64), "another key would shuffle otherwise"
     assert json.loads(call("pretrain runs/pre --json"))["steps"] == 5
     call("pretrain runs/pre", status=1)
 

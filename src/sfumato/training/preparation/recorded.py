@@ -15,7 +15,7 @@ from sfumato.runs.run import Run, read
 from sfumato.training.job import PrivateJob, PublicJob, PublicTraining
 from sfumato.training.parts import registry
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.preparation.start import Start, recorded_key, recorded_performance
+from sfumato.training.preparation.start import Start
 from sfumato.training.public import preparing, running
 from sfumato.training.run import refuse_finished
 
@@ -49,9 +49,7 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     job = preparing.prepare(
         open_source(**record["request"]["source"], owner_key=owner_key()),
         training,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
-        request=record["request"],
+        start=Start.of(run, request=record["request"]),
     )
     return job, run
 
