@@ -121,8 +121,7 @@ the choice is printed.
 
 budget:
   --epsilon EPSILON[,EPSILON...]
-                        The privacy budget, or in sfumato train several of
-                        them, with commas. (default: 3)
+                        The privacy budget. (default: 3)
   --delta DELTA         The chance at which the bound may fail. (default: at
                         most 1e-5 and 1/(10 N))
   --unit example|user   What one promise covers. (default: example)
