@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass, replace
 from typing import Any, Self, get_type_hints
 
 from sfumato._checks import SfumatoError
-from sfumato._renamed import REMOVED_IN
+from sfumato._renamed import warn_renamed
 
 
 def choice(
@@ -43,7 +42,7 @@ def choice(
 
 def left_out(metavar: str = "NUMBER", by_default: str = "by rule") -> Any:
     """A field that may be left out, with how the command line spells its value and what stands in for it."""
-    return field(default=None, metadata={"metavar": metavar, "default": by_default})
+    return choice(None, metavar, by_default)
 
 
 def asked(kind: type, *, without: Iterable[str] = ()) -> Any:
@@ -97,15 +96,16 @@ class OfParts:
                 own = {name: left.pop(name) for name in choices_of(inside) if name in left}
                 if value is MISSING:
                     require(inside, own, type(self))
-                value = inside(**own) if value is MISSING else replace(value, **own)
+                    value = inside(**own)
+                else:
+                    value = replace(value, **own)
             object.__setattr__(self, one.name, value)
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self)
         for place, inside in parts_of(kind).items():
             if name in choices_of(inside):
-                old, new = f"{kind.__name__}.{name}", f"{kind.__name__}.{place}.{name}"
-                warnings.warn(f"{old} is now {new}; the old name goes in version {REMOVED_IN}", DeprecationWarning, 2)
+                warn_renamed(f"{kind.__name__}.{name}", f"{kind.__name__}.{place}.{name}")
                 return getattr(getattr(self, place), name)
         raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
 

@@ -47,10 +47,10 @@ class OldName:
         self._new = new
 
     def __set_name__(self, kind: type, name: str) -> None:
-        self._told = f"{kind.__name__}.{name} is now {self._new}; the old name goes in version {REMOVED_IN}"
+        self._old = f"{kind.__name__}.{name}"
 
     def __get__(self, instance: Any, kind: type) -> Any:
         if instance is None:
             return self
-        warnings.warn(self._told, DeprecationWarning, stacklevel=2)
+        warn_renamed(self._old, self._new)
         return getattr(instance, self._new)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from sfumato import data
+from sfumato._checks import SfumatoError
 from sfumato.data import Preparation, Source
 from sfumato.evaluation.temperature import PublicCalibration, public_calibration
 from sfumato.privacy import Circumstances, PrivacyPlan
@@ -44,9 +45,16 @@ class Calibration(Part):
         return None if given is None else cls(given=given, source=asked.source)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """How the records were spelt."""
-        return {"calibrate_on": record["calibration"]["source"]} if "calibration" in record else {}
+        if "calibration" not in record:
+            return {}
+        if (spec := record["calibration"]["source"]) is None:
+            raise SfumatoError(
+                f"the run in {path} calibrates on an object that only its own code can open",
+                "run that code again; it resumes the run",
+            )
+        return {"calibrate_on": spec}
 
     def with_model(self, module: nn.Module, transform: Preparation) -> Calibration:
         """With the records, read as the model's own are."""

@@ -40,7 +40,7 @@ class ByTime(Part):
         return cls(clock=clock, times=steps_by_time(asked.source, asked.plan, clock))
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The clock of a run's record; runs that were begun before there were clocks have none."""
         return {"clock": Clock(**record["clock"])} if record.get("clock") else {}
 

@@ -15,6 +15,7 @@ from sfumato.models.losses import exclusive
 from sfumato.privacy import Circumstances
 from sfumato.runs import kept
 from sfumato.runs.checkpoint import read_safetensors
+from sfumato.training.descent import trained_bytes
 from sfumato.training.measure import OfRecords
 from sfumato.training.parts.over_steps import over_steps
 from sfumato.training.parts.part import Asked, Early, Ending, Part
@@ -49,7 +50,7 @@ class KeptWeights(Part):
         return cls(asked=0 if asked.candidate else asked.options.get("keep"), total=asked.plan.steps)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """As many as the run began with."""
         return {"keep": len(record["circumstances"].get("kept", ()))}
 
@@ -57,7 +58,7 @@ class KeptWeights(Part):
         """With the steps, by rule from the size of what is trained."""
         count = self.asked
         if count is None:
-            count = number_by_rule(sum(one.nbytes for one in module.parameters() if one.requires_grad))
+            count = number_by_rule(trained_bytes(module))
         elif count:
             positive_integer("keep", count, remedy=REMEDY)
         return replace(self, steps=kept_steps(self.total, count))

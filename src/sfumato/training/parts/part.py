@@ -109,8 +109,8 @@ class Part:
         raise NotImplementedError
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Its options by the record of a run, for one that goes on."""
+    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Its options by the record of the run in this directory, which goes on. Refuses what cannot be had again."""
         return {}
 
     def kept_from(self, source: Source) -> Source:

@@ -56,7 +56,7 @@ class PublishedFigures(Part):
         return None if table is None else cls(table=table)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The epsilon that the run began with."""
         figures = record["circumstances"].get("figures")
         return {} if figures is None else {"report_epsilon": figures["epsilon"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sfumato._checks import SfumatoError
 from sfumato.training.parts.calibration import Calibration
 from sfumato.training.parts.class_shares import ClassShares
 from sfumato.training.parts.clock import ByTime
@@ -36,13 +35,7 @@ def parts_of(asked: Asked) -> tuple[Part, ...]:
 
 def recorded(record: Mapping[str, Any], path: str) -> dict[str, Any]:
     """What was asked for of the parts of a run, by its record."""
-    options = {name: value for kind in PARTS for name, value in kind.recorded(record).items()}
-    if "calibrate_on" in options and options["calibrate_on"] is None:
-        raise SfumatoError(
-            f"the run in {path} calibrates on an object that only its own code can open",
-            "run that code again; it resumes the run",
-        )
-    return options
+    return {name: value for kind in PARTS for name, value in kind.recorded(record, path).items()}
 
 
 def split(choices: Mapping[str, Any], *, without: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -26,7 +26,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.prepare import check_machine, own_threads
-from sfumato.training.preparation.start import Machine, recorded_key, recorded_performance
+from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.public.preparing import prepare, refuse_private
 from sfumato.training.public.running import PublicRun, execute
 
@@ -91,11 +91,7 @@ def job_of(
     job = prepare(
         source,
         training,
-        device=device,
-        threads=threads,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
-        request={"source": spec.record()},
+        start=Start.of(run, device=device, threads=threads, request={"source": spec.record()}),
     )
     if not run.exists:
         for line in (*notes, *reasons):
@@ -155,9 +151,6 @@ def pretrain(
         source,
         PublicTraining(settings=settings, steps=steps, batch_size=batch_size, max_norm=max_norm),
         model=model if own else None,
-        device=device,
-        threads=threads,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
+        start=Start.of(run, device=device, threads=threads),
     )
     return execute(job, run.path, progress=shown(progress), observers=observers)

@@ -31,7 +31,7 @@ from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.kind import Kind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
-from sfumato.training.preparation.start import recorded_key, recorded_performance
+from sfumato.training.preparation.start import Start
 from sfumato.training.public import preparing, running
 from sfumato.training.public.printed import METHOD, WHY, clipped_sum
 from sfumato.training.scorer import Scorer
@@ -161,11 +161,7 @@ def train(
     job = preparing.prepare(
         source,
         PublicTraining(settings=bare, steps=plan.steps, batch_size=min(plan.expected_batch_size, len(source.train))),
-        device=device,
-        threads=threads,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
-        request={} if spec is None else {"source": spec.record()},
+        start=Start.of(run, device=device, threads=threads, request={} if spec is None else {"source": spec.record()}),
     )
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in job.module.modules()):
         raise SfumatoError(f"the model {settings.model} has no batch norm", "give one such as lenet5,norm=batch")
