@@ -105,6 +105,18 @@ def test_a_private_selection_releases_one_run(tmp_path):
         search.private(PRIVATE, space, draws=draws, **asked)
 
 
+def test_a_winner_s_statement_names_what_is_behind_any_candidate(tmp_path, monkeypatch):
+    """The choice among them depends on each, so the weights that one began with stand behind the winner."""
+    monkeypatch.setattr(
+        "sfumato.search.shared.origins",
+        lambda source, settings: ("public run",) if settings.descent.learning_rate == 0.5 else ("timm",),
+    )
+    won = search.private(PRIVATE, RATES, draws=CandidateCount(mean=2, shape=1), directory=tmp_path, score_noise=3.0)
+    assert won.run is not None
+    assert won.run.statement.circumstances.origins == ("public run", "timm")
+    assert verify(tmp_path).holds
+
+
 def test_the_budget_of_a_private_selection_is_that_of_the_whole_search(tmp_path):
     budget = replace(PRIVATE, experiment=replace(EXPERIMENT, noise_multiplier=None, epsilon=4.0, batch_size=None))
     space = {"learning_rate": Choice(values=(0.1, 0.5))}

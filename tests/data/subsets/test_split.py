@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +54,14 @@ def test_a_record_has_one_code_whatever_is_made_of_it(tmp_path):
     np.savez(tmp_path / "c.npz", x=images[1:], y=np.arange(39) % 2)
     assert open_source(f"npz:{tmp_path / 'c.npz'}", owner_key=bytes(32)).stored_digest != whole.stored_digest
     assert open_source(f"npz:{tmp_path / 'a.npz'}", owner_key=bytes(31) + b"x").stored_digest != whole.stored_digest
+
+
+@pytest.mark.parametrize(("declared", "share"), [({}, 0.2), ({"test_fraction": 0.35}, 0.35)])
+def test_a_source_knows_the_share_that_it_was_split_by(tmp_path, declared, share):
+    """A model file keeps it, so that who measures again sets the same records aside."""
+    labels = np.arange(400) % 2
+    images = np.random.default_rng(0).integers(0, 256, (400, 4, 4), np.uint8)
+    np.savez(tmp_path / "a.npz", x=images, y=labels)
+    source = open_source(f"npz:{tmp_path / 'a.npz'}", owner_key=bytes(32), **declared)
+    assert source.test_fraction == share
+    assert abs(len(source.test) / 400 - share) < 5 * math.sqrt(share * (1 - share) / 400)
