@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
 from sfumato.privacy import calibration, theorems
 from sfumato.privacy.calibration import MAX_STEPS
-from sfumato.privacy.clipping import Clipping, Fixed, clipping_from_dict
+from sfumato.privacy.clipping import Clipping, Fixed, Quantile
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
@@ -22,6 +22,8 @@ from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, U
 if TYPE_CHECKING:
     from sfumato.privacy.factorisation.weights import NoiseInWeights
     from sfumato.privacy.planning.requested import Optimal
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,12 +286,12 @@ class PrivacyPlan:
             mechanism = MECHANISMS[one_of("mechanism", data["mechanism"], MECHANISMS, remedy=remedy)]
             plan = cls(
                 population=data["examples"],
-                participation=participation.from_dict(data),
-                mechanism=mechanism.from_dict(data),
+                participation=_part(participation, data),
+                mechanism=_part(mechanism, data),
                 steps=data["steps"],
                 delta=data["delta"],
-                clipping=clipping_from_dict(data),
-                unit=UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)].from_dict(data),
+                clipping=_part(Quantile if "count_noise" in data else Fixed, data),
+                unit=_part(UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)], data),
                 adjacency=data["adjacency"],
             )
         except KeyError as error:
@@ -311,6 +313,12 @@ class PrivacyPlan:
 def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
     """As JSON reads them back."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+
+def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
+    """One of the parts whose fields stand in `PrivacyPlan.to_dict`."""
+    given = {one.name: data[one.name] for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def default_delta(units: int) -> float:

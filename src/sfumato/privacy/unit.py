@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 
@@ -80,11 +79,6 @@ class Example:
     def neighbours(self, adjacency: Adjacency) -> Neighbours:
         """The adjacency's words."""
         return ADJACENCIES[adjacency]
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The unit of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,11 +181,6 @@ class User:
     def neighbours(self, adjacency: Adjacency) -> Neighbours:
         """The adjacency's words."""
         return OF_PERSONS[adjacency]
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The unit of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
 
 
 Unit = Example | User

@@ -24,11 +24,7 @@ class Gaussian(Mechanism):
     """
 
     name = "gaussian"
-
-    @property
-    def independent(self) -> bool:
-        """Each step has noise of its own."""
-        return True
+    independent = True
 
     def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
         """That of the steps as they are."""
@@ -39,8 +35,3 @@ class Gaussian(Mechanism):
     def variances(self, combinations: Any) -> Any:
         """The sums of squares, since steps are independent."""
         return (combinations**2).sum(1)
-
-    @property
-    def words(self) -> str:
-        """What a statement says of it: nothing more."""
-        return ""

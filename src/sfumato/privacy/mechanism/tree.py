@@ -32,6 +32,10 @@ class Tree(Mechanism):
     """
 
     name = "tree"
+    remark = (
+        "The noise belongs to the nodes of a binary tree over the steps, so that a sum over many steps holds that "
+        "of a few nodes, and less of it than if each step had noise of its own."
+    )
 
     steps_per_tree: int | None = None
     completed: bool = False
@@ -69,11 +73,3 @@ class Tree(Mechanism):
         if self.steps_per_tree is not None:
             trees = f"a tree for every {self.steps_per_tree} steps{', completed' if self.completed else ''}"
         return f"of each node of {trees}"
-
-    @property
-    def remark(self) -> str:
-        """The same in plain words."""
-        return (
-            "The noise belongs to the nodes of a binary tree over the steps, so that a sum over many steps holds that "
-            "of a few nodes, and less of it than if each step had noise of its own."
-        )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal
 
 from sfumato._checks import SfumatoError, one_of, positive_integer, shortened
 from sfumato.privacy.participation.participation import Batches
@@ -138,12 +137,6 @@ class DriftingPoisson(Batches):
             f"that of the group that is protected less; {article.lower()} {one} that is exchanged for one of the other "
             "group counts as two."
         )
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The rule of a plan as `PrivacyPlan.to_dict` writes it."""
-        lists = {name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in ("sizes", "named")}
-        return super().from_dict({**data, **lists})
 
     def _share(self, phase: int) -> float:
         """The share at so many steps from the nearest end of a period: the same number on its way up and down."""

@@ -37,13 +37,6 @@ class Poisson(Batches):
         """One less than all."""
         return population - 1
 
-    def facts(self, population: int) -> dict[str, object]:
-        """The expected batch size and by what chance an example takes part."""
-        return {
-            "expected batch size B": self.batch_size,
-            "sampling probability q": self.probability(population),
-        }
-
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""
         return f"each {one} drawn into each step with probability {self.probability(population):.6g}"

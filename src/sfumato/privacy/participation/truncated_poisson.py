@@ -21,6 +21,7 @@ class TruncatedPoisson(Poisson):
     """
 
     name = "truncated"
+    adjacencies = ("zero-out",)
 
     largest: int
 
@@ -31,11 +32,6 @@ class TruncatedPoisson(Poisson):
             raise SfumatoError(
                 f"largest must be at least the batch size, got {self.largest} for {self.batch_size}", remedy
             )
-
-    @property
-    def adjacencies(self) -> tuple[str, ...]:
-        """Zero-out alone."""
-        return ("zero-out",)
 
     def largest_batch(self, population: int, steps: int) -> int:
         """As many as remain after a cut."""

@@ -61,7 +61,7 @@ def person_epsilon(
     (one,) = plan.loss.parts
     if isinstance(one, OneGaussian):
         part = OneGaussian(precision=images**2 * one.precision)
-    elif isinstance(plan.theorem, PoissonGaussian):
+    elif type(plan.theorem) is PoissonGaussian:
         part = MixedGaussians(
             sigma=plan.theorem.relative_noise(plan),
             probability=plan.sampling_probability,
