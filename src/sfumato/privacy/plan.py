@@ -20,7 +20,7 @@ from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
 if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.weights import NoiseInWeights
+    from sfumato.privacy.factorisation.mean_square import NoiseInWeights
     from sfumato.privacy.planning.requested import Optimal
 
 T = TypeVar("T")

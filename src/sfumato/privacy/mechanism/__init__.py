@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sfumato.privacy.mechanism.gaussian import Gaussian
+from sfumato.privacy.mechanism.mechanism import Gaussian
 from sfumato.privacy.mechanism.mechanism import Mechanism as Mechanism
 from sfumato.privacy.mechanism.toeplitz import BandedToeplitz, BufferedToeplitz
 from sfumato.privacy.mechanism.toeplitz import Toeplitz as Toeplitz

@@ -9,7 +9,7 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.mechanism.mechanism import Mechanism
 
 if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.weights import NoiseInWeights
+    from sfumato.privacy.factorisation.mean_square import NoiseInWeights
     from sfumato.privacy.factorisation.workload import Workload
 
 
