@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
 from sfumato.privacy import calibration, theorems
-from sfumato.privacy.calibration import MAX_STEPS
+from sfumato.privacy.calibration import MAX_STEPS, Draft
 from sfumato.privacy.clipping import Clipping, Fixed, Quantile
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
-from sfumato.privacy.planning.draft import Draft
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
@@ -120,12 +119,7 @@ class PrivacyPlan:
         """
         if batch_size is None and isinstance(participation, FullBatch):
             batch_size = examples  # it has no other
-        given = {
-            "batch_size": batch_size,
-            "steps": steps,
-            "noise_multiplier": noise_multiplier,
-            "epsilon": epsilon,
-        }
+        given = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
         missing = [name for name, value in given.items() if value is None]
         if len(missing) != 1:
             found = ", ".join(missing) if missing else "none"

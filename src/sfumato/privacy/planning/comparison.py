@@ -85,21 +85,10 @@ def compare(
         try:
             if order in ("position", "time") and participation != "fixed-order":
                 raise SfumatoError(f"who takes part is decided by {order}", "give order random, or none")
-            request = requested(
-                examples=examples,
-                participation=participation,
-                mechanism=mechanism,
-                momentum=momentum,
-                rates=rates,
-                **own,
-            )
+            pair = {"participation": participation, "mechanism": mechanism, **own}
+            request = requested(examples=examples, momentum=momentum, rates=rates, **pair)
             plan = PrivacyPlan.calibrate(
-                examples=examples,
-                batch_size=batch_size,
-                steps=steps,
-                epsilon=epsilon,
-                delta=delta,
-                **request._asdict(),
+                examples=examples, batch_size=batch_size, steps=steps, epsilon=epsilon, delta=delta, **request._asdict()
             )
         except SfumatoError as error:
             found.append(Compared(participation=participation, mechanism=mechanism, why=error.problem))
