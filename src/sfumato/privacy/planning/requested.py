@@ -146,11 +146,10 @@ class Pair:
     def __post_init__(self) -> None:
         if self.participation is not None:
             refuse_unproven(self.participation)
-            one_of("participation", self.participation, NAMES_OF_PARTICIPATIONS)
-        if self.mechanism is not None:
-            one_of("mechanism", self.mechanism, NAMES_OF_MECHANISMS)
-        if self.order is not None:
-            one_of("order", self.order, ASSIGNMENTS)
+        known = (NAMES_OF_PARTICIPATIONS, NAMES_OF_MECHANISMS, ASSIGNMENTS)
+        for name, allowed in zip(("participation", "mechanism", "order"), known, strict=True):
+            if (value := getattr(self, name)) is not None:
+                one_of(name, value, allowed)
 
     def named(self) -> Pair:
         """With the names that follow: a correlated mechanism comes with a fixed order, a fixed order with buffered

@@ -210,10 +210,7 @@ def frontier(
     one = PrivacyPlan.calibrate(examples=examples, batch_size=batch_size, steps=1, noise_multiplier=1.0, delta=delta)
     mu = gaussian_mu(epsilon, delta)
     grid = _grid(one, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
-    wanted = [
-        *_marked(one, epsilon, epochs),
-        *(_Wanted(None, sigma=sigma) for sigma in sorted(grid, reverse=True)),
-    ]
+    wanted = [*_marked(one, epsilon, epochs), *(_Wanted(None, sigma=sigma) for sigma in sorted(grid, reverse=True))]
     points: dict[tuple[float, int], Point] = {}
     for done, (rule, sigma, steps) in enumerate(wanted):
         if on_progress is not None:
