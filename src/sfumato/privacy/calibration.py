@@ -13,7 +13,6 @@ from sfumato.privacy.clipping import Clipping, Quantile
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import Participation, participation_for
-from sfumato.privacy.unit import Adjacency, Unit
 
 if TYPE_CHECKING:
     from sfumato.privacy.planning.requested import Optimal
@@ -158,7 +157,7 @@ class Draft:
     """A plan, of which one of batch size, steps and noise multiplier may be missing.
 
     Args:
-        make: the plan's class; the other arguments are those of `PrivacyPlan.calibrate`.
+        make: the plan, of what the calibration finds; the other arguments are those of `PrivacyPlan.calibrate`.
     """
 
     make: Callable[..., Any]
@@ -168,10 +167,8 @@ class Draft:
     steps: int | None
     noise_multiplier: float | None
     clipping: Clipping
-    unit: Unit
     participation: Participation | None
     mechanism: Mechanism | Optimal
-    adjacency: Adjacency
 
     def plan(self, **found: Any) -> Any:
         """The plan, with the missing number among `found`."""
@@ -181,14 +178,10 @@ class Draft:
         steps = positive_integer("steps", self.steps, remedy="give the number of training steps")
         noise = self.mechanism.adapted(who, self.examples, steps)
         return self.make(
-            population=self.examples,
             participation=who,
             mechanism=replace(noise, noise_multiplier=self.noise_multiplier),
             steps=steps,
-            delta=self.delta,
             clipping=self.clipping.adapted(who.expected_batch_size(self.examples)),
-            unit=self.unit,
-            adjacency=self.adjacency,
         )
 
     def within(self, epsilon: float) -> Any:

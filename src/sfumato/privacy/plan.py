@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
@@ -137,17 +138,15 @@ class PrivacyPlan:
             positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
 
         draft = Draft(
-            make=cls,
+            make=partial(cls, population=examples, delta=delta, unit=unit or Example(), adjacency=adjacency),
             examples=examples,
             delta=delta,
             batch_size=batch_size,
             steps=steps,
             noise_multiplier=noise_multiplier,
             clipping=clipping or Fixed(1.0 if max_norm is None else max_norm),
-            unit=unit or Example(),
             participation=participation,
             mechanism=mechanism or Gaussian(noise_multiplier=1.0),
-            adjacency=adjacency,
         )
         return draft.plan() if epsilon is None else draft.within(epsilon)
 
@@ -253,20 +252,21 @@ class PrivacyPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        return {
+        data = {
             "unit": self.unit.name,
             **asdict(self.unit),
             "adjacency": self.adjacency,
             "sampling": type(self.participation).__name__,
             "examples": self.population,
             "batch_size": self.expected_batch_size,
-            **_lists(asdict(self.participation)),
+            **asdict(self.participation),
             "mechanism": type(self.mechanism).__name__,
-            **_lists(asdict(self.mechanism)),
+            **asdict(self.mechanism),
             **asdict(self.clipping),
             "steps": self.steps,
             "delta": self.delta,
         }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyPlan:
@@ -302,11 +302,6 @@ class PrivacyPlan:
         """SHA-256 of the plan's canonical JSON: two plans share it only if every field agrees."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON reads them back."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:

@@ -104,8 +104,7 @@ class MixedGaussians(Repeated):
             return logsumexp(log_ndtr(sign * np.subtract.outer(counts, points) / sigma), axis=0, b=masses[:, None])
 
         # The hockey-stick divergence is that of the outcomes where the loss is above epsilon: those above a point with
-        # the user's records, below one without. Outcomes beyond the curve have at most the negligible mass that is
-        # added.
+        # the user's records, below one without. Outcomes beyond the curve have at most the negligible mass added.
         low, high, epsilons = grid(curve.losses[0], curve.losses[-1], width)
         points = curve.points_of(epsilons)
         removed = (
