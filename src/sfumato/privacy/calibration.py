@@ -6,17 +6,14 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.clipping import Clipping, Quantile
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import Participation, participation_for
-
-if TYPE_CHECKING:
-    from sfumato.privacy.planning.requested import Optimal
-
+from sfumato.privacy.planning.requested import Optimal
 
 MOST_NOISE = 1e7
 MAX_STEPS = 10_000_000

@@ -7,21 +7,18 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
-from sfumato.privacy import calibration, theorems
+from sfumato.privacy import calibration, factorisation, theorems
 from sfumato.privacy.calibration import MAX_STEPS, Draft
 from sfumato.privacy.clipping import Clipping, Fixed, Quantile
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
+from sfumato.privacy.planning.requested import Optimal
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
-
-if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.mean_square import NoiseInWeights
-    from sfumato.privacy.planning.requested import Optimal
 
 T = TypeVar("T")
 
@@ -227,16 +224,16 @@ class PrivacyPlan:
         """How often an example takes part in all, on average."""
         return self.sampling_probability * self.steps
 
-    def noise_in_weights(self, momentum: float = 0.0, rates: tuple[float, ...] | None = None) -> NoiseInWeights:
+    def noise_in_weights(
+        self, momentum: float = 0.0, rates: tuple[float, ...] | None = None
+    ) -> factorisation.NoiseInWeights:
         """What the noise of all steps leaves in one weight, over learning rate and B, in clipping norms over sigma.
 
         Args:
             momentum, rates: of heavy-ball SGD and its schedule, as for `factorisation.Workload`.
         """
-        from sfumato.privacy.factorisation import Workload
-
         gap = self.participation.gap(self.population) or self.steps
-        work = Workload(steps=self.steps, separation=min(gap, self.steps), momentum=momentum, rates=rates)
+        work = factorisation.Workload(steps=self.steps, separation=min(gap, self.steps), momentum=momentum, rates=rates)
         return self.mechanism.noise_in_weights(work)
 
     def __repr__(self) -> str:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from sfumato._checks import positive
-
-if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.mean_square import NoiseInWeights
-    from sfumato.privacy.factorisation.workload import Workload
-    from sfumato.privacy.participation.participation import Participation
+from sfumato.privacy import factorisation
+from sfumato.privacy.participation.participation import Participation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class Mechanism(ABC):
         return 0
 
     @abstractmethod
-    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+    def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
         """What it leaves in the weights, for independent numbers of standard deviation 1."""
 
     @abstractmethod
@@ -73,10 +70,8 @@ class Gaussian(Mechanism):
     name = "gaussian"
     independent = True
 
-    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+    def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
         """That of the steps as they are."""
-        from sfumato.privacy import factorisation
-
         return factorisation.toeplitz_noise(workload, factorisation.inverse([1.0], workload.steps))
 
     def variances(self, combinations: Any) -> Any:

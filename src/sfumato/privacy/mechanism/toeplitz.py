@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sfumato._checks import SfumatoError, number
+from sfumato.privacy import factorisation
 from sfumato.privacy.mechanism.mechanism import Mechanism
-
-if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.mean_square import NoiseInWeights
-    from sfumato.privacy.factorisation.workload import Workload
 
 MOST_BUFFERS = 4
 
@@ -26,17 +23,13 @@ class Toeplitz(Mechanism):
     def column(self, steps: int) -> Any:
         """The first column of C for so many steps: an array of shape (steps,)."""
 
-    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+    def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
         """That of C^-1."""
-        from sfumato.privacy import factorisation
-
         inverse = factorisation.inverse(self.column(workload.steps), workload.steps)
         return factorisation.toeplitz_noise(workload, inverse)
 
     def variances(self, combinations: Any) -> Any:
         """Those of the combinations of C^-1 z."""
-        from sfumato.privacy import factorisation
-
         steps = combinations.shape[1]
         return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import choice
-from sfumato.privacy.factorisation.workload import Workload
+from sfumato.privacy import factorisation
 from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.participation import (
     PARTICIPATIONS,
@@ -62,7 +62,9 @@ class Optimal:
         gap = participation.gap(population)
         # Where coins decide, bands end before a group's next turn, and a column of C is what one unit moves.
         rates = None if self.rates is None else self.rates(steps)
-        work = Workload(steps=steps, separation=min(gap or steps, steps), momentum=self.momentum, rates=rates)
+        work = factorisation.Workload(
+            steps=steps, separation=min(gap or steps, steps), momentum=self.momentum, rates=rates
+        )
         most = steps if gap is not None else min(steps, participation.longest_band)
         return _optimal(work, self.buffers, self.bands and min(self.bands, most))
 
@@ -76,9 +78,7 @@ class Request(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _optimal(workload: Workload, buffers: int | None, bands: int | None) -> Mechanism:
-    from sfumato.privacy import factorisation
-
+def _optimal(workload: factorisation.Workload, buffers: int | None, bands: int | None) -> Mechanism:
     if buffers is not None:
         scales, decays = factorisation.optimal_blt(workload, buffers)
         return BufferedToeplitz(noise_multiplier=1.0, scales=scales, decays=decays)
