@@ -358,7 +358,7 @@ def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
     rule = user_rule(gradients=size, steps=1, epsilon=8.0, delta=1e-5, **sizes)
     drawn = rule.users.plan.expected_batch_size
     assert drawn == defaults.users_like(size, kept, count)
-    by_rule = defaults.of_users({"batch_size": defaults.Rule(value=size, reason="")}, kept, count)
+    by_rule = defaults.of_users({"batch_size": defaults.Rule(size, "")}, kept, count)
     assert drawn == by_rule["batch_size"].value
     assert (drawn == count) == (size >= kept or count == 1), "all of them only where that is all"
 

@@ -622,7 +622,7 @@ FORMULAS = [
     Formula(
         where="appendix C.3, moving average with warm-up",
         says="a <- d_t a + (1 - d_t) w, d_t = min(d, (1 + t) / (10 + t)), t = 0, 1, ...",
-        code="averaging/ema.py: EMA",
+        code="averaging/average.py: EMA",
         draw=a_path_of_weights,
         runs=averaged,
         formula=lambda case: printed.moving_average(case["start"], case["weights"], case["decay"]),

@@ -8,7 +8,7 @@ import numpy as np
 
 from sfumato.evaluation.diagnostic import auc, share
 from sfumato.privacy import PrivacyPlan, detections
-from sfumato.privacy.planning.rules_of_thumb import steps_by_rule
+from sfumato.privacy.planning.tradeoff import steps_by_rule
 
 from .formula import Formula
 from .formulas import de2022_privacy as printed
@@ -368,7 +368,7 @@ FORMULAS = [
     Formula(
         where="figures 6(b) and 7(b) with section 4.2, the steps to begin with",
         says="T = 2500 epsilon / 8; of batches below 2048 as many epochs as that one has, as figure 7 is read",
-        code="privacy/planning/rules_of_thumb.py: steps_by_rule",
+        code="privacy/planning/tradeoff.py: steps_by_rule",
         draw=a_budget_for_the_rule,
         runs=lambda case: steps_by_rule(case["epsilon"], case["batch"], case["examples"]),
         formula=rule_of_steps,

@@ -586,7 +586,7 @@ FORMULAS = [
     Formula(
         where="dp-accounting, privacy loss distributions on a coarse grid",
         says="epsilon lies between the truth and that of losses rounded up to the grid: it is never too small",
-        code="privacy/theorems/poisson_gaussian.py: distribution_of_one",
+        code="privacy/theorems/poisson_gaussian.py: SampledGaussians",
         draw=a_coarse_plan,
         runs=lambda case: case["found"],
         formula=lambda case: within(case, (FINE, "down"), (case["grid"], "up")),

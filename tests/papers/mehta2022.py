@@ -551,7 +551,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, line 8",
         says="(1 / T) sum of theta_1, ..., theta_T",
-        code="averaging/last_mean.py: LastMean",
+        code="averaging/average.py: LastMean",
         draw=iterates,
         runs=mean_of_iterates,
         formula=lambda case: case["weights"].mean(axis=0),

@@ -415,7 +415,7 @@ FORMULAS = [
     Formula(
         where="equation 3",
         says="theta_ema <- (1 - beta) theta_ema + beta theta_t, from theta_0, after each of 30 steps",
-        code="averaging/ema.py: EMA",
+        code="averaging/average.py: EMA",
         draw=course_case,
         runs=lambda case: averaged(EMA(case["decay"], "constant"), case),
         formula=lambda case: formulas.ema(case["weights"], lambda step: 1 - case["decay"]),
@@ -435,7 +435,7 @@ FORMULAS = [
     Formula(
         where="equation 3, with beta_t = 1 - min(decay, (1 + t) / (10 + t)) of De et al. 2022",
         says="the same with the decay's warm-up",
-        code="averaging/ema.py: EMA",
+        code="averaging/average.py: EMA",
         draw=course_case,
         runs=lambda case: averaged(EMA(case["decay"]), case),
         formula=lambda case: formulas.ema(case["weights"], formulas.warm_up(case["decay"])),
@@ -448,7 +448,7 @@ FORMULAS = [
     Formula(
         where="section 3, uniform tail averaging (UTA)",
         says="(1 / k) sum of theta_t, ..., theta_{t-k+1}, of all while these are fewer; after each of 30 steps",
-        code="averaging/last_mean.py: LastMean",
+        code="averaging/average.py: LastMean",
         draw=course_case,
         runs=lambda case: averaged(LastMean(case["count"]), case),
         formula=lambda case: formulas.last_mean(case["weights"], case["count"]),
@@ -690,7 +690,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL by Toeplitz matrices: noise",
         says="C^-1 z, of a banded C and of c_0 = 1, c_k = sum_j scale_j decay_j^(k-1)",
-        code="randomness/noise/banded_toeplitz.py: BandedToeplitzNoise",
+        code="randomness/noise/toeplitz.py: BandedToeplitzNoise",
         draw=toeplitz_case,
         runs=noise_run,
         formula=noise_by_inverse,
@@ -718,7 +718,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL: noise in the weights",
         says="root mean square and last of |A noise|, A[t, s] = sum_u rate_u m^(u-s), noise N_t - N_{t-1} or C^-1 z",
-        code="privacy/factorisation/weights.py: rows, with_momentum",
+        code="privacy/factorisation/mean_square.py: rows, with_momentum",
         draw=toeplitz_case,
         runs=in_weights_run,
         formula=in_weights,

@@ -21,8 +21,7 @@ from sfumato.privacy import (
     PrivacyPlan,
     TruncatedPoisson,
 )
-from sfumato.privacy.participation import refuse_unproven
-from sfumato.privacy.participation.unproven import UNPROVEN
+from sfumato.privacy.participation import UNPROVEN, refuse_unproven
 
 RULES: list[Participation] = [
     FullBatch(),

@@ -13,8 +13,7 @@ from scipy import stats
 from sfumato import RunKey, SfumatoError
 from sfumato.privacy import NoisyTable
 from sfumato.randomness import noisy_counts
-from sfumato.randomness.choice import Bits
-from sfumato.randomness.counts import two_sided_geometric
+from sfumato.randomness.choice import Bits, two_sided_geometric
 
 TABLE = NoisyTable(epsilon=1.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=False)
 DRAWS = 4000

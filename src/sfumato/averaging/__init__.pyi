@@ -1,13 +1,13 @@
 from .aggregates import exponential as exponential
 from .aggregates import mean as mean
+from .average import EMA as EMA
 from .average import Average as Average
+from .average import LastMean as LastMean
 from .denoising import changes_of_loss as changes_of_loss
 from .denoising import last_k as last_k
 from .denoising import squared_distances as squared_distances
-from .ema import EMA as EMA
 from .keeping import kept_steps as kept_steps
 from .keeping import number_by_rule as number_by_rule
-from .last_mean import LastMean as LastMean
 from .over import TrainingOver as TrainingOver
 from .uncertainty import Interval as Interval
 from .uncertainty import interval as interval

@@ -23,21 +23,15 @@ RELUCTANCE = 0.1
 """How much less than all distances it counts that there is no drift."""
 
 
-def last_k(
-    distances: Array,
-    steps: Sequence[int],
-    *,
-    rates: Sequence[float],
-    noise: Array | Sequence[float],
-    parameters: int,
-    momentum: float = 0.0,
-) -> int:
-    """k, how many of the last kept weights have the mean with the least expected loss: see `changes_of_loss`.
+def last_k(distances: Array, steps: Sequence[int], **run: Any) -> int:
+    """k, how many of the last kept weights have the mean with the least expected loss.
+
+    Args:
+        distances, steps, run: as for `changes_of_loss`.
 
     **Guarantee.** Post-processing of released weights and of public settings: it costs no privacy.
     """
-    changes = changes_of_loss(distances, steps, rates=rates, noise=noise, parameters=parameters, momentum=momentum)
-    return 1 + int(np.argmin(changes))
+    return 1 + int(np.argmin(changes_of_loss(distances, steps, **run)))
 
 
 def changes_of_loss(

@@ -43,22 +43,14 @@ class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"]
         self, examples: int, *, momentum: float = 0.0, schedule: str | None = None, warmup: int | None = None
     ) -> requested.Request:
         """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with this schedule."""
-        return requested.requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **self.pair)
-
-    @property
-    def pair(self) -> dict[str, Any]:
-        """All of this by name."""
-        return {one.name: getattr(self, one.name) for one in fields(Pair)}
+        names = (one.name for one in fields(PairOfRecords if isinstance(self, PairOfRecords) else Pair))
+        pair: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return requested.requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **pair)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOfRecords(asked(requested.Pair), Pair):
     """The same where single records take part, which may be of two groups."""
-
-    @property
-    def pair(self) -> dict[str, Any]:
-        """All of this by name."""
-        return {one.name: getattr(self, one.name) for one in fields(PairOfRecords)}
 
 
 @dataclass(frozen=True, kw_only=True)

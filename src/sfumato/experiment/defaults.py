@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sfumato.averaging.averages import LAST
 from sfumato.models.losses import MULTILABEL
@@ -40,8 +39,7 @@ NOISE_ON_A_LOGIT = 3.0
 """By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(NamedTuple):
     """One choice and its reason."""
 
     value: Any
@@ -57,20 +55,13 @@ def plan_rules(
         return _one_pass(examples, batch_size, steps)
     if asked is not None and asked.expected_batch_size(examples) != examples:
         return _rules_of_turns(examples, asked)
+    size, steps, kind = LARGE_BATCH, STEPS_SAMPLED, "sampled"
+    why = f"large batches, Poisson-sampled, since N is above {FULL_BATCH_UP_TO}"
     if examples <= FULL_BATCH_UP_TO:
-        return {
-            "batch_size": Rule(
-                value=examples,
-                reason=f"all {examples} examples in every step, since N is at most {FULL_BATCH_UP_TO}: least noise",
-            ),
-            "steps": Rule(value=STEPS_FULL_BATCH, reason="enough for a linear head on full batches, few for a network"),
-        }
-    return {
-        "batch_size": Rule(
-            value=LARGE_BATCH, reason=f"large batches, Poisson-sampled, since N is above {FULL_BATCH_UP_TO}"
-        ),
-        "steps": Rule(value=STEPS_SAMPLED, reason="enough for a linear head on sampled batches, few for a network"),
-    }
+        size, steps, kind = examples, STEPS_FULL_BATCH, "full"
+        why = f"all {examples} examples in every step, since N is at most {FULL_BATCH_UP_TO}: least noise"
+    enough = f"enough for a linear head on {kind} batches, few for a network"
+    return {"batch_size": Rule(size, why), "steps": Rule(steps, enough)}
 
 
 def of_users(rules: Mapping[str, Rule], examples: int, users: int, request: Request | None = None) -> dict[str, Rule]:
@@ -80,7 +71,7 @@ def of_users(rules: Mapping[str, Rule], examples: int, users: int, request: Requ
     what = f"all {users} users"
     if drawn < users:
         what = f"so many users have about {drawn * examples / users:.0f} examples"
-    return {**rules, "batch_size": Rule(value=drawn, reason=f"{what}; {size.reason}")}
+    return {**rules, "batch_size": Rule(drawn, f"{what}; {size.reason}")}
 
 
 def users_like(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
@@ -97,8 +88,8 @@ def _rules_of_turns(examples: int, asked: Participation) -> dict[str, Rule]:
     size = max(1, min(part, asked.largest_batch(examples, steps)))
     why = "a quarter of the examples" if small and size == part else "large batches"
     return {
-        "batch_size": Rule(value=size, reason=f"{why}: of batches the larger have less noise"),
-        "steps": Rule(value=steps, reason="enough for a linear head on large batches, few for a network"),
+        "batch_size": Rule(size, f"{why}: of batches the larger have less noise"),
+        "steps": Rule(steps, "enough for a linear head on large batches, few for a network"),
     }
 
 
@@ -112,17 +103,14 @@ def _one_pass(examples: int, batch_size: int | None, steps: int | None) -> dict[
     """
     why = "one pass: each example takes part once"
     if batch_size is not None:
-        return {
-            "batch_size": Rule(value=batch_size, reason="given"),
-            "steps": Rule(value=max(1, -(-examples // batch_size)), reason=why),
-        }
+        return {"batch_size": Rule(batch_size, "given"), "steps": Rule(max(1, -(-examples // batch_size)), why)}
     count = min(steps or STEPS_FULL_BATCH, examples)  # one pass by more steps has more noise for the same images
     size = -(-examples // count)
     if steps is None:
         count = -(-examples // size)
     elif count > 1:  # with the size rounded up a step may be left without a bin, and would begin another turn
         size = min(size, (examples - 1) // (count - 1))
-    return {"batch_size": Rule(value=size, reason=why), "steps": Rule(value=count, reason=why)}
+    return {"batch_size": Rule(size, why), "steps": Rule(count, why)}
 
 
 def training_rules(
@@ -149,38 +137,34 @@ def training_rules(
     momentum = 0.9 if given.get("momentum") is None else given["momentum"]
     rules = (
         {
-            "model": Rule(
-                value="scattering", reason="fixed public wavelet features, a linear head: little to put noise on"
-            ),
-            "optimizer": Rule(value="momentum", reason="as good as any on noisy gradients"),
-            "ema": Rule(value=0.9999, reason="averaged weights, De et al. 2022: free of privacy cost"),
-            "views": Rule(value=1, reason="the fastest; more of them help networks that are trained as a whole"),
-            "shift": Rule(value=0, reason="one view"),
-            "flip": Rule(value=False, reason="one view"),
+            "model": Rule("scattering", "fixed public wavelet features, a linear head: little to put noise on"),
+            "optimizer": Rule("momentum", "as good as any on noisy gradients"),
+            "ema": Rule(0.9999, "averaged weights, De et al. 2022: free of privacy cost"),
+            "views": Rule(1, "the fastest; more of them help networks that are trained as a whole"),
+            "shift": Rule(0, "one view"),
+            "flip": Rule(False, "one view"),
         }
         | aggregate_rules(given)
         | _loss_rules(multilabel)
     )
     scattering = given.get("model") in (None, "scattering")
     if scattering:
-        rules["views"] = Rule(value=1, reason="the features stand small shifts by themselves")
+        rules["views"] = Rule(1, "the features stand small shifts by themselves")
     if texts:
         scattering = given.get("model") in (None, BAG)
-        rules["model"] = Rule(value=BAG, reason="a linear model of which words a text has: little to put noise on")
-        rules["views"] = Rule(value=1, reason="a text has no others")
+        rules["model"] = Rule(BAG, "a linear model of which words a text has: little to put noise on")
+        rules["views"] = Rule(1, "a text has no others")
     elif cached is not None:
         scattering = given.get("model") in (None, HEAD)
-        views = Rule(value=cached, reason="as many as the cache holds of each example")
-        rules |= {"model": Rule(value=HEAD, reason="one linear layer on features of one norm"), "views": views}
+        views = Rule(cached, "as many as the cache holds of each example")
+        rules |= {"model": Rule(HEAD, "one linear layer on features of one norm"), "views": views}
     elif channels == 3 and scattering and given.get("views") is None and given.get("flip") is not False:
-        rules["views"] = Rule(value=2, reason="colour photographs and their mirror images")
-        rules["flip"] = Rule(value=True, reason=MIRRORED)
+        rules["views"] = Rule(2, "colour photographs and their mirror images")
+        rules["flip"] = Rule(True, MIRRORED)
     elif (given.get("views") or 1) > 1:
         if _still(given):
-            rules["shift"] = Rule(
-                value=max(1, size // 8), reason="an eighth of the side, as 4 of 32 pixels in De et al. 2022"
-            )
-        rules["flip"] = Rule(value=channels == 3, reason=MIRRORED)
+            rules["shift"] = Rule(max(1, size // 8), "an eighth of the side, as 4 of 32 pixels in De et al. 2022")
+        rules["flip"] = Rule(channels == 3, MIRRORED)
     if scattering and given.get("optimizer") in (None, "momentum"):
         rate, reason = _linear_rate(plan, momentum), f"keeps the run's noise on a logit near {NOISE_ON_A_LOGIT:g}"
     else:
@@ -188,7 +172,7 @@ def training_rules(
         rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 0.03}.get(chosen, 0.5)
         what = "a middling part of each tensor's own norm" if chosen == "lamb" else f"a middling rate {DIVIDED}"
         reason = f"{what}; worth tuning on public data"
-    return rules | {"learning_rate": Rule(value=rate, reason=reason)}
+    return rules | {"learning_rate": Rule(rate, reason)}
 
 
 def _still(given: Mapping[str, Any]) -> bool:
@@ -242,29 +226,29 @@ def public_rules(
     """
     rules = (
         {
-            "model": Rule(value="wrn-16-4", reason="the smallest network of De et al. 2022"),
-            "steps": Rule(value=PUBLIC_EPOCHS * -(-examples // batch_size), reason=f"{PUBLIC_EPOCHS} epochs"),
-            "optimizer": Rule(value="momentum", reason="SGD with momentum 0.9"),
-            "learning_rate": Rule(value=0.1 * batch_size / 128, reason="0.1 for 128 examples, in proportion"),
-            "weight_decay": Rule(value=5e-4, reason="as De et al. 2022 on CIFAR-100"),
-            "schedule": Rule(value="step", reason="ten times less at 1/2 and at 3/4 of the way"),
-            "shift": Rule(value=max(1, size // 8) if _still(given) else 0, reason="an eighth of the side"),
-            "flip": Rule(value=channels == 3, reason=MIRRORED),
-            "ema": Rule(value=0.9999, reason="averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
+            "model": Rule("wrn-16-4", "the smallest network of De et al. 2022"),
+            "steps": Rule(PUBLIC_EPOCHS * -(-examples // batch_size), f"{PUBLIC_EPOCHS} epochs"),
+            "optimizer": Rule("momentum", "SGD with momentum 0.9"),
+            "learning_rate": Rule(0.1 * batch_size / 128, "0.1 for 128 examples, in proportion"),
+            "weight_decay": Rule(5e-4, "as De et al. 2022 on CIFAR-100"),
+            "schedule": Rule("step", "ten times less at 1/2 and at 3/4 of the way"),
+            "shift": Rule(max(1, size // 8) if _still(given) else 0, "an eighth of the side"),
+            "flip": Rule(channels == 3, MIRRORED),
+            "ema": Rule(0.9999, "averaged weights are the start of fine-tuning, Shejwalkar et al. 2022"),
         }
         | aggregate_rules(given)
         | _loss_rules(multilabel)
     )
     if cached is None and not texts:
         return rules
-    alone = Rule(value=HEAD, reason="one linear layer on features of one norm")
+    alone = Rule(HEAD, "one linear layer on features of one norm")
     return rules | {
-        "model": Rule(value=BAG, reason="a linear model of which words a text has") if texts else alone,
-        "learning_rate": Rule(value=HEAD_RATE, reason="below 2 (1 + 0.9) over the curvature, for this norm"),
-        "schedule": Rule(value="cosine", reason="ends still"),
-        "views": Rule(value=cached or 1, reason="as many as the cache holds of each example"),
-        "shift": Rule(value=0, reason="no images"),
-        "flip": Rule(value=False, reason="no images"),
+        "model": Rule(BAG, "a linear model of which words a text has") if texts else alone,
+        "learning_rate": Rule(HEAD_RATE, "below 2 (1 + 0.9) over the curvature, for this norm"),
+        "schedule": Rule("cosine", "ends still"),
+        "views": Rule(cached or 1, "as many as the cache holds of each example"),
+        "shift": Rule(0, "no images"),
+        "flip": Rule(False, "no images"),
     }
 
 
@@ -272,7 +256,7 @@ def _loss_rules(multilabel: bool) -> dict[str, Rule]:
     """Of several labels, the only loss that takes them."""
     if not multilabel:
         return {}
-    return {"loss": Rule(value=MULTILABEL, reason="none, one or many of the labels are true of an image")}
+    return {"loss": Rule(MULTILABEL, "none, one or many of the labels are true of an image")}
 
 
 def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
@@ -280,8 +264,8 @@ def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
     if given.get("aggregate") != "uta":
         return {}
     return {
-        "ema": Rule(value=0.0, reason="the mean of the last weights is released"),
-        "aggregate_last": Rule(value=LAST, reason="as few copies of the weights as still average the noise of steps"),
+        "ema": Rule(0.0, "the mean of the last weights is released"),
+        "aggregate_last": Rule(LAST, "as few copies of the weights as still average the noise of steps"),
     }
 
 

@@ -13,9 +13,6 @@ from sfumato.privacy import DriftingPoisson, PrivacyPlan
 if TYPE_CHECKING:
     from sfumato.data import Source
 
-FACT = "drift"
-"""What a statement calls the sizes of both groups among the facts that were read from the data."""
-
 
 def second_group(source: Source, plan: PrivacyPlan) -> np.ndarray | None:
     """Whether each training record is in the drift's second group, bool (N,); None for a plan without a drift.
@@ -77,7 +74,7 @@ def counted_size(source: Source, names: Sequence[str]) -> int:
 def facts_read(source: Source, plan: PrivacyPlan) -> tuple[str, ...]:
     """The sizes of a drift's groups, where N, which they make up, was read from the data."""
     drifts = isinstance(plan.participation, DriftingPoisson)
-    return (FACT,) if drifts and "examples" in source.read else ()
+    return ("drift",) if drifts and "examples" in source.read else ()
 
 
 def misdeclared(source: Source, plan: PrivacyPlan) -> str | None:

@@ -167,7 +167,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
     def _unit(self, source: Source, request: Request, sizes: Mapping[str, Any]) -> tuple[Example | User, list[str]]:
         """The unit, with the reason for what is drawn."""
         from sfumato.experiment import defaults, users
-        from sfumato.privacy import Example
+        from sfumato.privacy import Example, User
 
         if self.unit != "user":
             return Example(), []
@@ -182,18 +182,17 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
                 delta=self.delta,
                 noise_multiplier=self.noise_multiplier,
             )
-        return users.unit_of(source, drawn), [*users.reasons(source, self.per_user), *why]
-
-    @property
-    def _rarest(self) -> float | None:
-        """The share of the rarest class, where shares are declared."""
-        from sfumato.models.class_weights import declared
-
-        return None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
+        if self.per_user is None and source.at_most is not None:
+            average = f"as many as {source.users} users have on average, rounded up"
+            why = [f"by rule: per user {source.at_most} ({average})", *why]
+        if drawn == "examples":
+            return User(drawn="examples", at_most=source.at_most, users=source.users), why
+        return User(drawn="users", at_most=source.at_most), why
 
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""
         from sfumato.experiment import defaults, drift, users
+        from sfumato.models.class_weights import declared
         from sfumato.privacy.planning import remarks
 
         notes = [remarks.above_one_record(plan), remarks.uneven(plan), drift.misdeclared(source, plan)]
@@ -226,7 +225,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
             colours = "grey" if source.channels == 1 else "colour"
             lines.append(f"by rule: size {source.size} ({source.size_rule}), {colours}")
         if self.model in (None, "scattering") and images and not source.multilabel:
-            lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), self._rarest)}")
+            rarest = None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
+            lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), rarest)}")
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind")
 
+OF_PLANS = [one.name for kind in (Budget, PairOfRecords, Units) for one in fields(kind)]
 OF_SOURCES = frozenset(
     {"classes", "size", "channels", "bit_depth", "window", "test_fraction", "examples", "public", "label_columns"}
     | {"user_from", "skip_unreadable", "text_column", "root", "download"}
@@ -36,9 +37,8 @@ def experiment_of(
     settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
 ) -> Experiment:
     """What a call without a plan asks for: the budget among the choices, and settings as such or as their fields."""
-    of_plan = {one.name for one in (*fields(Budget), *fields(PairOfRecords), *fields(Units))}
-    budget = {name: value for name, value in choices.items() if name in of_plan}
-    others = {name: value for name, value in choices.items() if name not in of_plan}
+    budget = {name: value for name, value in choices.items() if name in OF_PLANS}
+    others = {name: value for name, value in choices.items() if name not in OF_PLANS}
     if settings is not None:
         return of_fields(Experiment, {**settings_of(settings, model, averaging, others).flat(), **budget})
     return of_fields(Experiment, {**_averages(averaging, others), "model": model, **others, **budget})
@@ -46,8 +46,7 @@ def experiment_of(
 
 def refuse_budget(choices: Mapping[str, Any]) -> None:
     """Refuse parts of a budget beside a plan, which has them already."""
-    both = [one.name for one in (*fields(Budget), *fields(PairOfRecords), *fields(Units)) if one.name in choices]
-    if both:
+    if both := [name for name in OF_PLANS if name in choices]:
         raise SfumatoError(f"a plan and {', '.join(both)} are both given", "give the plan, or a budget without it")
 
 

@@ -106,13 +106,6 @@ def kept_for(source: Source, plan: PrivacyPlan) -> Source:
     return kept(source, plan.unit.at_most if isinstance(plan.unit, User) else None)
 
 
-def unit_of(source: Source, drawn: str) -> User:
-    """The unit of a plan on a source that was capped."""
-    if drawn == "examples":
-        return User(drawn="examples", at_most=source.at_most, users=source.users)
-    return User(drawn="users", at_most=source.at_most)
-
-
 def _either(request: Request) -> bool:
     """Whether there are theorems for both, records that are drawn and users."""
     one_by_one = request.participation is None or isinstance(request.participation, (Poisson, FullBatch))
@@ -160,13 +153,6 @@ def drawn_by_rule(
         for row in (rule.examples, rule.users)
     ]
     return rule.take, [f"by rule: drawn {rule.take} (less noise over the signal)", *told]
-
-
-def reasons(source: Source, per_user: int | None) -> list[str]:
-    """Why so many records of each user are kept."""
-    if per_user is not None or source.at_most is None:
-        return []
-    return [f"by rule: per user {source.at_most} (as many as {source.users} users have on average, rounded up)"]
 
 
 def counted(source: Source, plan: PrivacyPlan) -> tuple[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,24 +11,10 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, not_negative, one_of, positive
 
-
-def _sgd(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
-    return torch.optim.SGD(parameters, lr=learning_rate, weight_decay=weight_decay)
+NAMES = ("sgd", "momentum", "adam", "adamw", "lamb")
 
 
-def _momentum(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
-    return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
-
-
-def _adam(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
-    return torch.optim.Adam(parameters, lr=learning_rate, betas=(momentum, 0.999), weight_decay=weight_decay)
-
-
-def _adamw(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
-    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(momentum, 0.999), weight_decay=weight_decay)
-
-
-def _lamb(parameters: list[Any], learning_rate: float, momentum: float, weight_decay: float):
+def _lamb(parameters: list[Any], **given: Any) -> torch.optim.Optimizer:
     from timm.optim.lamb import Lamb
 
     # timm's defaults are another optimizer: without `always_adapt` the ratio of norms is left out where there is no
@@ -37,10 +22,8 @@ def _lamb(parameters: list[Any], learning_rate: float, momentum: float, weight_d
     # The others are what algorithm 2 says, given lest a version of timm has other ones.
     return Lamb(
         parameters,
-        lr=learning_rate,
-        betas=(momentum, 0.999),
+        **given,
         eps=1e-6,
-        weight_decay=weight_decay,
         always_adapt=True,
         max_grad_norm=None,
         bias_correction=True,
@@ -49,11 +32,6 @@ def _lamb(parameters: list[Any], learning_rate: float, momentum: float, weight_d
         caution=False,
         decoupled_decay=False,
     )
-
-
-_OPTIMIZERS = MappingProxyType({"sgd": _sgd, "momentum": _momentum, "adam": _adam, "adamw": _adamw, "lamb": _lamb})
-
-NAMES: tuple[str, ...] = tuple(_OPTIMIZERS)
 
 
 def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
@@ -94,7 +72,11 @@ def create(
     listed: list[Any] = list(parameters)
     if not listed:
         raise SfumatoError("parameters must not be empty", "pass a model with at least one trainable parameter")
-    return _OPTIMIZERS[name](listed, learning_rate, momentum, weight_decay)
+    shared: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay}
+    if name in ("sgd", "momentum"):
+        return torch.optim.SGD(listed, momentum=momentum if name == "momentum" else 0.0, **shared)
+    adaptive = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "lamb": _lamb}[name]
+    return adaptive(listed, betas=(momentum, 0.999), **shared)
 
 
 def _remedy(name: object) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import MappingProxyType
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 
@@ -29,8 +28,7 @@ def step(progress: float) -> float:
     return 1.0 if progress < 0.5 else 0.1 if progress < 0.75 else 0.01
 
 
-_SHAPES = MappingProxyType({"constant": constant, "cosine": cosine, "linear": linear, "step": step})
-
+_SHAPES = {"constant": constant, "cosine": cosine, "linear": linear, "step": step}
 SCHEDULES: tuple[str, ...] = tuple(_SHAPES)
 
 

@@ -128,8 +128,7 @@ class CandidateCount:
         """The law that `to_dict` wrote."""
         if not isinstance(data, Mapping) or set(data) != {"mean", "shape"}:
             raise SfumatoError(
-                f"a law of draws must have exactly a mean and a shape, got {data!r}",
-                "give what to_dict writes",
+                f"a law of draws must have exactly a mean and a shape, got {data!r}", "give what to_dict writes"
             )
         return cls(mean=data["mean"], shape=math.inf if data["shape"] == POISSON else data["shape"])
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, positive, positive_integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +79,13 @@ class PrivateChoice:
         import numpy as np
 
         heads = np.exp([-float(exponent) for exponent in self.exponents(scores)])
-
-        def chosen() -> Iterator[float]:
-            for place, own in enumerate(heads):
-                law = np.ones(1)
-                for other in np.delete(heads, place):
-                    law = np.convolve(law, [1 - other, other])
-                yield float(own * (law / np.arange(1, len(law) + 1)).sum())
-
-        return list(chosen())
+        chances = []
+        for place, own in enumerate(heads):
+            law = np.ones(1)
+            for other in np.delete(heads, place):
+                law = np.convolve(law, [1 - other, other])
+            chances.append(float(own * (law / np.arange(1, len(law) + 1)).sum()))
+        return chances
 
     def shortfall(self, confidence: float) -> int:
         """By how many right answers the choice is at most worse than the best candidate, with this probability.
@@ -94,9 +93,5 @@ class PrivateChoice:
         What is chosen has E_r >= max_j score_j - score_r, and the largest of k exponential variables of rate epsilon
         exceeds x with probability 1 - (1 - e^(-epsilon x))^k.
         """
-        import math
-
-        from sfumato._checks import fraction
-
         fraction("confidence", confidence, remedy="give a probability such as 0.95")
         return math.floor(-math.log(-math.expm1(math.log(confidence) / self.candidates)) / self.epsilon)

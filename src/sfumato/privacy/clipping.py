@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 from sfumato._checks import SfumatoError, fraction, number, positive
 
@@ -130,9 +129,3 @@ class Quantile:
 
 
 Clipping = Fixed | Quantile
-
-
-def clipping_from_dict(data: Mapping[str, Any]) -> Clipping:
-    """The clipping of a plan as `PrivacyPlan.to_dict` writes it."""
-    kind = Quantile if "count_noise" in data else Fixed
-    return kind(**{field.name: data[field.name] for field in fields(kind)})

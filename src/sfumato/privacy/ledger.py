@@ -12,19 +12,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import ordinary
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - only on systems without POSIX locks
-    fcntl = None  # type: ignore[assignment]
+from sfumato._files import fcntl, ordinary
 
 ORIGIN = "0" * 64
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
+_DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +40,7 @@ class Entry:
 
     def line(self) -> bytes:
         """The line as it stands in the file."""
-        data = {
-            "index": self.index,
-            "kind": self.kind,
-            "body": self.body,
-            "previous": self.previous,
-            "hash": self.hash,
-        }
-        return _canonical(data) + b"\n"
+        return _canonical(vars(self)) + b"\n"
 
 
 def _canonical(data: Any) -> bytes:
@@ -88,10 +76,7 @@ def _entries(content: bytes, name: str) -> Iterator[Entry]:
         entry = _parse(line, f"line {position} of {name}")
         expected = Entry.after(previous, entry.kind, entry.body)
         if entry != expected:
-            raise SfumatoError(
-                f"line {position} of {name} does not follow from the line before it",
-                "the ledger was changed by hand or damaged; restore it from a copy, or discard the run",
-            )
+            raise SfumatoError(f"line {position} of {name} does not follow from the line before it", _DAMAGED)
         yield entry
         previous = entry
 
@@ -103,10 +88,7 @@ def _parse(line: bytes, where: str) -> Entry:
             raise ValueError
         return Entry(**data)
     except (ValueError, TypeError):
-        raise SfumatoError(
-            f"{where} is not a ledger entry",
-            "the ledger was changed by hand or damaged; restore it from a copy, or discard the run",
-        ) from None
+        raise SfumatoError(f"{where} is not a ledger entry", _DAMAGED) from None
 
 
 class Ledger:
@@ -189,7 +171,5 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of
 from sfumato.privacy.unit import Adjacency, Unit
@@ -16,38 +17,33 @@ COARSE_GRID = 1e-3
 ACCOUNTANTS = ("pld", "rdp")
 
 
-class Part(Protocol):
+class Part(ABC):
     """The releases of one theorem, some number of steps of them; frozen."""
+
+    @property
+    @abstractmethod
+    def coarsening(self) -> float:
+        """How much wider than nominal the grid of its privacy losses may be."""
+
+    @abstractmethod
+    def distribution(self, width: float) -> Any:
+        """The privacy loss distribution of all its steps, rounded pessimistically to a grid of this width."""
 
     def and_then(self, other: Part) -> Part | None:
         """Both as one part, exactly, or None where they have no such form."""
-        ...
-
-    @property
-    def coarsening(self) -> float:
-        """How much wider than nominal the grid of its privacy losses may be."""
-        ...
-
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution of all its steps, rounded pessimistically to a grid of this width."""
-        ...
+        return None
 
     def event(self) -> Any:
         """dp-accounting's event of all its steps, for Renyi divergences; None where it has none."""
-        ...
+        return None
 
+    def epsilon(self, delta: float) -> float | None:
+        """Epsilon at delta where it stands alone, by a closed form; None where there is none."""
+        return None
 
-@runtime_checkable
-class ExactPart(Part, Protocol):
-    """A part whose epsilon has a closed form where it stands alone."""
-
-    def epsilon(self, delta: float) -> float:
-        """Epsilon at delta."""
-        ...
-
-    def delta(self, epsilon: float) -> float:
-        """Delta at epsilon."""
-        ...
+    def delta(self, epsilon: float) -> float | None:
+        """Delta at epsilon, likewise."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +84,10 @@ class Loss:
         """The same at each of these epsilons, for the price of one."""
         for epsilon in epsilons:
             not_negative("epsilon", epsilon, remedy="give a privacy budget, a number such as 3")
-        if len(self.parts) == 1 and isinstance(part := self.parts[0], ExactPart):
-            return [part.delta(epsilon) for epsilon in epsilons]
+        if len(self.parts) == 1:
+            exact = [delta for epsilon in epsilons if (delta := self.parts[0].delta(epsilon)) is not None]
+            if len(exact) == len(epsilons):
+                return exact
         distribution = _distribution(self.parts, grid)
         return [float(delta) for delta in distribution.get_delta_for_epsilon(list(epsilons))]
 
@@ -132,8 +130,8 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
     if accountant == "rdp":
         with quiet_absl():
             return float(renyi_accountant(parts).get_epsilon(delta))
-    if len(parts) == 1 and isinstance(part := parts[0], ExactPart):
-        return part.epsilon(delta)
+    if len(parts) == 1 and (exact := parts[0].epsilon(delta)) is not None:
+        return exact
     with np.errstate(over="ignore"):  # hardly any noise: an epsilon beyond all numbers is infinite
         return float(_distribution(parts, grid).get_epsilon_for_delta(delta))
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
-from sfumato.privacy import calibration, theorems
-from sfumato.privacy.calibration import MAX_STEPS
-from sfumato.privacy.clipping import Clipping, Fixed, clipping_from_dict
+from sfumato.privacy import calibration, factorisation, theorems
+from sfumato.privacy.calibration import MAX_STEPS, Draft
+from sfumato.privacy.clipping import Clipping, Fixed, Quantile
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
-from sfumato.privacy.planning.draft import Draft
+from sfumato.privacy.planning.requested import Optimal
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
-if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.weights import NoiseInWeights
-    from sfumato.privacy.planning.requested import Optimal
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +117,7 @@ class PrivacyPlan:
         """
         if batch_size is None and isinstance(participation, FullBatch):
             batch_size = examples  # it has no other
-        given = {
-            "batch_size": batch_size,
-            "steps": steps,
-            "noise_multiplier": noise_multiplier,
-            "epsilon": epsilon,
-        }
+        given = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
         missing = [name for name, value in given.items() if value is None]
         if len(missing) != 1:
             found = ", ".join(missing) if missing else "none"
@@ -141,17 +135,15 @@ class PrivacyPlan:
             positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
 
         draft = Draft(
-            make=cls,
+            make=partial(cls, population=examples, delta=delta, unit=unit or Example(), adjacency=adjacency),
             examples=examples,
             delta=delta,
             batch_size=batch_size,
             steps=steps,
             noise_multiplier=noise_multiplier,
             clipping=clipping or Fixed(1.0 if max_norm is None else max_norm),
-            unit=unit or Example(),
             participation=participation,
             mechanism=mechanism or Gaussian(noise_multiplier=1.0),
-            adjacency=adjacency,
         )
         return draft.plan() if epsilon is None else draft.within(epsilon)
 
@@ -232,16 +224,16 @@ class PrivacyPlan:
         """How often an example takes part in all, on average."""
         return self.sampling_probability * self.steps
 
-    def noise_in_weights(self, momentum: float = 0.0, rates: tuple[float, ...] | None = None) -> NoiseInWeights:
+    def noise_in_weights(
+        self, momentum: float = 0.0, rates: tuple[float, ...] | None = None
+    ) -> factorisation.NoiseInWeights:
         """What the noise of all steps leaves in one weight, over learning rate and B, in clipping norms over sigma.
 
         Args:
             momentum, rates: of heavy-ball SGD and its schedule, as for `factorisation.Workload`.
         """
-        from sfumato.privacy.factorisation import Workload
-
         gap = self.participation.gap(self.population) or self.steps
-        work = Workload(steps=self.steps, separation=min(gap, self.steps), momentum=momentum, rates=rates)
+        work = factorisation.Workload(steps=self.steps, separation=min(gap, self.steps), momentum=momentum, rates=rates)
         return self.mechanism.noise_in_weights(work)
 
     def __repr__(self) -> str:
@@ -257,20 +249,21 @@ class PrivacyPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        return {
+        data = {
             "unit": self.unit.name,
             **asdict(self.unit),
             "adjacency": self.adjacency,
             "sampling": type(self.participation).__name__,
             "examples": self.population,
             "batch_size": self.expected_batch_size,
-            **_lists(asdict(self.participation)),
+            **asdict(self.participation),
             "mechanism": type(self.mechanism).__name__,
-            **_lists(asdict(self.mechanism)),
+            **asdict(self.mechanism),
             **asdict(self.clipping),
             "steps": self.steps,
             "delta": self.delta,
         }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyPlan:
@@ -284,12 +277,12 @@ class PrivacyPlan:
             mechanism = MECHANISMS[one_of("mechanism", data["mechanism"], MECHANISMS, remedy=remedy)]
             plan = cls(
                 population=data["examples"],
-                participation=participation.from_dict(data),
-                mechanism=mechanism.from_dict(data),
+                participation=_part(participation, data),
+                mechanism=_part(mechanism, data),
                 steps=data["steps"],
                 delta=data["delta"],
-                clipping=clipping_from_dict(data),
-                unit=UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)].from_dict(data),
+                clipping=_part(Quantile if "count_noise" in data else Fixed, data),
+                unit=_part(UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)], data),
                 adjacency=data["adjacency"],
             )
         except KeyError as error:
@@ -308,9 +301,10 @@ class PrivacyPlan:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON reads them back."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
+    """One of the parts whose fields stand in `PrivacyPlan.to_dict`."""
+    given = {one.name: data[one.name] for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def default_delta(units: int) -> float:

@@ -102,11 +102,10 @@ class PrivateSelection:
                 f"at delta {delta:g}",
                 f"give a score noise of at least {least_score_noise(draws, epsilon=epsilon, delta=delta):g}",
             )
-
-        def spent(sigma: float) -> float:
-            return best_of(plan.with_noise(sigma).loss, draws, delta)
-
-        return replace(selection, plan=plan.with_noise(_least(spent, epsilon, "noise multiplier", delta)))
+        sigma = _least(
+            lambda sigma: best_of(plan.with_noise(sigma).loss, draws, delta), epsilon, "noise multiplier", delta
+        )
+        return replace(selection, plan=plan.with_noise(sigma))
 
     # -- what it promises ------------------------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 
@@ -13,8 +12,7 @@ Drawn = Literal["examples", "users", "clients"]
 DRAWN = ("examples", "users", "clients")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
+class Neighbours(NamedTuple):
     """What an adjacency means, in plain words.
 
     Args:
@@ -29,30 +27,26 @@ class Neighbours:
 
 
 ADJACENCIES: dict[str, Neighbours] = {
-    "add-or-remove": Neighbours(without="never been used", difference="one example's presence"),
+    "add-or-remove": Neighbours("never been used", "one example's presence"),
     "zero-out": Neighbours(
-        without="contributed nothing",
-        difference="what one example contributes",
-        remark=(
-            "This is zero-out adjacency: of two neighbouring data sets one example contributes nothing in one, and "
-            "contributes as it is in the other, while its place and the number of examples stay known. Under "
-            "add-or-remove adjacency it may be missing altogether: figures of the one are no figures of the other."
-        ),
+        "contributed nothing",
+        "what one example contributes",
+        "This is zero-out adjacency: of two neighbouring data sets one example contributes nothing in one, and "
+        "contributes as it is in the other, while its place and the number of examples stay known. Under "
+        "add-or-remove adjacency it may be missing altogether: figures of the one are no figures of the other.",
     ),
 }
 """Of examples."""
 
 OF_PERSONS: dict[str, Neighbours] = {
-    "add-or-remove": Neighbours(without="never been used", difference="one person's presence"),
+    "add-or-remove": Neighbours("never been used", "one person's presence"),
     "zero-out": Neighbours(
-        without="contributed nothing",
-        difference="what one person contributes",
-        remark=(
-            "This is zero-out adjacency: of two neighbouring data sets one person contributes nothing in one, and "
-            "contributes in the other, while that person's place and the numbers of persons and of examples stay "
-            "known. Under add-or-remove adjacency the person may be missing altogether: figures of the one are no "
-            "figures of the other."
-        ),
+        "contributed nothing",
+        "what one person contributes",
+        "This is zero-out adjacency: of two neighbouring data sets one person contributes nothing in one, and "
+        "contributes in the other, while that person's place and the numbers of persons and of examples stay "
+        "known. Under add-or-remove adjacency the person may be missing altogether: figures of the one are no "
+        "figures of the other.",
     ),
 }
 
@@ -69,6 +63,7 @@ class Example:
     vectors: ClassVar[int] = 1
     moves: ClassVar[float] = 1.0
     drawn_one: ClassVar[str] = "example"
+    neighbours: ClassVar[dict[str, Neighbours]] = ADJACENCIES
 
     def check(self, population: int) -> None:
         """Refuse a population that it cannot be counted in: there is none."""
@@ -76,15 +71,6 @@ class Example:
     def count(self, population: int) -> int:
         """How many units there are."""
         return population
-
-    def neighbours(self, adjacency: Adjacency) -> Neighbours:
-        """The adjacency's words."""
-        return ADJACENCIES[adjacency]
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The unit of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +104,7 @@ class User:
     users: int | None = None
     grouped: bool = False
     name: ClassVar[str] = "user"
+    neighbours: ClassVar[dict[str, Neighbours]] = OF_PERSONS
 
     def __post_init__(self) -> None:
         one_of("drawn", self.drawn, DRAWN)
@@ -134,8 +121,7 @@ class User:
             raise SfumatoError(
                 f"grouped is for virtual clients, and drawn is {self.drawn}", 'leave it out, or take drawn="clients"'
             )
-        counted_apart = self.grouped or self.drawn == "examples"
-        if counted_apart:
+        if self.grouped or self.drawn == "examples":  # counted apart
             positive_integer("users", self.users, remedy="give the declared number of users")
         elif self.users is not None:
             raise SfumatoError(
@@ -162,12 +148,12 @@ class User:
         """Refuse a population that these users cannot make up."""
         if self.users is None:
             return
-        if self.users < population and self.grouped:
-            raise SfumatoError(
-                f"users must be at least as many as the groups, got {self.users} in {population} groups",
-                "give the number of users, and the number of groups as the population",
-            )
         if self.grouped:
+            if self.users < population:
+                raise SfumatoError(
+                    f"users must be at least as many as the groups, got {self.users} in {population} groups",
+                    "give the number of users, and the number of groups as the population",
+                )
             return
         if self.users > population:
             raise SfumatoError(
@@ -183,15 +169,6 @@ class User:
     def count(self, population: int) -> int:
         """How many units there are."""
         return population if self.users is None else self.users
-
-    def neighbours(self, adjacency: Adjacency) -> Neighbours:
-        """The adjacency's words."""
-        return OF_PERSONS[adjacency]
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The unit of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
 
 
 Unit = Example | User

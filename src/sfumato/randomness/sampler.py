@@ -178,21 +178,18 @@ def _times_checked(records: _Records) -> np.ndarray:
     remedy = "give `times`, the step of each record by its own time stamp, as whole numbers"
     if records.times is None:
         raise SfumatoError("the plan's fixed order goes by time, and the records have no `times`", remedy)
-    steps = np.asarray(records.times)
-    if steps.shape != (records.number,) or steps.dtype.kind not in "iu":
-        raise SfumatoError(
-            f"`times` must be {records.number} whole numbers, got {steps.dtype} of shape {steps.shape}", remedy
-        )
-    return steps.astype(np.int64)
+    return _one_each("times", records.times, records.number, "iu", "whole numbers", remedy).astype(np.int64)
 
 
 def _groups_checked(records: _Records) -> np.ndarray:
     remedy = "give `groups`, whether each record is of the drift's second group, as bool"
     if records.groups is None:
         raise SfumatoError("the plan's participation drifts between two groups, and the records have none", remedy)
-    groups = np.asarray(records.groups)
-    if groups.shape != (records.number,) or groups.dtype != np.bool_:
-        raise SfumatoError(
-            f"`groups` must be {records.number} truth values, got {groups.dtype} of shape {groups.shape}", remedy
-        )
-    return groups.copy()
+    return _one_each("groups", records.groups, records.number, "b", "truth values", remedy).copy()
+
+
+def _one_each(name: str, values: object, number: int, kinds: str, what: str, remedy: str) -> np.ndarray:
+    found = np.asarray(values)
+    if found.shape != (number,) or found.dtype.kind not in kinds:
+        raise SfumatoError(f"`{name}` must be {number} {what}, got {found.dtype} of shape {found.shape}", remedy)
+    return found

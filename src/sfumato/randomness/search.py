@@ -1,13 +1,74 @@
-"""The randomness of a search: how many candidates there are, which settings each has, and the noise of its score."""
+"""The randomness of a search: how many candidates, the settings of each, from a fixed space, and noisy scores."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sfumato._checks import SfumatoError, positive
+import numpy as np
+
+from sfumato._checks import SfumatoError, number, positive
 from sfumato.privacy.candidate_count import CandidateCount
 from sfumato.randomness.keys import RunKey
-from sfumato.randomness.space import Choice, LogUniform, Space, Uniform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One of some values, each with the same chance. A value that is listed twice has twice the chance.
+
+    >>> Choice(values=("sgd", "adam")).value(np.random.default_rng(0))
+    'adam'
+    """
+
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, tuple) or not self.values:
+            raise SfumatoError(f"values must be a tuple of at least one, got {self.values!r}", "list what may be drawn")
+
+    def value(self, generator: np.random.Generator) -> Any:
+        """One draw."""
+        return self.values[int(generator.integers(len(self.values)))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """A number between two bounds, uniform."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        number("low", self.low)
+        number("high", self.high)
+        if self.low >= self.high:
+            raise SfumatoError(
+                f"low must be below high, got {self.low!r} and {self.high!r}", "give the smaller bound first"
+            )
+
+    def value(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return float(generator.uniform(self.low, self.high))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogUniform(Uniform):
+    """A number between two positive bounds whose logarithm is uniform: for learning rates and the like."""
+
+    def __post_init__(self) -> None:
+        positive("low", self.low)
+        positive("high", self.high)
+        super().__post_init__()
+
+    def value(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
+
+
+Dimension = Choice | Uniform | LogUniform
+Space = Mapping[str, Dimension]
 
 
 def number_of_candidates(draws: CandidateCount, key: RunKey) -> int:

@@ -19,9 +19,8 @@ from sfumato.privacy.factorisation import (
     toeplitz_covariance,
     toeplitz_noise,
 )
-from sfumato.privacy.factorisation.mean_square import MeanSquare
+from sfumato.privacy.factorisation.mean_square import MeanSquare, rows
 from sfumato.privacy.factorisation.toeplitz import squared_sensitivity
-from sfumato.privacy.factorisation.weights import rows
 
 ONCE = Workload(steps=1024, separation=1024)
 EIGHT_TIMES = Workload(steps=1024, separation=128)

@@ -12,8 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy.planning.rules_of_thumb import batch_by_rule, steps_by_rule
-from sfumato.privacy.planning.tradeoff import ENOUGH, FLAT, Frontier, Point, chosen, frontier
+from sfumato.privacy.planning.tradeoff import (
+    ENOUGH,
+    FLAT,
+    Frontier,
+    Point,
+    batch_by_rule,
+    chosen,
+    frontier,
+    steps_by_rule,
+)
 
 CIFAR = {"examples": 50_000, "epsilon": 8.0, "delta": 1e-5}
 

@@ -53,8 +53,7 @@ class Tradeoff:
         """Solve, draw and print."""
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
-        from sfumato.privacy.planning.rules_of_thumb import BATCH_SIZE
-        from sfumato.privacy.planning.tradeoff import chosen, frontier
+        from sfumato.privacy.planning.tradeoff import BATCH_SIZE, chosen, frontier
         from sfumato.report.plots import tradeoff as plot
 
         if self.examples is None or self.epsilon is None:
@@ -160,7 +159,7 @@ class Tradeoff:
 
     def _why(self, best: Point) -> str:
         """Why this batch size of several."""
-        from sfumato.privacy.planning.rules_of_thumb import batch_by_rule
+        from sfumato.privacy.planning.tradeoff import batch_by_rule
 
         if self.epochs is None:
             return "the largest; with --epochs it would be one that fits them"
@@ -223,7 +222,7 @@ class Tradeoff:
 
 def _rules(frontiers: Sequence[Frontier]) -> dict[str, str]:
     """The rules of thumb that concern these frontiers, and where they come from."""
-    from sfumato.privacy.planning.rules_of_thumb import FOUND, MODERATE_BATCH, RULES
+    from sfumato.privacy.planning.tradeoff import FOUND, MODERATE_BATCH, RULES
 
     left_out = set()
     if not any(point.rule == "noise" for found in frontiers for point in found.points):

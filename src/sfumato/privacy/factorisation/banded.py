@@ -7,9 +7,9 @@ from scipy.optimize import isotonic_regression
 from scipy.signal import fftconvolve
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy.factorisation.mean_square import Array
 from sfumato.privacy.factorisation.objective import Loss, Objective, polished, rounded
 from sfumato.privacy.factorisation.toeplitz import inverse, square_root
-from sfumato.privacy.factorisation.weights import Array
 from sfumato.privacy.factorisation.workload import Workload
 
 _EVALUATIONS = 1000

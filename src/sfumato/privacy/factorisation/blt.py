@@ -9,10 +9,10 @@ from scipy.signal import lfilter
 from scipy.special import expit
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy.factorisation.mean_square import Array
 from sfumato.privacy.factorisation.objective import Objective, least, polished, rounded
-from sfumato.privacy.factorisation.weights import Array
 from sfumato.privacy.factorisation.workload import Workload
-from sfumato.privacy.mechanism.blt import MOST_BUFFERS
+from sfumato.privacy.mechanism.toeplitz import MOST_BUFFERS
 
 _WORTH_A_BUFFER = 1e-4
 _REACH = 16.0

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import NoConvergence, minimize, newton_krylov
 
-from sfumato.privacy.factorisation.mean_square import MeanSquare
+from sfumato.privacy.factorisation.mean_square import Array, MeanSquare
 from sfumato.privacy.factorisation.toeplitz import squared_sensitivity
-from sfumato.privacy.factorisation.weights import Array
 from sfumato.privacy.factorisation.workload import Workload
 
 Loss = Callable[[Array], tuple[float, Array]]

@@ -9,8 +9,7 @@ from scipy.linalg import toeplitz
 from scipy.signal import fftconvolve, lfilter
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.factorisation.mean_square import MeanSquare
-from sfumato.privacy.factorisation.weights import Array, NoiseInWeights, rows
+from sfumato.privacy.factorisation.mean_square import Array, MeanSquare, NoiseInWeights, rows
 from sfumato.privacy.factorisation.workload import Workload
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato._checks import positive_integer
-from sfumato.privacy.factorisation.weights import Array, NoiseInWeights, rates_of, with_momentum
+from sfumato.privacy.factorisation.mean_square import Array, NoiseInWeights, rates_of, with_momentum
 from sfumato.privacy.factorisation.workload import Workload
 
 Steps = NDArray[np.int64]

@@ -1,12 +1,11 @@
-"""How the noise of the steps hangs together. Frozen data, one file for each mechanism."""
+"""How the noise of the steps hangs together. Frozen data, one file for each kind."""
 
 from __future__ import annotations
 
-from sfumato.privacy.mechanism.banded_toeplitz import BandedToeplitz
-from sfumato.privacy.mechanism.blt import BufferedToeplitz
-from sfumato.privacy.mechanism.gaussian import Gaussian
+from sfumato.privacy.mechanism.mechanism import Gaussian
 from sfumato.privacy.mechanism.mechanism import Mechanism as Mechanism
-from sfumato.privacy.mechanism.mechanism import Toeplitz as Toeplitz
+from sfumato.privacy.mechanism.toeplitz import BandedToeplitz, BufferedToeplitz
+from sfumato.privacy.mechanism.toeplitz import Toeplitz as Toeplitz
 from sfumato.privacy.mechanism.tree import Tree
 
 MECHANISMS: dict[str, type[Mechanism]] = {

@@ -1,18 +1,14 @@
-"""What every mechanism answers. Its own class adds its fields, frozen, and checks them."""
+"""What every mechanism answers, and the plainest: independent Gaussian noise."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from sfumato._checks import SfumatoError, number, positive
-
-if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.weights import NoiseInWeights
-    from sfumato.privacy.factorisation.workload import Workload
-    from sfumato.privacy.participation.participation import Participation
+from sfumato._checks import positive
+from sfumato.privacy import factorisation
+from sfumato.privacy.participation.participation import Participation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,29 +22,18 @@ class Mechanism(ABC):
 
     noise_multiplier: float
 
-    name = ""  # as the command line and recipes spell it
+    name: ClassVar[str]
+    """As the command line and recipes spell it."""
+    independent: ClassVar[bool] = False
+    """Whether each step has noise of its own."""
+    words: ClassVar[str] = ""
+    """What a statement says of it, after "noise multiplier ..."."""
+    remark: ClassVar[str] = ""
+    """The same to a reader who has never heard of differential privacy; nothing where steps are independent."""
 
     def __post_init__(self) -> None:
-        positive(
-            "noise_multiplier",
-            self.noise_multiplier,
-            remedy="give the noise's standard deviation over the clipping norm",
-        )
-
-    @property
-    @abstractmethod
-    def words(self) -> str:
-        """What a statement says of it, after "noise multiplier ..."."""
-
-    @property
-    def remark(self) -> str:
-        """The same to a reader who has never heard of differential privacy; nothing where steps are independent."""
-        return ""
-
-    @property
-    def independent(self) -> bool:
-        """Whether each step has noise of its own."""
-        return False
+        remedy = "give the noise's standard deviation over the clipping norm"
+        positive("noise_multiplier", self.noise_multiplier, remedy=remedy)
 
     def adapted(self, participation: Participation, population: int, steps: int) -> Mechanism:
         """The mechanism of a plan with these: itself, unless something of it is to follow from them."""
@@ -59,7 +44,7 @@ class Mechanism(ABC):
         return 0
 
     @abstractmethod
-    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+    def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
         """What it leaves in the weights, for independent numbers of standard deviation 1."""
 
     @abstractmethod
@@ -70,47 +55,25 @@ class Mechanism(ABC):
             combinations: (n, T), the coefficient of each step's noise; T is the number of steps of the run.
         """
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The mechanism of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
-
 
 @dataclass(frozen=True, kw_only=True)
-class Toeplitz(Mechanism):
-    """The noise C^-1 z, z independent and C lower triangular, the same along each diagonal, with c_0 = 1."""
+class Gaussian(Mechanism):
+    """Independent Gaussian noise, fresh in every step and coordinate.
 
-    earlier = ""  # which steps' noise a step takes back some of, in words
+    Args:
+        noise_multiplier: sigma, the standard deviation over the clipping norm C.
 
-    @abstractmethod
-    def column(self, steps: int) -> Any:
-        """The first column of C for so many steps: an array of shape (steps,)."""
+    **Guarantee.** The noise that is added has standard deviation `noise_multiplier * C` (De 2022, equation 2). By how
+    many C one unit can move the sum is the theorem's to say (`Theorem.sensitivity`).
+    """
 
-    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
-        """That of C^-1."""
-        from sfumato.privacy import factorisation
+    name = "gaussian"
+    independent = True
 
-        inverse = factorisation.inverse(self.column(workload.steps), workload.steps)
-        return factorisation.toeplitz_noise(workload, inverse)
+    def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
+        """That of the steps as they are."""
+        return factorisation.toeplitz_noise(workload, factorisation.inverse([1.0], workload.steps))
 
     def variances(self, combinations: Any) -> Any:
-        """Those of the combinations of C^-1 z."""
-        from sfumato.privacy import factorisation
-
-        steps = combinations.shape[1]
-        return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
-
-    @property
-    def remark(self) -> str:
-        """The same in plain words."""
-        return (
-            f"Each step takes back some of the noise of {self.earlier}, so that a sum over many steps "
-            "holds less of it than if each step had noise of its own."
-        )
-
-
-def numbers(name: str, values: object, *, remedy: str) -> tuple[float, ...]:
-    """The values as a tuple of at least one finite float, or a refusal."""
-    if not isinstance(values, (tuple, list)) or not values:
-        raise SfumatoError(f"{name} must be a sequence of numbers, got {values!r}", remedy)
-    return tuple(number(name, value, remedy=remedy) for value in values)
+        """The sums of squares, since steps are independent."""
+        return (combinations**2).sum(1)

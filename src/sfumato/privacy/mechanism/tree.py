@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy import factorisation
 from sfumato.privacy.mechanism.mechanism import Mechanism
-
-if TYPE_CHECKING:
-    from sfumato.privacy.factorisation.weights import NoiseInWeights
-    from sfumato.privacy.factorisation.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +29,10 @@ class Tree(Mechanism):
     """
 
     name = "tree"
+    remark = (
+        "The noise belongs to the nodes of a binary tree over the steps, so that a sum over many steps holds that "
+        "of a few nodes, and less of it than if each step had noise of its own."
+    )
 
     steps_per_tree: int | None = None
     completed: bool = False
@@ -50,16 +51,12 @@ class Tree(Mechanism):
         """One for each height that there has been."""
         return min(steps, self.steps_per_tree or steps).bit_length()
 
-    def noise_in_weights(self, workload: Workload) -> NoiseInWeights:
+    def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
         """That of the nodes which each step's prefix sum is made of."""
-        from sfumato.privacy import factorisation
-
         return factorisation.tree_noise(workload, steps_per_tree=self.steps_per_tree, completed=self.completed)
 
     def variances(self, combinations: Any) -> Any:
         """Those of the combinations of N_t - N_(t-1)."""
-        from sfumato.privacy import factorisation
-
         return factorisation.tree_variances(combinations, steps_per_tree=self.steps_per_tree, completed=self.completed)
 
     @property
@@ -69,11 +66,3 @@ class Tree(Mechanism):
         if self.steps_per_tree is not None:
             trees = f"a tree for every {self.steps_per_tree} steps{', completed' if self.completed else ''}"
         return f"of each node of {trees}"
-
-    @property
-    def remark(self) -> str:
-        """The same in plain words."""
-        return (
-            "The noise belongs to the nodes of a binary tree over the steps, so that a sum over many steps holds that "
-            "of a few nodes, and less of it than if each step had noise of its own."
-        )

@@ -8,9 +8,7 @@ from sfumato.privacy.participation.drifting_poisson import DriftingPoisson
 from sfumato.privacy.participation.fixed_order import FixedOrder
 from sfumato.privacy.participation.full_batch import FullBatch
 from sfumato.privacy.participation.participation import Participation as Participation
-from sfumato.privacy.participation.poisson import Poisson
-from sfumato.privacy.participation.truncated_poisson import TruncatedPoisson
-from sfumato.privacy.participation.unproven import refuse_unproven as refuse_unproven
+from sfumato.privacy.participation.poisson import Poisson, TruncatedPoisson
 
 PARTICIPATIONS: dict[str, type[Participation]] = {
     each.__name__: each for each in (Poisson, FullBatch, FixedOrder, CyclicPoisson, TruncatedPoisson, DriftingPoisson)
@@ -41,3 +39,42 @@ def participation_for(*, population: int, batch_size: int, rule: Participation |
             f"give {population}, or another rule of participation",
         )
     return rule
+
+
+UNPROVEN: dict[str, tuple[str, str]] = {
+    "shuffling": (
+        "epochs over a reshuffled order cost more than Poisson sampling of the same batch size, and no bound is tight",
+        "take fixed-order, which keeps one order, or poisson",
+    ),
+    "with-replacement": ("one record may be drawn several times into one step", "take poisson"),
+    "fixed-size": (
+        "drawing a fixed number without replacement is proven for replacing one record, by Renyi divergences alone",
+        "take truncated for steps of one shape, or poisson",
+    ),
+    "balls-in-bins": (
+        "the same secret bin in every epoch costs more than Poisson sampling over as many epochs, and how much is "
+        "known by Monte Carlo alone, which nobody could verify to the digit",
+        "take fixed-order, which counts on no secret, or cyclic",
+    ),
+    "b-min-sep": ("how much it costs is known by Monte Carlo alone", "take cyclic, or fixed-order"),
+}
+"""Rules that people use and no theorem here covers: of each the reason, and which rule comes nearest."""
+
+_ALSO = {
+    "shuffled": "shuffling",
+    "shuffle": "shuffling",
+    "without-replacement": "fixed-size",
+    "random-allocation": "balls-in-bins",
+    "min-sep": "b-min-sep",
+}
+
+
+def refuse_unproven(name: object) -> None:
+    """Refuse a rule's name, in any spelling, if it is one of these; all others pass.
+
+    >>> refuse_unproven("Poisson")
+    """
+    spelt = name.lower().replace("_", "-") if isinstance(name, str) else ""
+    if (known := _ALSO.get(spelt, spelt)) in UNPROVEN:
+        why, instead = UNPROVEN[known]
+        raise SfumatoError(f"no theorem here covers the participation {name!r}: {why}", instead)

@@ -55,12 +55,8 @@ class CyclicPoisson(Batches):
         return population // self.groups
 
     def facts(self, population: int) -> dict[str, object]:
-        """The expected batch size and by what chance an example takes part."""
-        return {
-            "expected batch size B": self.batch_size,
-            "sampling probability q": self.probability(population),
-            "groups": self.groups,
-        }
+        """Those of Poisson sampling, and the number of groups."""
+        return {**super().facts(population), "groups": self.groups}
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""

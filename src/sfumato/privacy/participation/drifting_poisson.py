@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal
 
 from sfumato._checks import SfumatoError, one_of, positive_integer, shortened
 from sfumato.privacy.participation.participation import Batches
@@ -78,14 +77,10 @@ class DriftingPoisson(Batches):
                 f"give at most {min(self.sizes)}, all of which take part where the group has the whole of a step",
             )
 
-    def share(self, step: int) -> float:
-        """s_1(t): what part of a step's participants is of group 1, in expectation."""
-        phase = step % self.period
-        return self._share(min(phase, self.period - phase))
-
     def probabilities(self, step: int) -> tuple[float, float]:
         """With what probability a record of group 0, and one of group 1, takes part in a step."""
-        return self._probabilities(self.share(step))
+        phase = step % self.period
+        return self._probabilities(min(phase, self.period - phase))
 
     def counts(self, steps: int) -> tuple[Counts, Counts]:
         """Of each group, its probabilities above 0 in the first `steps` steps, the largest first."""
@@ -96,7 +91,7 @@ class DriftingPoisson(Batches):
             count = whole + (phase < rest)
             if 0 < phase < mirrored:
                 count += whole + (mirrored < rest)
-            for group, probability in zip(found, self._probabilities(self._share(phase)), strict=True):
+            for group, probability in zip(found, self._probabilities(phase), strict=True):
                 group[probability] = group.get(probability, 0) + count
         first, second = (
             tuple(sorted(((q, count) for q, count in group.items() if q and count), reverse=True)) for group in found
@@ -139,18 +134,9 @@ class DriftingPoisson(Batches):
             "group counts as two."
         )
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The rule of a plan as `PrivacyPlan.to_dict` writes it."""
-        lists = {name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in ("sizes", "named")}
-        return super().from_dict({**data, **lists})
-
-    def _share(self, phase: int) -> float:
-        """The share at so many steps from the nearest end of a period: the same number on its way up and down."""
-        if self.shape == "linear":
-            return 2 * phase / self.period
-        return math.sin(math.pi * phase / self.period) ** 2
-
-    def _probabilities(self, share: float) -> tuple[float, float]:
+    def _probabilities(self, phase: int) -> tuple[float, float]:
+        """Those at so many steps from the nearest end of a period: the same numbers on the share's way up and down."""
+        linear = self.shape == "linear"
+        share = 2 * phase / self.period if linear else math.sin(math.pi * phase / self.period) ** 2
         first, second = self.batch_size * (1 - share) / self.sizes[0], self.batch_size * share / self.sizes[1]
         return min(1.0, first), min(1.0, second)

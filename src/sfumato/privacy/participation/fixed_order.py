@@ -7,6 +7,7 @@ from typing import Literal
 
 from sfumato._checks import SfumatoError, one_of
 from sfumato.privacy.participation.participation import Batches
+from sfumato.privacy.unit import ADJACENCIES
 
 Assignment = Literal["random", "position", "time"]
 ASSIGNMENTS = ("random", "position", "time")
@@ -59,7 +60,7 @@ class FixedOrder(Batches):
     @property
     def adjacencies(self) -> tuple[str, ...]:
         """By position, zero-out alone."""
-        return ("zero-out",) if self.assignment == "position" else super().adjacencies
+        return ("zero-out",) if self.assignment == "position" else tuple(ADJACENCIES)
 
     def probability(self, population: int) -> float:
         """The chance of one example to take part in one step, over all steps on average: one over the bins."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from sfumato._checks import positive_integer
 from sfumato.privacy.unit import ADJACENCIES
@@ -15,16 +14,19 @@ from sfumato.privacy.unit import ADJACENCIES
 class Participation(ABC):
     """Who takes part in which step."""
 
-    name = ""  # as the command line and recipes spell it
+    name: ClassVar[str]
+    """As the command line and recipes spell it."""
+    adjacencies: ClassVar[tuple[str, ...]] = tuple(ADJACENCIES)
+    """The adjacencies under which who else takes part does not depend on the one unit: both, by default."""
+    longest_band: ClassVar[int] = 1
+    """How many steps' noise may hang together where coins decide."""
+    padded_size: ClassVar[int | None] = None
+    """The size to which every step is filled up, so that its shape tells nothing of how many take part; None for steps
+    of the size that they have."""
 
     @abstractmethod
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from."""
-
-    @property
-    def adjacencies(self) -> tuple[str, ...]:
-        """The adjacencies under which who else takes part does not depend on the one unit: both, by default."""
-        return tuple(ADJACENCIES)
 
     @abstractmethod
     def probability(self, population: int) -> float:
@@ -42,11 +44,6 @@ class Participation(ABC):
         """The steps from one participation of a unit to its next; None where coins decide."""
         return None
 
-    @property
-    def longest_band(self) -> int:
-        """How many steps' noise may hang together where coins decide."""
-        return 1
-
     def largest_batch(self, population: int, steps: int) -> int:
         """The largest batch size with which this rule can draw from the population for so many steps."""
         return population
@@ -59,12 +56,6 @@ class Participation(ABC):
         """What a table tells of it beside its name: its own fields and numbers that follow."""
         return {"batch size B": self.expected_batch_size(population)}
 
-    @property
-    def padded_size(self) -> int | None:
-        """The size to which every step is filled up, so that its shape tells nothing of how many take part; None for
-        steps of the size that they have."""
-        return None
-
     @abstractmethod
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""
@@ -72,11 +63,6 @@ class Participation(ABC):
     def remark(self, one: str = "example") -> str:
         """What a statement says of it to a reader who has never heard of differential privacy; nothing by default."""
         return ""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The rule of a plan as `PrivacyPlan.to_dict` writes it."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +89,7 @@ class Batches(Participation):
     def with_batch_size(self, batch_size: int) -> Self:
         """The same rule with this batch size."""
         return replace(self, batch_size=batch_size)
+
+    def facts(self, population: int) -> dict[str, object]:
+        """The expected batch size and by what chance an example takes part."""
+        return {"expected batch size B": self.batch_size, "sampling probability q": self.probability(population)}

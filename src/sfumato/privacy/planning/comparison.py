@@ -76,30 +76,19 @@ def compare(
             position or time is among them, records cannot be drawn, and pairs of other participations have no plan.
         on_progress: called with how many pairs are done, and of how many.
     """
-    found = []
-    order = (options or {}).get("order")
+    found, given = [], options or {}
     for done, (participation, mechanism) in enumerate(PAIRS, start=1):
-        own = _own(options or {}, participation, mechanism)
+        names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()), "adjacency")
+        own = {name: given[name] for name in names if given.get(name) is not None}
         if participation == "cyclic":  # no more groups than the batch leaves room for
             own["groups"] = min(own.get("groups") or GROUPS, max(1, examples // batch_size))
         try:
-            if order in ("position", "time") and participation != "fixed-order":
-                raise SfumatoError(f"who takes part is decided by {order}", "give order random, or none")
-            request = requested(
-                examples=examples,
-                participation=participation,
-                mechanism=mechanism,
-                momentum=momentum,
-                rates=rates,
-                **own,
-            )
+            if given.get("order") in ("position", "time") and participation != "fixed-order":
+                raise SfumatoError(f"who takes part is decided by {given['order']}", "give order random, or none")
+            pair = {"participation": participation, "mechanism": mechanism, **own}
+            request = requested(examples=examples, momentum=momentum, rates=rates, **pair)
             plan = PrivacyPlan.calibrate(
-                examples=examples,
-                batch_size=batch_size,
-                steps=steps,
-                epsilon=epsilon,
-                delta=delta,
-                **request._asdict(),
+                examples=examples, batch_size=batch_size, steps=steps, epsilon=epsilon, delta=delta, **request._asdict()
             )
         except SfumatoError as error:
             found.append(Compared(participation=participation, mechanism=mechanism, why=error.problem))
@@ -131,8 +120,3 @@ def to_take(pairs: Sequence[Compared], *, sampled: bool | None = None) -> Compar
     rivals = [pair for pair in pairs if pair.plan is not None and sampled in (None, pair.sampled)]
     least = min(pair.final for pair in rivals)
     return min((pair for pair in rivals if pair.final <= 1.03 * least), key=lambda pair: pair.buffers)
-
-
-def _own(options: dict[str, Any], participation: str, mechanism: str) -> dict[str, Any]:
-    names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()), "adjacency")
-    return {name: options[name] for name in names if options.get(name) is not None}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import choice
+from sfumato.privacy import factorisation
 from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.participation import (
     PARTICIPATIONS,
@@ -61,8 +62,11 @@ class Optimal:
         gap = participation.gap(population)
         # Where coins decide, bands end before a group's next turn, and a column of C is what one unit moves.
         rates = None if self.rates is None else self.rates(steps)
+        work = factorisation.Workload(
+            steps=steps, separation=min(gap or steps, steps), momentum=self.momentum, rates=rates
+        )
         most = steps if gap is not None else min(steps, participation.longest_band)
-        return _optimal(steps, gap or steps, self.momentum, rates, self.buffers, self.bands and min(self.bands, most))
+        return _optimal(work, self.buffers, self.bands and min(self.bands, most))
 
 
 class Request(NamedTuple):
@@ -74,17 +78,7 @@ class Request(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _optimal(
-    steps: int,
-    separation: int,
-    momentum: float,
-    rates: tuple[float, ...] | None,
-    buffers: int | None,
-    bands: int | None,
-) -> Mechanism:
-    from sfumato.privacy import factorisation
-
-    workload = factorisation.Workload(steps=steps, separation=min(separation, steps), momentum=momentum, rates=rates)
+def _optimal(workload: factorisation.Workload, buffers: int | None, bands: int | None) -> Mechanism:
     if buffers is not None:
         scales, decays = factorisation.optimal_blt(workload, buffers)
         return BufferedToeplitz(noise_multiplier=1.0, scales=scales, decays=decays)
@@ -152,11 +146,10 @@ class Pair:
     def __post_init__(self) -> None:
         if self.participation is not None:
             refuse_unproven(self.participation)
-            one_of("participation", self.participation, NAMES_OF_PARTICIPATIONS)
-        if self.mechanism is not None:
-            one_of("mechanism", self.mechanism, NAMES_OF_MECHANISMS)
-        if self.order is not None:
-            one_of("order", self.order, ASSIGNMENTS)
+        known = (NAMES_OF_PARTICIPATIONS, NAMES_OF_MECHANISMS, ASSIGNMENTS)
+        for name, allowed in zip(("participation", "mechanism", "order"), known, strict=True):
+            if (value := getattr(self, name)) is not None:
+                one_of(name, value, allowed)
 
     def named(self) -> Pair:
         """With the names that follow: a correlated mechanism comes with a fixed order, a fixed order with buffered
@@ -198,10 +191,9 @@ class Pair:
                 return CyclicPoisson(batch_size=1, groups=GROUPS if self.groups is None else self.groups)
             case "drifting":
                 return self._drifting(examples)
-        largest = self.largest_batch
-        return (
-            TruncatedByRule(population=examples) if largest is None else TruncatedPoisson(batch_size=1, largest=largest)
-        )
+        if self.largest_batch is None:
+            return TruncatedByRule(population=examples)
+        return TruncatedPoisson(batch_size=1, largest=self.largest_batch)
 
     def _drifting(self, examples: int) -> DriftingPoisson:
         if self.drift is None:
@@ -224,14 +216,13 @@ class Pair:
         """The mechanism, for the optimizer's momentum and rates."""
         match self.mechanism:
             case "tree":
-                own = {"steps_per_tree": self.steps_per_tree, "completed": bool(self.complete_trees)}
-                return Tree(noise_multiplier=1.0, **own)
+                completed = bool(self.complete_trees)
+                return Tree(noise_multiplier=1.0, steps_per_tree=self.steps_per_tree, completed=completed)
             case "banded":
+                bands = self.groups or GROUPS if self.participation == "cyclic" else BANDS
                 if self.bands is not None:
-                    positive_integer(
-                        "bands", self.bands, remedy="give the number of steps that the noise is correlated over"
-                    )
-                bands = self.bands or (self.groups or GROUPS if self.participation == "cyclic" else BANDS)
+                    remedy = "give the number of steps that the noise is correlated over"
+                    bands = positive_integer("bands", self.bands, remedy=remedy)
                 return Optimal(bands=bands, momentum=momentum, rates=rates)
             case "blt":
                 buffers = BUFFERS if self.buffers is None else self.buffers
@@ -240,11 +231,7 @@ class Pair:
 
 
 def requested(
-    *,
-    examples: int,
-    momentum: float = 0.0,
-    rates: Callable[[int], tuple[float, ...]] | None = None,
-    **pair: Any,
+    *, examples: int, momentum: float = 0.0, rates: Callable[[int], tuple[float, ...]] | None = None, **pair: Any
 ) -> Request:
     """What `PrivacyPlan.calibrate` takes for a rule and a noise by these names.
 

@@ -33,11 +33,8 @@ class PersonEpsilon:
 
 def per_person(plan: PrivacyPlan, images: int, delta: float | None = None) -> PersonEpsilon:
     """Both figures, at delta (the plan's own by default), for a person with so many images in this very run."""
-    return PersonEpsilon(
-        images=images,
-        epsilon=person_epsilon(plan, images, delta),
-        by_multiplication=group_privacy(plan, images, delta),
-    )
+    tight, by_multiplication = person_epsilon(plan, images, delta), group_privacy(plan, images, delta)
+    return PersonEpsilon(images=images, epsilon=tight, by_multiplication=by_multiplication)
 
 
 def person_epsilon(
@@ -61,13 +58,9 @@ def person_epsilon(
     (one,) = plan.loss.parts
     if isinstance(one, OneGaussian):
         part = OneGaussian(precision=images**2 * one.precision)
-    elif isinstance(plan.theorem, PoissonGaussian):
-        part = MixedGaussians(
-            sigma=plan.theorem.relative_noise(plan),
-            probability=plan.sampling_probability,
-            records=images,
-            steps=plan.steps,
-        )
+    elif type(plan.theorem) is PoissonGaussian:
+        sigma, q = plan.theorem.relative_noise(plan), plan.sampling_probability
+        part = MixedGaussians(sigma=sigma, probability=q, records=images, steps=plan.steps)
     else:
         return None
     together = Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,))

@@ -15,7 +15,6 @@ from sfumato.privacy.statements.other_units import group_epsilon
 from sfumato.privacy.statements.wording import Wording, wording
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
-from sfumato.privacy.unit import Neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +110,6 @@ class Statement:
         return wording(self.plan)
 
     @property
-    def _neighbours(self) -> Neighbours:
-        plan = self.plan
-        return plan.unit.neighbours(plan.adjacency)
-
-    @property
     def covered(self) -> str:
         """What it is promised for, after "each single"."""
         noisy = self.selection is not None and self.selection.score_noise is not None
@@ -124,7 +118,8 @@ class Statement:
     @property
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
-        epsilon, plan, words, neighbours = self.epsilon, self.plan, self.words, self._neighbours
+        epsilon, plan, words = self.epsilon, self.plan, self.words
+        neighbours = plan.unit.neighbours[plan.adjacency]
         lines = [
             f"For every single {self.covered.rstrip(',')}: whoever sees the finished model, and whatever else they "
             f"know, {words.others} included, learns almost the same as if {words.subject} had {neighbours.without}.",
@@ -145,7 +140,7 @@ class Statement:
         if (whole := group_epsilon(plan)) is not None:
             lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
-        lines += filter(None, (self._neighbours.remark, who, plan.mechanism.remark))
+        lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
         if self.selection is not None:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "
@@ -235,9 +230,7 @@ class Statement:
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon rounded up to six decimals."""
         plan, facts, selection = self.plan, self.circumstances, self.selection
-        by_rdp: float | None = self.epsilon
-        if selection is None:
-            by_rdp = plan.epsilon_rdp
+        by_rdp = plan.epsilon_rdp if selection is None else self.epsilon
         data = {
             "sentence": self.sentence,
             "plain": self.plain,

@@ -63,9 +63,7 @@ def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
     kept = "All images of a person count"
     if unit.at_most is not None:
         kept = f"Of a person who has more than {images.removeprefix('up to ')} the others were not used"
-    plain = [
-        f"The promise is per person, for all that the data hold of that person under one name. {kept}.",
-    ]
+    plain = [f"The promise is per person, for all that the data hold of that person under one name. {kept}."]
     if unit.drawn == "clients":
         plain.append(
             "Persons were trained on together, several at a time, and each such group's contribution was limited as a "

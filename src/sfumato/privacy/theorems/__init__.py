@@ -68,14 +68,11 @@ _WHY_NOT_SEVERAL: dict[type[Participation], str] = {
     CyclicPoisson: "they lie in different groups, so that the user has a turn in many steps",
     FixedOrder: "they lie in different steps of an epoch",
 }
-_MOVES: dict[type[Participation], str] = {
-    FixedOrder: "a fixed order by position",
-    TruncatedPoisson: "truncated sampling",
+_MOVES: dict[type[Participation], tuple[str, str]] = {
+    FixedOrder: ("a fixed order by position", "another order (random, or time)"),
+    TruncatedPoisson: ("truncated sampling", "Poisson sampling without a cut"),
 }
-_INSTEAD: dict[type[Participation], str] = {
-    FixedOrder: "another order (random, or time)",
-    TruncatedPoisson: "Poisson sampling without a cut",
-}
+"""Under what one record's absence moves others, and what to take instead."""
 
 
 def theorem_for(plan: Plan) -> Theorem:
@@ -95,10 +92,11 @@ def theorem_for(plan: Plan) -> Theorem:
             f"take {', or '.join(nearest)}",
         )
     if plan.adjacency not in allowed:
+        moves, instead = _MOVES[rule]
         raise SfumatoError(
             f"adjacency must be {' or '.join(allowed)} where one record's absence moves others, as under "
-            f"{_MOVES[rule]}; got {plan.adjacency}",
-            f"take {' or '.join(allowed)} adjacency, or {_INSTEAD[rule]}",
+            f"{moves}; got {plan.adjacency}",
+            f"take {' or '.join(allowed)} adjacency, or {instead}",
         )
     return row
 

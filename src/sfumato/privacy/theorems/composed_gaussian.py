@@ -67,7 +67,7 @@ def gap(plan: Plan) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneGaussian:
+class OneGaussian(Part):
     """T_i Gaussian releases of noise s_i over their sensitivity, as the one that they are together.
 
     Args:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.loss import Part
+from sfumato.privacy.loss import Part, event_of
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import DriftingPoisson
 from sfumato.privacy.participation.drifting_poisson import Counts
 from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian, SampledGaussians
-from sfumato.privacy.theorems.theorem import Plan, Theorem
+from sfumato.privacy.theorems.theorem import Plan, Theorem, grid
 
 MOST = 200
 """So many probabilities are told apart; of more, neighbours count as the largest of them."""
@@ -47,19 +47,20 @@ class DriftingGaussian(Theorem):
 
     def part(self, plan: Plan, steps: int) -> DriftingGaussians:
         """Each group's own sequence of probabilities."""
-        rule = plan.participation
-        assert isinstance(rule, DriftingPoisson)
-        return DriftingGaussians(sigma=self.relative_noise(plan), groups=rule.counts(steps))
+        return DriftingGaussians(sigma=self.relative_noise(plan), groups=_rule(plan).counts(steps))
 
     def steps_like(self, plan: Plan, mu: float) -> float:
         """As of Poisson sampling with the root mean square of a whole period's probabilities."""
-        rule = plan.participation
-        assert isinstance(rule, DriftingPoisson)
-        return self.part(plan, rule.period).alike.repeats_like(mu)
+        return self.part(plan, _rule(plan).period).alike.repeats_like(mu)
+
+
+def _rule(plan: Plan) -> DriftingPoisson:
+    assert isinstance(plan.participation, DriftingPoisson)
+    return plan.participation
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriftingGaussians:
+class DriftingGaussians(Part):
     """Gaussian releases of noise `sigma` over the sensitivity, of each group's members sampled with its probabilities.
 
     **Guarantee.** For one record added, removed or zeroed out, whichever group it is in: its group is a function of the
@@ -71,10 +72,6 @@ class DriftingGaussians:
 
     sigma: float
     groups: tuple[Counts, Counts]
-
-    def and_then(self, other: Part) -> Part | None:
-        """None: the groups of other releases may be others."""
-        return None
 
     @property
     def alike(self) -> SampledGaussians:
@@ -100,15 +97,8 @@ class DriftingGaussians:
 
         In place i the larger of the i-th largest probabilities of both: a larger probability dominates a smaller one.
         """
-        import dp_accounting
-
-        one = dp_accounting.GaussianDpEvent(self.sigma)
-        return dp_accounting.ComposedDpEvent(
-            [
-                dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(q, one), count)
-                for q, count in _distinct(_placewise(*self.groups))
-            ]
-        )
+        worst = _distinct(_placewise(*self.groups))
+        return event_of([SampledGaussians(sigma=self.sigma, probability=q, steps=count) for q, count in worst])
 
 
 def _placewise(first: Counts, second: Counts) -> Counts:
@@ -218,7 +208,7 @@ def _removed(sigma: float, q: float, width: float) -> Any:
     from scipy.special import ndtr
 
     step = _OneStep(sigma, q)
-    low, epsilons = _grid(step.ends[0], step.ends[1], width)
+    low, _, epsilons = grid(step.ends[0], step.ends[1], width)
     x = step.outcomes(epsilons)
     deltas = q * ndtr((1 - x) / sigma) - (np.expm1(epsilons) + q) * ndtr(-x / sigma)
     return _dots(low, deltas, width)
@@ -230,17 +220,10 @@ def _added(sigma: float, q: float, width: float) -> Any:
     from scipy.special import ndtr
 
     step = _OneStep(sigma, q)
-    low, epsilons = _grid(-step.ends[1], -step.ends[0], width)
+    low, _, epsilons = grid(-step.ends[1], -step.ends[0], width)
     x = step.outcomes(-epsilons)
     deltas = (1 - np.exp(epsilons) * (1 - q)) * ndtr(x / sigma) - np.exp(epsilons) * q * ndtr((x - 1) / sigma)
     return _dots(low, deltas, width)
-
-
-def _grid(least: float, most: float, width: float) -> tuple[int, Any]:
-    import numpy as np
-
-    low, high = math.floor(least / width), math.ceil(most / width)
-    return low, width * np.arange(low, high + 1)
 
 
 def _dots(low: int, deltas: Any, width: float) -> Any:

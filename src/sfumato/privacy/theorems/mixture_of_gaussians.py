@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import Poisson
-from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem
+from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem, grid
 from sfumato.privacy.unit import Unit
 
 NEGLIGIBLE = 1e-20
@@ -87,46 +87,41 @@ class MixedGaussians(Repeated):
         return max(min(1.0, typical / 0.003), reach / 10, math.sqrt(self.steps) * typical / 20)
 
     def of_one(self, width: float) -> Any:
-        """The privacy loss distribution of one step."""
-        return distribution_of_one(self.sigma, self.probability, self.records, width)
+        """The privacy loss distribution of one step.
 
+        The same as dp-accounting's `from_mixture_gaussian_mechanism`, which inverts losses one by one and takes minutes
+        where many records are told apart; here all are inverted together.
+        """
+        import numpy as np
+        from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+        from scipy.special import log_ndtr, logsumexp
 
-@functools.lru_cache(maxsize=8)
-def distribution_of_one(sigma: float, probability: float, records: int, width: float) -> Any:
-    """The privacy loss distribution of one step, kept for other numbers of steps.
+        counts, masses, lost = _weights(self.records, self.probability)
+        sigma, curve = self.sigma, _curve(self.sigma, self.probability, self.records)
 
-    The same as dp-accounting's `from_mixture_gaussian_mechanism`, which inverts losses one by one and takes minutes
-    where many records are told apart; here all are inverted together.
-    """
-    import numpy as np
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-    from scipy.special import log_ndtr, logsumexp
+        def log_mixture(points: Any, sign: float) -> Any:
+            """The logarithm of the mixture's mass above (sign 1) or below (sign -1) each point."""
+            return logsumexp(log_ndtr(sign * np.subtract.outer(counts, points) / sigma), axis=0, b=masses[:, None])
 
-    counts, masses, lost = _weights(records, probability)
-    curve = _curve(sigma, probability, records)
+        # The hockey-stick divergence is that of the outcomes where the loss is above epsilon: those above a point with
+        # the user's records, below one without. Outcomes beyond the curve have at most the negligible mass added.
+        low, high, epsilons = grid(curve.losses[0], curve.losses[-1], width)
+        points = curve.points_of(epsilons)
+        removed = (
+            np.exp(log_mixture(points, 1))
+            - np.exp(np.minimum(epsilons + log_ndtr(-points / sigma), 0))
+            + lost
+            + NEGLIGIBLE
+        )
+        remove = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(removed, 0, 1))
 
-    def grid(least: float, most: float) -> tuple[int, int, Any]:
-        low, high = math.floor(least / width), math.ceil(most / width)
-        return low, high, width * np.arange(low, high + 1)
-
-    def log_mixture(points: Any, sign: float) -> Any:
-        """The logarithm of the mixture's mass above (sign 1) or below (sign -1) each point."""
-        return logsumexp(log_ndtr(sign * np.subtract.outer(counts, points) / sigma), axis=0, b=masses[:, None])
-
-    # The hockey-stick divergence is that of the outcomes where the loss is above epsilon: those above a point with the
-    # user's records, below one without. Outcomes beyond the curve have at most the negligible mass that is added.
-    low, high, epsilons = grid(curve.losses[0], curve.losses[-1])
-    points = curve.points_of(epsilons)
-    removed = (
-        np.exp(log_mixture(points, 1)) - np.exp(np.minimum(epsilons + log_ndtr(-points / sigma), 0)) + lost + NEGLIGIBLE
-    )
-    remove = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(removed, 0, 1))
-
-    low, high, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0])
-    points = curve.points_of(-epsilons)
-    added = np.exp(log_ndtr(points / sigma)) - np.exp(np.minimum(epsilons + log_mixture(points, -1), 0)) + NEGLIGIBLE
-    add = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(added, 0, 1))
-    return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
+        low, high, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0], width)
+        points = curve.points_of(-epsilons)
+        added = (
+            np.exp(log_ndtr(points / sigma)) - np.exp(np.minimum(epsilons + log_mixture(points, -1), 0)) + NEGLIGIBLE
+        )
+        add = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(added, 0, 1))
+        return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
 
 
 class _Weights(NamedTuple):

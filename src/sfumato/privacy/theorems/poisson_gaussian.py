@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +54,15 @@ class SampledGaussians(Repeated):
 
     def of_one(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
-        return distribution_of_one(self.sigma, self.probability, width)
+        from dp_accounting.pld import privacy_loss_distribution
+        from dp_accounting.privacy_accountant import NeighboringRelation
+
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            self.sigma,
+            sampling_prob=self.probability,
+            value_discretization_interval=width,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        )
 
     def event(self) -> Any:
         """dp-accounting's event of all steps."""
@@ -68,17 +75,3 @@ class SampledGaussians(Repeated):
 def spread(sigma: float) -> float:
     """How far the losses of one release reach, about: its sensitivity is 1."""
     return 1 / (2 * sigma**2) + 10 / sigma
-
-
-@functools.lru_cache(maxsize=8)
-def distribution_of_one(sigma: float, probability: float, width: float) -> Any:
-    """The privacy loss distribution of one step: slow to build, so kept for other numbers of steps."""
-    from dp_accounting.pld import privacy_loss_distribution
-    from dp_accounting.privacy_accountant import NeighboringRelation
-
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        sigma,
-        sampling_prob=probability,
-        value_discretization_interval=width,
-        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-    )

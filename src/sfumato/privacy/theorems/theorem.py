@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -35,15 +37,10 @@ class Plan(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeated(ABC):
-    """Steps that are releases of one kind, as a part of a loss (`Part`)."""
+class Repeated(Part):
+    """Steps that are releases of one kind, as a part of a loss."""
 
     steps: int
-
-    @property
-    @abstractmethod
-    def coarsening(self) -> float:
-        """How much wider than nominal the grid of its privacy losses may be."""
 
     def and_then(self, other: Part) -> Part | None:
         """More steps of the same release are more steps."""
@@ -53,16 +50,26 @@ class Repeated(ABC):
 
     @abstractmethod
     def of_one(self, width: float) -> Any:
-        """The privacy loss distribution of one step: slow to build, so kept for other numbers of steps."""
+        """The privacy loss distribution of one step."""
 
     def distribution(self, width: float) -> Any:
         """The privacy loss distribution of all steps."""
-        one = self.of_one(width)
+        one = _of_one(replace(self, steps=1), width)
         return one if self.steps == 1 else one.self_compose(self.steps)
 
-    def event(self) -> Any:
-        """None: no Renyi divergence of it is known here."""
-        return None
+
+@functools.lru_cache(maxsize=24)
+def _of_one(one: Repeated, width: float) -> Any:
+    """Slow to build, so kept for other numbers of steps."""
+    return one.of_one(width)
+
+
+def grid(least: float, most: float, width: float) -> tuple[int, int, Any]:
+    """The multiples of the width around these losses: the first and the last by their numbers, and all of them."""
+    import numpy as np
+
+    low, high = math.floor(least / width), math.ceil(most / width)
+    return low, high, width * np.arange(low, high + 1)
 
 
 class Theorem(ABC):

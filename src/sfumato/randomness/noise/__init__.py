@@ -13,10 +13,8 @@ from sfumato._checks import SfumatoError, positive
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import blocks
-from sfumato.randomness.noise.banded_toeplitz import BandedToeplitzNoise
-from sfumato.randomness.noise.blocks import StepNoise
-from sfumato.randomness.noise.blt import BufferedToeplitzNoise
-from sfumato.randomness.noise.gaussian import GaussianNoise
+from sfumato.randomness.noise.blocks import GaussianNoise, StepNoise
+from sfumato.randomness.noise.toeplitz import BandedToeplitzNoise, BufferedToeplitzNoise
 from sfumato.randomness.noise.tree import TreeNoise
 
 NOISES: dict[type[Mechanism], Callable[[Any], StepNoise]] = {

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfumato.privacy.mechanism import Gaussian
 from sfumato.randomness.keys import RunKey
 
 BLOCK = 1 << 20
@@ -30,6 +31,17 @@ class StepNoise(Protocol):
     def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
         """The step's noise: float64 (n,). `kept`, float64 (buffers, n), is brought up to date in place."""
         ...
+
+
+class GaussianNoise:
+    """Fresh numbers in every step; nothing is remembered (De 2022, equation 2)."""
+
+    def __init__(self, mechanism: Gaussian):
+        pass
+
+    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+        """N(0, 1) in every coordinate."""
+        return fresh("noise")
 
 
 def add(

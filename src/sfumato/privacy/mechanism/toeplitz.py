@@ -1,0 +1,154 @@
+"""Toeplitz noise: a step's noise takes back some of earlier steps', the last few (banded) or all, by buffers (BLT)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato._checks import SfumatoError, number
+from sfumato.privacy import factorisation
+from sfumato.privacy.mechanism.mechanism import Mechanism
+
+MOST_BUFFERS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toeplitz(Mechanism):
+    """The noise C^-1 z, z independent and C lower triangular, the same along each diagonal, with c_0 = 1."""
+
+    earlier = ""  # which steps' noise a step takes back some of, in words
+
+    @abstractmethod
+    def column(self, steps: int) -> Any:
+        """The first column of C for so many steps: an array of shape (steps,)."""
+
+    def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
+        """That of C^-1."""
+        inverse = factorisation.inverse(self.column(workload.steps), workload.steps)
+        return factorisation.toeplitz_noise(workload, inverse)
+
+    def variances(self, combinations: Any) -> Any:
+        """Those of the combinations of C^-1 z."""
+        steps = combinations.shape[1]
+        return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
+
+    @property
+    def remark(self) -> str:
+        """The same in plain words."""
+        return (
+            f"Each step takes back some of the noise of {self.earlier}, so that a sum over many steps "
+            "holds less of it than if each step had noise of its own."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandedToeplitz(Toeplitz):
+    """The noise C^-1 z, C lower triangular, banded and the same along each diagonal (arXiv 2306.08153, 2405.13763).
+
+    Args:
+        noise_multiplier: sigma, the standard deviation over the clipping norm of the independent numbers z.
+        coefficients: c_0 = 1, c_1, ..., c_(b-1), the first column of C; b is the number of bands.
+
+    **Guarantee.** Releasing the sums with noise C^-1 z is post-processing of C times the sums, with noise z. By how
+    many clipping norms one unit moves the latter is the theorem's to say.
+    """
+
+    name = "banded"
+    earlier = "the steps shortly before it"
+
+    coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        remedy = "give c_0 = 1, c_1, and so on, one for each band"
+        object.__setattr__(self, "coefficients", _numbers("coefficients", self.coefficients, remedy=remedy))
+        if self.coefficients[0] != 1:
+            raise SfumatoError(f"coefficients must begin with 1, got {self.coefficients[0]!r}", remedy)
+
+    @property
+    def bands(self) -> int:
+        """b."""
+        return len(self.coefficients)
+
+    def column(self, steps: int) -> Any:
+        """The first column of C for so many steps: an array of shape (steps,)."""
+        import numpy as np
+
+        column = np.zeros(steps)
+        column[: self.bands] = self.coefficients[:steps]
+        return column
+
+    def buffers(self, steps: int) -> int:
+        """One less than there are bands."""
+        return self.bands - 1 if steps else 0
+
+    @property
+    def words(self) -> str:
+        """What a statement says of it."""
+        return f"before it is correlated over {self.bands} step{'s' if self.bands > 1 else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferedToeplitz(Toeplitz):
+    """The noise C^-1 z, C lower triangular Toeplitz with c_0 = 1, c_k = sum_j scale_j decay_j^(k-1) (arXiv 2405.13763).
+
+    Args:
+        noise_multiplier: sigma, the standard deviation over the clipping norm of the independent numbers z.
+        scales: one for each buffer, of one to four.
+        decays: one for each buffer, strictly between 0 and 1, no two alike.
+
+    **Guarantee.** As for `BandedToeplitz`.
+
+    >>> blt = BufferedToeplitz(noise_multiplier=1.0, scales=(0.2, 0.3), decays=(0.9, 0.5))
+    >>> [round(float(value), 4) for value in blt.column(4)]
+    [1.0, 0.5, 0.33, 0.237]
+    """
+
+    name = "blt"
+    earlier = "all steps before it"
+
+    scales: tuple[float, ...]
+    decays: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        remedy = f"give one scale and one decay for each buffer, of one to {MOST_BUFFERS}"
+        for name in ("scales", "decays"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name), remedy=remedy))
+        if len(self.scales) != len(self.decays) or len(self.decays) > MOST_BUFFERS:
+            raise SfumatoError(
+                f"scales and decays must be equally many and at most {MOST_BUFFERS}, "
+                f"got {len(self.scales)} and {len(self.decays)}",
+                remedy,
+            )
+        if not all(0 < decay < 1 for decay in self.decays) or len(set(self.decays)) < len(self.decays):
+            raise SfumatoError(f"decays must lie strictly between 0 and 1 and differ, got {self.decays!r}", remedy)
+
+    def column(self, steps: int) -> Any:
+        """The first column of C for so many steps: an array of shape (steps,)."""
+        import numpy as np
+
+        column = np.ones(steps)
+        powers = np.arange(steps - 1)
+        column[1:] = sum(
+            scale * np.exp(np.log(decay) * powers) for scale, decay in zip(self.scales, self.decays, strict=True)
+        )
+        return column
+
+    def buffers(self, steps: int) -> int:
+        """As many as there are decays."""
+        return len(self.decays) if steps else 0
+
+    @property
+    def words(self) -> str:
+        """What a statement says of it."""
+        buffers = len(self.decays)
+        return f"before it is correlated over all steps by {buffers} buffer{'s' if buffers > 1 else ''}"
+
+
+def _numbers(name: str, values: object, *, remedy: str) -> tuple[float, ...]:
+    """The values as a tuple of at least one finite float, or a refusal."""
+    if not isinstance(values, (tuple, list)) or not values:
+        raise SfumatoError(f"{name} must be a sequence of numbers, got {values!r}", remedy)
+    return tuple(number(name, value, remedy=remedy) for value in values)
