@@ -78,14 +78,9 @@ class Explanation:
             )
             for row in self.rows
         ]
-        widths = [max(len(line[column]) for line in lines) for column in range(8)]
-        text = [
-            "  ".join(
-                cell.ljust(width) if column < 4 else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        form = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<<>>>>", widths, strict=True))
+        text = [form.format(*line).rstrip() for line in lines]
         return "\n".join([f"B={self.examples}, K={self.views}: {1e3 * self.seconds:.1f} ms", *text])
 
 
@@ -107,9 +102,8 @@ def explain(objective: Objective, examples: int, path: RunPath) -> Explanation:
             found = run(objective, *synthetic, path=path, keys=keys)
             sums: list[tuple[tuple[str, ...], float, int]] = []
             with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
-                factors = clipping.clip_factors(
-                    found.squared_norms(), found.losses, max_norm=1.0, dtype=torch.float32, elements=1
-                )
+                one = [torch.ones(1)]
+                factors = clipping.clip_factors(found.squared_norms(), found.losses, max_norm=1.0, of=one)
                 while found.parts:
                     part = found.parts.pop()
                     size, start = part.bytes(), time.perf_counter()

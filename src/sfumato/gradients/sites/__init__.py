@@ -71,6 +71,11 @@ class Site:
         """The gradient of the inputs, if it is wanted; every trained operand's use is added."""
         raise NotImplementedError
 
+    @property
+    def words(self) -> str:
+        """Its kind and shape, by which its method is remembered."""
+        return f"{self.kind} {self.describe()}"
+
     def describe(self) -> str:
         """The site's shape in words: what its best method depends on, apart from the number of examples."""
         return " ".join("x".join(map(str, operand.shape)) for operand in self.operands.values())

@@ -71,7 +71,7 @@ class OuterProduct:
         )
 
     def bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self._activations, self._output_gradients))
+        return sum(t.nbytes for t in (self._activations, self._output_gradients))
 
 
 @dataclass(frozen=True)

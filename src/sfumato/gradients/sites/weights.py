@@ -23,7 +23,7 @@ def use_of_weight(site: Site, kernel: Kernel, x: Tensor, g: Tensor, y: Tensor | 
         site.method = "gram, uses joined"
         return Held(kernel, x, g, "gram", later=True)
     dtype = clipping.accumulation_dtype(g.dtype)
-    method = site.tuner.method(site, kernel, x, g)
+    method = site.tuner.method(site.words, kernel, x, g)
     site.method = method
     if method.startswith("keep"):
         derived = operand.rows if operand.uses == 1 else None
