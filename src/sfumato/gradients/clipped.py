@@ -16,7 +16,7 @@ from sfumato.gradients.checks.synthetic import Examples, checked, repeated
 from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, tensors
 from sfumato.gradients.explain import Explanation, explain
 from sfumato.gradients.methods.expanded import trainable_parameters, zero_gradients
-from sfumato.gradients.methods.objective import Objective
+from sfumato.gradients.methods.vectorised import Objective
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.sums import ClippedSum
 from sfumato.gradients.tuner import Tuner, with_old_name

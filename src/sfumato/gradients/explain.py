@@ -11,8 +11,7 @@ import torch
 from sfumato.gradients import clipping
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.synthetic import repeated
-from sfumato.gradients.methods.objective import Objective
-from sfumato.gradients.methods.vectorised import RunPath, run
+from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.tuner import wait_for
 

@@ -63,7 +63,7 @@ def candidates(like: Examples, template: Examples | None) -> Iterator[Examples]:
                 "template has another structure than the inputs and targets of the call, or numbers of another kind",
                 "give made-up examples in the form of the call's own",
             )
-        yield _taken(template, like)
+        yield each(_taken, like, template)
         return
     for whole in (0, 1):
         yield _made(like, whole, torch.Generator().manual_seed(0))
@@ -91,11 +91,7 @@ def _made(like: Tree, whole: int, generator: torch.Generator) -> Tree:
     return each(made, like)
 
 
-def _taken(template: Tree, like: Tree) -> Tree:
-    if isinstance(like, dict):
-        return {key: _taken(template[key], value) for key, value in like.items()}
-    if isinstance(like, tuple):
-        return tuple(map(_taken, template, like))
+def _taken(like: Tensor, template: Tensor) -> Tensor:
     sizes = (min(max(_FEW, len(template)), _MOST), *like.shape[1:])
     for axis, size in enumerate(sizes):
         if template.shape[axis] != size:

@@ -9,7 +9,7 @@ from sfumato.gradients.checks.isolation import nothing_kept
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.gradients.frozen import FrozenNorms
 from sfumato.gradients.methods.expanded import Leaves, make_leaves, zero_gradients
-from sfumato.gradients.methods.objective import Objective
+from sfumato.gradients.methods.vectorised import Objective
 from sfumato.gradients.sums import ClippedSum, sum_of_one
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
-from sfumato.gradients.sites.weights import use_of_weight
 from sfumato.gradients.use import Instantiated, slices
 
 
@@ -253,7 +252,7 @@ class ConvSite(Site):
             and self.roles["weight"].form is not None
             and not self._geometry.transposed
             and outputs.dtype == self.operands["weight"].dtype  # not half as precise as the dots must be
-            and self.tuner.chosen(self.words, self._kernel(self._geometry), outputs) == "gram"
+            and self.tuner.chosen(f"{self.kind} {self.describe()}", self._kernel(self._geometry), outputs) == "gram"
         ):
             self._outputs = outputs.detach()
             self._version = outputs._version
@@ -270,7 +269,7 @@ class ConvSite(Site):
             outputs, self._outputs = self._outputs, None
             if outputs is not None and outputs._version != self._version:
                 outputs = None  # an activation was applied in place
-            self.add("weight", use_of_weight(self, kernel, x, g, outputs))
+            self.add_weight(kernel, x, g, outputs)
         if self.trained("bias"):
             sums = output_gradients.flatten(2).sum(dim=2, dtype=clipping.accumulation_dtype(output_gradients.dtype))
             self.add("bias", Instantiated(sums.unflatten(0, (self.examples, -1)).sum(dim=1)))

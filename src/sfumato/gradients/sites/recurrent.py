@@ -19,7 +19,6 @@ from sfumato.gradients import clipping
 from sfumato.gradients.methods.lowered import hides_examples
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.linear import LinearKernel
-from sfumato.gradients.sites.weights import use_of_weight
 from sfumato.gradients.use import Instantiated
 
 # A step takes the mapped input and the mapped hidden state (N, gates) and the states (N, H), and gives the next states;
@@ -42,12 +41,8 @@ def _gru(mapped: Tensor, recurred: Tensor, states: States) -> States:
     return (torch.lerp(candidate, states[0], update),)
 
 
-def _tanh(mapped: Tensor, recurred: Tensor, states: States) -> States:
-    return ((mapped + recurred).tanh(),)
-
-
-def _relu(mapped: Tensor, recurred: Tensor, states: States) -> States:
-    return ((mapped + recurred).relu(),)
+def _plain(activation: Callable[[Tensor], Tensor]) -> Step:
+    return lambda mapped, recurred, states: (activation(mapped + recurred),)
 
 
 class RecurrenceSite(Site):
@@ -91,7 +86,7 @@ class RecurrenceSite(Site):
         of_inputs, *uses = self.unrolled(output_gradients)
         x, g = (positions.reshape(self.examples, -1, positions.shape[2]) for positions in uses)
         if self.trained("weight"):
-            self.add("weight", use_of_weight(self, LinearKernel(g.shape[2], x.shape[2]), x, g))
+            self.add_weight(LinearKernel(g.shape[2], x.shape[2]), x, g)
         if self.trained("bias"):
             self.add("bias", Instantiated(g.sum(dim=1, dtype=clipping.accumulation_dtype(g.dtype))))
         return of_inputs if wanted else None
@@ -279,10 +274,10 @@ def cell(step: Step, count: int):
 HANDLERS: dict[Callable, Callable] = {
     torch.lstm: layers(_lstm, 2),
     torch.gru: layers(_gru, 1),
-    torch.rnn_tanh: layers(_tanh, 1),
-    torch.rnn_relu: layers(_relu, 1),
+    torch.rnn_tanh: layers(_plain(torch.tanh), 1),
+    torch.rnn_relu: layers(_plain(torch.relu), 1),
     torch.lstm_cell: cell(_lstm, 2),
     torch.gru_cell: cell(_gru, 1),
-    torch.rnn_tanh_cell: cell(_tanh, 1),
-    torch.rnn_relu_cell: cell(_relu, 1),
+    torch.rnn_tanh_cell: cell(_plain(torch.tanh), 1),
+    torch.rnn_relu_cell: cell(_plain(torch.relu), 1),
 }
