@@ -8,6 +8,7 @@ be classes, tokens or lengths, are all zero, or all one if the model fails on ze
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ def candidates(like: Examples, template: Examples | None) -> Iterator[Examples]:
         yield each(_taken, like, template)
         return
     for whole in (0, 1):
-        yield _made(like, whole, torch.Generator().manual_seed(0))
+        yield each(partial(_made, whole=whole, generator=torch.Generator().manual_seed(0)), like)
         if all(map(_is_random, tensors(like))):
             return
 
@@ -80,15 +81,12 @@ def _is_random(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _made(like: Tree, whole: int, generator: torch.Generator) -> Tree:
-    def made(tensor: Tensor) -> Tensor:
-        shape = (_FEW, *tensor.shape[1:])
-        if not _is_random(tensor):
-            return tensor.new_full(shape, whole)
-        dtype = torch.complex128 if tensor.is_complex() else torch.float64
-        return torch.randn(shape, generator=generator, dtype=dtype).to(tensor)
-
-    return each(made, like)
+def _made(tensor: Tensor, whole: int, generator: torch.Generator) -> Tensor:
+    shape = (_FEW, *tensor.shape[1:])
+    if not _is_random(tensor):
+        return tensor.new_full(shape, whole)
+    dtype = torch.complex128 if tensor.is_complex() else torch.float64
+    return torch.randn(shape, generator=generator, dtype=dtype).to(tensor)
 
 
 def _taken(like: Tensor, template: Tensor) -> Tensor:

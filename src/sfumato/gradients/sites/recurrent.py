@@ -83,7 +83,7 @@ class RecurrenceSite(Site):
         return outputs.detach(), ()
 
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
-        of_inputs, *uses = self.unrolled(output_gradients)
+        of_inputs, *uses = self.unrolled(saved, output_gradients)
         x, g = (positions.reshape(self.examples, -1, positions.shape[2]) for positions in uses)
         if self.trained("weight"):
             self.add_weight(LinearKernel(g.shape[2], x.shape[2]), x, g)
@@ -91,7 +91,7 @@ class RecurrenceSite(Site):
             self.add("bias", Instantiated(g.sum(dim=1, dtype=clipping.accumulation_dtype(g.dtype))))
         return of_inputs if wanted else None
 
-    def unrolled(self, output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def unrolled(self, saved: tuple[Tensor, ...], output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of the inputs, the hidden states (N, T, H) that were mapped, and the gradients (N, T, gates) of
         what they were mapped to."""
         leaf, before, recurred, outputs = self._graph
@@ -135,13 +135,8 @@ class LSTMSite(RecurrenceSite):
         ends = (outputs.transpose(0, 1).flatten(1), hiddens[-1], cells[-1])
         return torch.cat(ends, dim=1), (activated, hiddens, cells, bounded)
 
-    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
-        self._kept = saved
-        return super().backward(saved, output_gradients, wanted)
-
-    def unrolled(self, output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        activated, hiddens, cells, bounded = self._kept
-        del self._kept
+    def unrolled(self, saved: tuple[Tensor, ...], output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        activated, hiddens, cells, bounded = saved
         weight, (steps, _, gates) = self.constant("weight", hiddens), activated.shape
         width, order = gates // 4, self._order(steps)
         arriving = output_gradients[:, : steps * width].unflatten(1, (steps, width)).transpose(0, 1)
