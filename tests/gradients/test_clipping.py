@@ -13,7 +13,7 @@ from sfumato.gradients import clipping
 def factors_of(values, max_norm=1.0):
     squares = clipping.squared_norms(values)
     losses = torch.zeros(values.shape[0])
-    return clipping.clip_factors(squares, losses, max_norm=max_norm, dtype=values.dtype, elements=values[0].numel())
+    return clipping.clip_factors(squares, losses, max_norm=max_norm, of=[values[0]])
 
 
 @settings(max_examples=60, deadline=None)
@@ -54,7 +54,7 @@ def test_no_term_exceeds_the_bound_by_a_single_digit(dtype):
     values, bound = torch.randn(200, 3, dtype=dtype), 0.1
     exact = [float(sum(Fraction(value) ** 2 for value in row)) for row in values.tolist()]
     squares = torch.tensor(exact, dtype=torch.float64)
-    factors = clipping.clip_factors(squares, torch.zeros(200), max_norm=bound, dtype=dtype, elements=200)
+    factors = clipping.clip_factors(squares, torch.zeros(200), max_norm=bound, of=[torch.empty(200, dtype=dtype)])
     for row, factor in zip(values.split(1), factors.split(1), strict=True):
         term = clipping.weighted_sum(row, factor)
         assert sum(Fraction(value) ** 2 for value in term.tolist()) <= Fraction(bound) ** 2
@@ -87,7 +87,7 @@ def test_what_is_not_finite_adds_exactly_zero(bad):
 
 def test_a_loss_that_is_not_finite_excludes_its_example():
     factors = clipping.clip_factors(
-        torch.ones(2).double(), torch.tensor([1.0, float("nan")]), max_norm=2.0, dtype=torch.float32, elements=1
+        torch.ones(2).double(), torch.tensor([1.0, float("nan")]), max_norm=2.0, of=[torch.ones(1)]
     )
     assert factors.tolist() == [1.0, 0.0]
 

@@ -50,7 +50,8 @@ def test_one_example_never_moves_the_sum_by_more_than_the_bound(seed, width, dty
     generator, bound = torch.Generator().manual_seed(seed), 1.0
     direction = 2 + torch.rand(1, width, generator=generator, dtype=torch.float64).to(dtype)
     squares, allowed = clipping.squared_norms(direction), width if elements is None else 0
-    factor = clipping.clip_factors(squares, torch.zeros(1), max_norm=bound, dtype=dtype, elements=allowed)
+    like = [torch.empty(allowed, dtype=dtype)]
+    factor = clipping.clip_factors(squares, torch.zeros(1), max_norm=bound, of=like)
     one = clipping.weighted_sum(direction, factor).double()
     # Beside these the example is rounded up, as far as they themselves are not.
     others = ((torch.floor(one / STEP) + 0.5001) * STEP - one).clamp(-0.4999 * STEP, 0.4999 * STEP)

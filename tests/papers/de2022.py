@@ -66,8 +66,8 @@ def vectors_of_all_lengths(rng):
 def clipped_vectors(case):
     vectors = torch.from_numpy(case["vectors"])
     squares = clipping.squared_norms(vectors)
-    options = {"max_norm": case["max_norm"], "dtype": torch.float64, "elements": vectors.shape[1]}
-    return clipping.clip_factors(squares, torch.zeros(len(vectors)), **options)[:, None] * vectors / case["max_norm"]
+    factors = clipping.clip_factors(squares, torch.zeros(len(vectors)), max_norm=case["max_norm"], of=[vectors[0]])
+    return factors[:, None] * vectors / case["max_norm"]
 
 
 def clipped_by(rule):

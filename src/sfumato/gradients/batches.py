@@ -19,8 +19,7 @@ from sfumato.gradients.conditions import DependsOnExample, Disagreement, agreein
 from sfumato.gradients.examples import each, signature, tensors
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.expanded import trainable_parameters
-from sfumato.gradients.methods.objective import Objective
-from sfumato.gradients.methods.vectorised import RunPath
+from sfumato.gradients.methods.vectorised import Objective, RunPath
 from sfumato.gradients.sites.dropout import fresh_keys
 from sfumato.gradients.sums import ClippedSum, clipped_sum
 from sfumato.gradients.tuner import Tuner

@@ -16,7 +16,7 @@ from sfumato.gradients.checks.synthetic import Examples, checked, repeated
 from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, tensors
 from sfumato.gradients.explain import Explanation, explain
 from sfumato.gradients.methods.expanded import trainable_parameters, zero_gradients
-from sfumato.gradients.methods.objective import Objective
+from sfumato.gradients.methods.vectorised import Objective
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.sums import ClippedSum
 from sfumato.gradients.tuner import Tuner, with_old_name
@@ -26,7 +26,41 @@ _LEAST_NORM = 1e-12
 _BOUNDS = {"add-or-remove": 1, "zero-out": 1, "replace-one": 2}
 
 
-class ClippedGradient:
+class Bounded:
+    """What a sum of clipped gradients is bounded by."""
+
+    methods: Any
+
+    def __init__(self, max_norm: float, views: int):
+        self._max_norm, self._views = max_norm, views
+
+    @property
+    def max_norm(self) -> float:
+        """The bound ``C``."""
+        return self._max_norm
+
+    @property
+    def views(self) -> int:
+        """K, the views of each example or record."""
+        return self._views
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """The old name of `methods`."""
+        warn_renamed(f"{type(self).__name__}.ways", "methods")
+        return self.methods
+
+    def sensitivity(self, adjacency: str) -> float:
+        """How far the sum can move in L2 norm between adjacent data sets.
+
+        Args:
+            adjacency: "add-or-remove" or "zero-out" one example (a user, with all of their records): ``C``;
+                "replace-one": ``2 C``.
+        """
+        return _BOUNDS[one_of("adjacency", adjacency, _BOUNDS)] * self._max_norm
+
+
+class ClippedGradient(Bounded):
     """``sum_b clip_C( (1/K) sum_k gradient of loss(model(x_bk), y_b) )``, exactly, for any model.
 
     The model is run on one example at a time in meaning (a batch of its K views) and vectorised over examples in fact,
@@ -78,14 +112,14 @@ class ClippedGradient:
         if not callable(loss):
             raise SfumatoError(f"loss must be a function, got {loss!r}", "give torch.nn.functional.cross_entropy")
         self._model = model
-        self._max_norm = positive("max_norm", max_norm)
+        super().__init__(positive("max_norm", max_norm), positive_integer("views", views))
         if self._max_norm < _LEAST_NORM:
             raise SfumatoError(
                 f"max_norm must be at least {_LEAST_NORM}, got {max_norm}: float32 does not hold smaller sums exactly",
                 "multiply the loss, and the bound, by the same number",
             )
         tuner = Tuner(with_old_name(methods, ways))
-        self._objective = Objective(model=model, loss=loss, views=positive_integer("views", views), tuner=tuner)
+        self._objective = Objective(model=model, loss=loss, views=self.views, tuner=tuner)
         self._batches = Batches(
             self._objective, self._max_norm, None if template is None else checked(template, self.views)
         )
@@ -96,31 +130,15 @@ class ClippedGradient:
         unseen.refuse_backward_hooks(model, loss)
 
     @property
-    def max_norm(self) -> float:
-        """The bound ``C``."""
-        return self._max_norm
-
-    @property
     def sums_over(self) -> Literal["examples"]:
         """Examples: each one's gradient is clipped."""
         return "examples"
-
-    @property
-    def views(self) -> int:
-        """K, the views of each example."""
-        return self._objective.views
 
     @property
     def methods(self) -> dict[str, str]:
         """By site, how its weight's gradient norms are computed: choices made so far, by measurement. They change how
         sums round, so whoever wants the same bits again, on any machine, gives them back as `methods`."""
         return dict(self._objective.tuner.methods)
-
-    @property
-    def ways(self) -> dict[str, str]:
-        """The old name of `methods`."""
-        warn_renamed("ClippedGradient.ways", "methods")
-        return self.methods
 
     @property
     def unused_parameters(self) -> tuple[str, ...]:
@@ -131,14 +149,6 @@ class ClippedGradient:
         if (latest := self._batches.latest) is None:
             raise SfumatoError("unused_parameters are not known yet", "call self_check first")
         return tuple(name for name in trainable_parameters(self._model) if name not in latest.used)
-
-    def sensitivity(self, adjacency: str) -> float:
-        """How far the sum can move in L2 norm between adjacent data sets.
-
-        Args:
-            adjacency: "add-or-remove" or "zero-out" one example: ``C``; "replace-one": ``2 C``.
-        """
-        return _BOUNDS[one_of("adjacency", adjacency, _BOUNDS)] * self._max_norm
 
     def zeros(self) -> dict[str, Tensor]:
         """The sum over no examples: zeros by parameter name, float32 at least, to add up several calls' sums in."""

@@ -13,6 +13,7 @@ For per-example gradients ``G_b`` and a bound ``C`` the clipped sum is ``sum_b m
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -30,6 +31,11 @@ _SMALLEST_SAFE_FACTOR = 1e-30
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type in which gradients of parameters of this type are summed: at least float32."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def zeros(parameter: Tensor) -> Tensor:
+    """A sum of no gradients of a parameter."""
+    return torch.zeros_like(parameter.detach(), dtype=accumulation_dtype(parameter.dtype))
 
 
 def margin(dtype: torch.dtype) -> float:
@@ -98,8 +104,7 @@ def clip_factors(
     losses: Tensor,
     *,
     max_norm: float,
-    dtype: torch.dtype,
-    elements: int,
+    of: Iterable[Tensor],
     weights: Tensor | None = None,
 ) -> Tensor:
     """``min(1, C / norm)`` for each example, rounded down, times its weight; zero for one that is not finite.
@@ -108,8 +113,8 @@ def clip_factors(
         squares: (B,) float64, squared norms of the whole per-example gradients.
         losses: (B,), the per-example losses; one that is not finite excludes its example.
         max_norm: the bound ``C``.
-        dtype: the coarsest type in which the weighted sums are computed.
-        elements: of all gradients of an example together, for the rounding of sums on the grid (`grid`).
+        of: tensors of the shapes and types of the gradients of an example, all of them: how many numbers they have says
+            how sums round on the grid (`grid`), and the coarsest type how weighted sums do.
         weights: (B,) float64 from 0 to 1. Padding has 0, and so is its factor. Where its gradients are zero already, as
             those of padding are but for a backward hook or something not finite, its factor is one as anybody's: to
             leave examples out takes time, which would tell that there are such.
@@ -121,6 +126,9 @@ def clip_factors(
     value is at most ``C (1 - 4 epsilon - a)``, and two roundings of relative size ``epsilon / 2`` each follow; ``a C``
     is left for the rounding of sums on the grid (`grid.allowance`). A weight of at most 1 makes no factor larger.
     """
+    like = list(of)
+    elements = sum(tensor.numel() for tensor in like)
+    dtype = max((accumulation_dtype(tensor.dtype) for tensor in like), key=lambda kind: torch.finfo(kind).eps)
     bound = max_norm * (1 - 4 * torch.finfo(dtype).eps - grid.allowance(elements))
     norms = squares.sqrt()
     factors = torch.where(norms > bound, bound / norms, 1.0)

@@ -18,14 +18,14 @@ from sfumato._checks import SfumatoError
 Tree = Any
 
 
-def each(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
-    """The same structure with the function applied to every tensor."""
+def each(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """The same structure with the function applied to every tensor, with those of the others that stand there."""
     if isinstance(tree, Tensor):
-        return function(tree)
+        return function(tree, *others)
     if isinstance(tree, dict):
-        return {key: each(function, value) for key, value in tree.items()}
+        return {key: each(function, value, *(other[key] for other in others)) for key, value in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return tuple(each(function, value) for value in tree)
+        return tuple(each(function, *values) for values in zip(tree, *others, strict=True))
     raise SfumatoError(
         f"inputs and targets must be tensors, or tuples or dicts of tensors, got {type(tree).__name__}",
         "convert it with torch.as_tensor",

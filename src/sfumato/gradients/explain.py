@@ -11,8 +11,7 @@ import torch
 from sfumato.gradients import clipping
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.synthetic import repeated
-from sfumato.gradients.methods.objective import Objective
-from sfumato.gradients.methods.vectorised import RunPath, run
+from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.tuner import wait_for
 
@@ -78,14 +77,9 @@ class Explanation:
             )
             for row in self.rows
         ]
-        widths = [max(len(line[column]) for line in lines) for column in range(8)]
-        text = [
-            "  ".join(
-                cell.ljust(width) if column < 4 else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        form = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<<>>>>", widths, strict=True))
+        text = [form.format(*line).rstrip() for line in lines]
         return "\n".join([f"B={self.examples}, K={self.views}: {1e3 * self.seconds:.1f} ms", *text])
 
 
@@ -107,9 +101,8 @@ def explain(objective: Objective, examples: int, path: RunPath) -> Explanation:
             found = run(objective, *synthetic, path=path, keys=keys)
             sums: list[tuple[tuple[str, ...], float, int]] = []
             with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
-                factors = clipping.clip_factors(
-                    found.squared_norms(), found.losses, max_norm=1.0, dtype=torch.float32, elements=1
-                )
+                one = [torch.ones(1)]
+                factors = clipping.clip_factors(found.squared_norms(), found.losses, max_norm=1.0, of=one)
                 while found.parts:
                     part = found.parts.pop()
                     size, start = part.bytes(), time.perf_counter()

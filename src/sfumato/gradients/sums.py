@@ -56,21 +56,38 @@ def clipped_sum(found: Run, trainable: dict[str, Tensor], max_norm: float, weigh
         max_norm: the bound ``C``.
         weights: (B,) from 0, for padding, to 1.
     """
-    dtypes = {name: clipping.accumulation_dtype(parameter.dtype) for name, parameter in trainable.items()}
-    coarsest = max(dtypes.values(), key=lambda dtype: torch.finfo(dtype).eps)
     sums: dict[str, Tensor] = {}
     with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
         squares = found.squared_norms()
-        elements = sum(parameter.numel() for parameter in trainable.values())
-        factors = clipping.clip_factors(
-            squares, found.losses, max_norm=max_norm, dtype=coarsest, elements=elements, weights=weights
-        )
+        own = trainable.values()
+        factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=own, weights=weights)
         while found.parts:  # one at a time, so that what a part holds is freed with it
             sums |= found.parts.pop().weighted_sums(factors)
         gradients = {
-            name: sums[name].detach().to(dtypes[name])
+            name: sums[name].detach().to(clipping.accumulation_dtype(parameter.dtype))
             if name in sums
-            else torch.zeros_like(parameter.detach(), dtype=dtypes[name])
+            else clipping.zeros(parameter)
             for name, parameter in trainable.items()
         }
     return ClippedSum(gradients=gradients, norms=squares.sqrt(), losses=found.losses)
+
+
+def sum_of_one(
+    found: dict[str, Tensor], loss: Tensor, total: dict[str, Tensor], max_norm: float, weight: Tensor | None = None
+) -> ClippedSum:
+    """The clipped gradient of one example, which is added to a sum in place.
+
+    Args:
+        found: its gradient, by parameter name; those that are left out are zero.
+        loss: (1,).
+        total: the sum of the examples before it, by the name of every trainable parameter.
+        max_norm: the bound ``C``.
+        weight: (1,) from 0, for padding, to 1.
+    """
+    squares = loss.new_zeros(1).double()
+    for gradient in found.values():
+        squares += clipping.squared_norms(gradient.unsqueeze(0))
+    factor = clipping.clip_factors(squares, loss, max_norm=max_norm, of=total.values(), weights=weight)
+    for name, gradient in found.items():
+        total[name] += clipping.weighted_sum(gradient.unsqueeze(0), factor).to(total[name].dtype)
+    return ClippedSum(gradients=total, norms=squares.sqrt(), losses=loss)

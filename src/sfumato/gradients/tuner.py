@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,16 +34,6 @@ _CLEARLY = 0.95
 _MEASURED: dict[tuple, str] = {}
 
 
-class Described(Protocol):
-    """What the tuner asks of a site."""
-
-    kind: str
-
-    def describe(self) -> str:
-        """Its shape in words."""
-        ...
-
-
 class Tuner:
     """Methods by site.
 
@@ -55,15 +44,15 @@ class Tuner:
     def __init__(self, methods: Mapping[str, str] | None = None):
         self.methods: dict[str, str] = dict(methods or {})
 
-    def chosen(self, site: Described, kernel: Kernel, g: Tensor) -> str | None:
+    def chosen(self, site: str, kernel: Kernel, g: Tensor) -> str | None:
         """The method of a site, if it is known already."""
         return self.methods.get(_key(site, kernel, g))
 
-    def method(self, site: Described, kernel: Kernel, x: Tensor, g: Tensor) -> str:
+    def method(self, site: str, kernel: Kernel, x: Tensor, g: Tensor) -> str:
         """ "keep W", "drop W" with W a method of the kernel to instantiate, or "gram".
 
         Args:
-            site: for its description.
+            site: its kind and shape, in words.
             kernel: the arithmetic of its map.
             x, g: inputs and output gradients (B*K, ...), for their shapes.
         """
@@ -88,9 +77,9 @@ class Tuner:
         return method
 
 
-def _key(site: Described, kernel: Kernel, g: Tensor) -> str:
+def _key(site: str, kernel: Kernel, g: Tensor) -> str:
     places = "x".join(map(str, g.shape[1:-1] if g.dim() == 3 and kernel.views == 1 else g.shape[2:]))
-    return f"{site.kind} {site.describe()}, {f'{kernel.views} x ' if kernel.views > 1 else ''}{places}"
+    return f"{site}, {f'{kernel.views} x ' if kernel.views > 1 else ''}{places}"
 
 
 def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:

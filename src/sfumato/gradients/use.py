@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -50,27 +51,23 @@ class RowStatistics(NamedTuple):
 
 
 class Use(Protocol):
-    """The per-example gradients of one tensor from one use of it, in whatever form is cheapest."""
+    """The per-example gradients of one tensor from one use of it, in whatever form is cheapest.
 
-    def squared_norms(self) -> Tensor:
-        """(B,) float64, never smaller than the square of what `weighted_sum` adds for the example with factor 1."""
-        ...
+    Methods:
+        squared_norms: (B,) float64, never smaller than the square of what `weighted_sum` adds for the example with
+            factor 1.
+        weighted_sum: ``sum_b factors_b G_b``, of the tensor's shape, float32 at least; factors (B,), zero means
+            excluded.
+        instantiate: (B, *shape), the per-example gradients themselves, or those of the examples `rows` alone.
+        row_statistics: for a tensor that is itself a function of parameters.
+        bytes: memory held.
+    """
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        """``sum_b factors_b G_b``, of the tensor's shape, float32 at least; factors (B,), zero means excluded."""
-        ...
-
-    def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        """(B, *shape), the per-example gradients themselves, or those of the examples `rows` alone."""
-        ...
-
-    def row_statistics(self, rows: RowMap) -> RowStatistics:
-        """For a tensor that is itself a function of parameters."""
-        ...
-
-    def bytes(self) -> int:
-        """Memory held, in bytes."""
-        ...
+    def squared_norms(self) -> Tensor: ...
+    def weighted_sum(self, factors: Tensor) -> Tensor: ...
+    def instantiate(self, rows: Tensor | None = None) -> Tensor: ...
+    def row_statistics(self, rows: RowMap) -> RowStatistics: ...
+    def bytes(self) -> int: ...
 
 
 def unit_roundoff(tensor: Tensor) -> float:
@@ -103,25 +100,42 @@ def rounding(reach: Tensor, like: Tensor, positions: int) -> Tensor:
 
 
 class Instantiated:
-    """Per-example gradients (B, *shape) as they are: the plain way, and the common form of all others."""
+    """Per-example gradients (B, *shape) as they are: the plain way, and the common form of all others.
 
-    def __init__(self, values: Tensor):
-        self._values = values
+    Args:
+        tiles: those of all examples, or several (b, *shape) of as many examples each, but for the last.
+    """
+
+    def __init__(self, *tiles: Tensor):
+        self._tiles = tiles
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        return torch.cat([clipping.squared_norms(tile) for tile in self._tiles])
 
     def squared_norms(self) -> Tensor:
-        return clipping.squared_norms(self._values)
+        return self._squares
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        return clipping.weighted_sum(self._values, factors)
+        parts = factors.split([tile.shape[0] for tile in self._tiles])
+        total = clipping.weighted_sum(self._tiles[0], parts[0])
+        for tile, part in zip(self._tiles[1:], parts[1:], strict=True):
+            total += clipping.weighted_sum(tile, part)
+        return total
 
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        return self._values if rows is None else self._values[rows]
+        if len(self._tiles) == 1:
+            return self._tiles[0] if rows is None else self._tiles[0][rows]
+        if rows is None:
+            return torch.cat(self._tiles)
+        size = self._tiles[0].shape[0]
+        return torch.stack([self._tiles[row // size][row % size] for row in rows.tolist()])
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
-        return row_statistics_of(self._values, rows)
+        return of_all([row_statistics_of(tile, rows) for tile in self._tiles])
 
     def bytes(self) -> int:
-        return self._values.numel() * self._values.element_size()
+        return sum(tile.nbytes for tile in self._tiles)
 
 
 def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
@@ -146,83 +160,52 @@ class Kernel(Protocol):
     """The arithmetic of one linear map of a weight (out, ...), used at T positions of each example.
 
     Inputs ``x`` and output gradients ``g`` have the axis of examples and views, (B*K, ...), first.
+
+    Attributes:
+        joins: whether the second axis of x and g is that of positions, so that uses of one weight can be joined there.
+        views: K; images of one example follow each other.
+
+    Methods:
+        instantiate: (b, *shape), per-example gradients.
+        total: the ordinary gradient of the weight, summed over examples.
+        squares_by_gram: (b,) float64, ``sum_tt' (a_t . a_t') (g_t . g_t')``, in float64 throughout.
+        spread: at least ``sum_t |a_t| |g_t|`` over ``|x| |g|``, with a_t what the weight meets at position t.
+        positions: T, those of all views together.
+        gradient_elements: numbers in one per-example gradient.
+        fan_in: numbers in one row of the weight.
+        methods: those of `instantiate` that can be used here, the usual one first.
+        has_gram: whether `squares_by_gram` can be used.
+        gram_pays: whether it can, and is not far more arithmetic than the gradients themselves.
+        gram_surely_pays: whether it is so much less arithmetic, by the same products, that it need not be measured.
+        gram_elements: numbers that `squares_by_gram` writes for one example.
+        row_squares: (b, out) float64, squared norms of each example's output gradients, by output channel.
+        scaled: output gradients with a factor for each output channel.
+        applied: the map of the inputs, without a bias.
+        output_dots: (b, out) float64, ``sum_t g_to (y_to - bias_o)``.
+        input_sums: (b, out) float64, ``sum_t g_to (a_t . 1)``, the row sums of the gradients.
     """
 
     joins: ClassVar[bool]
-    """Whether the second axis of x and g is that of positions, so that uses of one weight can be joined there."""
 
     @property
-    def views(self) -> int:
-        """K; images of one example follow each other."""
-        ...
-
-    def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor:
-        """(b, *shape): per-example gradients."""
-        ...
-
-    def total(self, x: Tensor, g: Tensor) -> Tensor:
-        """The ordinary gradient of the weight, summed over examples."""
-        ...
-
-    def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor:
-        """(b,) float64: ``sum_tt' (a_t . a_t') (g_t . g_t')``, in float64 throughout."""
-        ...
-
-    def spread(self) -> float:
-        """At least ``sum_t |a_t| |g_t|`` over ``|x| |g|``, with a_t what the weight meets at position t."""
-        ...
-
-    def positions(self, g: Tensor) -> int:
-        """T, those of all views together."""
-        ...
-
-    def gradient_elements(self) -> int:
-        """Numbers in one per-example gradient."""
-        ...
-
-    def fan_in(self) -> int:
-        """Numbers in one row of the weight."""
-        ...
-
-    def methods(self) -> tuple[str, ...]:
-        """Those of `instantiate` that can be used here, the usual one first."""
-        ...
-
-    def has_gram(self) -> bool:
-        """Whether `squares_by_gram` can be used."""
-        ...
-
-    def gram_pays(self, x: Tensor, g: Tensor) -> bool:
-        """Whether it can, and is not far more arithmetic than the gradients themselves."""
-        ...
-
-    def gram_surely_pays(self, x: Tensor, g: Tensor) -> bool:
-        """Whether it is so much less arithmetic, by the same products, that it need not be measured."""
-        ...
-
-    def gram_elements(self, x: Tensor, g: Tensor) -> int:
-        """Numbers that `squares_by_gram` writes for one example."""
-        ...
-
-    def row_squares(self, g: Tensor) -> Tensor:
-        """(b, out) float64: squared norms of each example's output gradients, by output channel."""
-        ...
-
-    def scaled(self, g: Tensor, scales: Tensor) -> Tensor:
-        """Output gradients with a factor for each output channel."""
-        ...
-
-    def applied(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The map of the inputs, without a bias."""
-        ...
-
-    def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor:
-        """(b, out) float64: ``sum_t g_to (y_to - bias_o)``."""
-        ...
-
-    def input_sums(self, x: Tensor, g: Tensor) -> Tensor:
-        """(b, out) float64: ``sum_t g_to (a_t . 1)``, the row sums of the gradients."""
-        ...
+    def views(self) -> int: ...
+    def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor: ...
+    def total(self, x: Tensor, g: Tensor) -> Tensor: ...
+    def squares_by_gram(self, x: Tensor, g: Tensor) -> Tensor: ...
+    def spread(self) -> float: ...
+    def positions(self, g: Tensor) -> int: ...
+    def gradient_elements(self) -> int: ...
+    def fan_in(self) -> int: ...
+    def methods(self) -> tuple[str, ...]: ...
+    def has_gram(self) -> bool: ...
+    def gram_pays(self, x: Tensor, g: Tensor) -> bool: ...
+    def gram_surely_pays(self, x: Tensor, g: Tensor) -> bool: ...
+    def gram_elements(self, x: Tensor, g: Tensor) -> int: ...
+    def row_squares(self, g: Tensor) -> Tensor: ...
+    def scaled(self, g: Tensor, scales: Tensor) -> Tensor: ...
+    def applied(self, x: Tensor, weight: Tensor) -> Tensor: ...
+    def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor: ...
+    def input_sums(self, x: Tensor, g: Tensor) -> Tensor: ...
 
 
 def slices(examples: int, each: int, views: int = 1) -> Iterator[slice]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato._renamed import warn_renamed
-from sfumato.gradients import clipping
-from sfumato.gradients.clipped import ClippedGradient
-from sfumato.gradients.sums import ClippedSum
+from sfumato.gradients.clipped import Bounded, ClippedGradient
+from sfumato.gradients.sums import ClippedSum, sum_of_one
 from sfumato.gradients.tuner import with_old_name
 
 AT_ONCE = 64
@@ -20,7 +19,7 @@ AT_ONCE = 64
 _UNCLIPPED = 1e30
 
 
-class UserGradient:
+class UserGradient(Bounded):
     """``sum_u clip_C( sum_r share_ur (1/K) sum_k gradient of loss(model(x_urk), y_ur) )``, exactly, for any model.
 
     A user's records, each with its own label, count together as one example of `ClippedGradient` does with its views:
@@ -57,7 +56,8 @@ class UserGradient:
         at_once: int = AT_ONCE,
         ways: Mapping[str, str] | None = None,
     ):
-        self._model, self._loss, self._max_norm, self._views = model, loss, float(max_norm), views
+        super().__init__(float(max_norm), views)
+        self._model, self._loss = model, loss
         self._at_once, self._given = max(1, at_once // views), with_old_name(methods, ways)
         self._by_records: dict[tuple[int, bool], ClippedGradient] = {}
         self._of(1)  # refuses here whatever it refuses
@@ -68,34 +68,14 @@ class UserGradient:
         return "users"
 
     @property
-    def max_norm(self) -> float:
-        """The bound C."""
-        return self._max_norm
-
-    @property
-    def views(self) -> int:
-        """K, the views of each record."""
-        return self._views
-
-    @property
     def methods(self) -> dict[str, str]:
         """As of `ClippedGradient`: measured on one record, and then the same for any number of them."""
         return self._of(1).methods
 
     @property
-    def ways(self) -> dict[str, str]:
-        """The old name of `methods`."""
-        warn_renamed("UserGradient.ways", "methods")
-        return self.methods
-
-    @property
     def draws(self) -> bool:
         """Whether the model has dropout that follows `keys`; known after `self_check`."""
         return any(gradient.draws for gradient in self._by_records.values())
-
-    def sensitivity(self, adjacency: str) -> float:
-        """How far the sum can move in L2 norm between data sets that are adjacent by one user."""
-        return self._of(1).sensitivity(adjacency)
 
     def zeros(self) -> dict[str, Tensor]:
         """The sum over no users."""
@@ -123,10 +103,7 @@ class UserGradient:
             return self._sum(inputs, targets, shares, keys)
         own = [slice(user, user + 1) for user in range(users)]
         alone = [self._in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u]) for u in own]
-        total = alone[0]
-        for found in alone[1:]:
-            total = total.followed_by(found)
-        return total
+        return reduce(ClippedSum.followed_by, alone)
 
     def _sum(
         self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None, *, clipped: bool = True
@@ -139,31 +116,16 @@ class UserGradient:
 
     def _in_pieces(self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None) -> ClippedSum:
         """The same of one user (1, R, ...), whose gradient is added up in float64 before it is clipped."""
-        zeros = self.zeros()
-        gradients = {name: value.double() for name, value in zeros.items()}
-        size = self._at_once
-        losses, finite = torch.zeros(1, device=inputs.device), torch.zeros(1, dtype=torch.float64, device=inputs.device)
-        for start in range(0, targets.shape[1], size):
-            piece = slice(start, start + size)
+        gradients = {name: value.double() for name, value in self.zeros().items()}
+        losses = torch.zeros(1, device=inputs.device)
+        for start in range(0, targets.shape[1], self._at_once):
+            piece = slice(start, start + self._at_once)
             own = None if keys is None else keys + start  # other masks for other records
             found = self._sum(inputs[:, piece], targets[:, piece], shares[:, piece], own, clipped=False)
             for name, value in found.gradients.items():
-                gradients[name] += value
-            losses, finite = losses + found.losses, finite + 0 * found.norms  # nan where a piece was left out
-        dtype = max((value.dtype for value in zeros.values()), key=lambda kind: torch.finfo(kind).eps)
-        squares = sum((clipping.squared_norms(value.unsqueeze(0)) for value in gradients.values()), finite)
-        factors = clipping.clip_factors(
-            squares,
-            losses,
-            max_norm=self._max_norm,
-            dtype=dtype,
-            elements=sum(value.numel() for value in gradients.values()),
-        )
-        total = {
-            name: clipping.weighted_sum(value.unsqueeze(0), factors).to(zeros[name].dtype)
-            for name, value in gradients.items()
-        }
-        return ClippedSum(gradients=total, norms=squares.sqrt(), losses=losses)
+                gradients[name] += value + 0 * found.norms[0]  # nan where a piece was left out
+            losses = losses + found.losses
+        return sum_of_one(gradients, losses, self.zeros(), self._max_norm)
 
     def self_check(self, example_shape: tuple[int, ...] | Tensor, *, targets: Tensor | None = None) -> None:
         """Compares the sums over made-up users with the slow truth, and refuses if they differ: see `ClippedGradient`.
@@ -185,7 +147,7 @@ class UserGradient:
             first = self._by_records.get((1, True))
             self._by_records[records, clipped] = ClippedGradient(
                 self._model,
-                _OfRecords(self._loss, records),
+                partial(_of_records, self._loss, records),
                 max_norm=self._max_norm if clipped else _UNCLIPPED,
                 views=records * self._views,
                 methods=self._given if first is None else first.methods,
@@ -213,16 +175,17 @@ class UserGradient:
         return targets[places % len(targets)].unflatten(0, (-1, records)), shares
 
 
-class _OfRecords:
-    """A user's loss from that of each of their records."""
+def _of_records(
+    loss: Callable[[Any, Any], Tensor], records: int, outputs: Tensor, targets: tuple[Tensor, Tensor]
+) -> Tensor:
+    """A user's loss from that of each of their records.
 
-    def __init__(self, loss: Callable[[Any, Any], Tensor], records: int):
-        self._loss, self._records = loss, records
-
-    def __call__(self, outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
-        """Outputs (R K, classes) and, for each of these, targets (R, ...) and shares (R,)."""
-        labels, shares = targets[0][0], targets[1][0]
-        each = outputs.unflatten(0, (self._records, -1))
-        own = [labels[r].expand(each.shape[1], *labels.shape[1:]) for r in range(self._records)]
-        losses = [self._loss(each[r], own[r]) for r in range(self._records)]
-        return sum(torch.where(shares[r] > 0, shares[r] * loss, 0.0) for r, loss in enumerate(losses))  # type: ignore
+    Args:
+        outputs: (R K, classes).
+        targets: for each of the outputs, targets (R, ...) and shares (R,).
+    """
+    labels, shares = targets[0][0], targets[1][0]
+    each = outputs.unflatten(0, (records, -1))
+    own = [labels[r].expand(each.shape[1], *labels.shape[1:]) for r in range(records)]
+    losses = [loss(each[r], own[r]) for r in range(records)]
+    return sum(torch.where(shares[r] > 0, shares[r] * one, 0.0) for r, one in enumerate(losses))  # type: ignore

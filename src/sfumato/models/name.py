@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sfumato._checks import SfumatoError
@@ -33,3 +34,11 @@ def parse(spelling: str) -> tuple[str, dict[str, Any]]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             options[key] = value
     return name, options
+
+
+def refuse_unknown(name: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse options that a model doesn't take."""
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        remedy = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise SfumatoError(f"model {name!r} has no option {', '.join(unknown)}", remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,15 +14,13 @@ from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.models import custom
-from sfumato.models.name import parse
+from sfumato.models.name import parse, refuse_unknown
 from sfumato.models.networks import group_norm, nf_resnet, vgg, zoo
-from sfumato.models.networks.cnn import SmallCNN
-from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100
-from sfumato.models.networks.linear import Linear
+from sfumato.models.networks.cnn import Linear, SmallCNN
+from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, TFTutorial
 from sfumato.models.networks.resnet import ResNet18
 from sfumato.models.networks.scattering import Scattering
 from sfumato.models.networks.text import Bag, BiLSTM
-from sfumato.models.networks.tf_tutorial import TFTutorial
 from sfumato.models.networks.wide_resnet import WideResNet
 from sfumato.models.trial import check_shapes
 from sfumato.models.weights.pretrained import load
@@ -42,22 +41,10 @@ _FIXED: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         "tf-tutorial": TFTutorial,
     }
 )
-_NORMS = ("norm", "norm_last")
-_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "lenet5": (*_NORMS, "activation"),
-        "lenet-300-100": _NORMS,
-        "vgg": (*_NORMS, "mod"),
-        "vgg16": (*_NORMS, "mod"),
-        "resnet-18": (*_NORMS, "mod"),
-        "tf-tutorial": _NORMS,
-    }
-)
-OF_TEXTS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = MappingProxyType(
-    {"bag": (Bag, ("norm",)), "bilstm": (BiLSTM, ("embedding", "hidden", "norm", "norm_last"))}
-)
+_SMALLEST = MappingProxyType({"scattering": (8, "linear"), "lenet5": (12, "cnn"), "cnn": (8, "linear")})
+"""How many pixels images must have on each side, and what to take for smaller ones."""
+OF_TEXTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
-
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
 
 NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "nf-resnet-DEPTH", "timm:NAME", "package:function")
@@ -138,9 +125,7 @@ def create_for_texts(
     facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
     base, options = parse(name)
     if base in OF_TEXTS:
-        function, known = OF_TEXTS[base]
-        _refuse_others(base, options, known)
-        model = function(**facts, **options)
+        model = _made(OF_TEXTS[base], base, options, **facts)
     elif custom.is_own(name):
         model = custom.create(base, options, **facts)
     else:
@@ -158,16 +143,19 @@ def build_untrained(
     name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]
 ) -> nn.Module:
     """The network of this name and these options with untrained weights, for images of this size (H, W)."""
+    facts = {"classes": classes, "channels": channels}
     if name in _FIXED:
-        _refuse_others(name, options, _OPTIONS.get(name, ()))
-        return _FIXED[name](classes=classes, channels=channels, size=size, **options)
+        least, instead = _SMALLEST.get(name, (1, ""))
+        if min(size) < least:
+            raise SfumatoError(
+                f"{name} needs images of at least {least} pixels a side, got {size[0]} x {size[1]}",
+                f"choose the model {instead}, or larger images",
+            )
+        return _made(_FIXED[name], name, options, size=size, **facts)
     if match := _WIDE_RESNET.fullmatch(name):
-        _refuse_others(name, options, ("norm", "standardise", "groups"))
-        depth, width = int(match[1]), int(match[2])
-        return WideResNet(depth=depth, width=width, classes=classes, channels=channels, **options)
+        return _made(WideResNet, name, options, depth=int(match[1]), width=int(match[2]), **facts)
     if match := _NF_RESNET.fullmatch(name):
-        _refuse_others(name, options, ("skipinit",))
-        return nf_resnet.create(int(match[1]), classes=classes, channels=channels, **options)
+        return _made(nf_resnet.create, name, options, depth=int(match[1]), **facts)
     if name.startswith(zoo.PREFIX):
         return zoo.create(name, options, classes=classes, channels=channels, size=size)
     if custom.is_own(name):
@@ -178,8 +166,9 @@ def build_untrained(
     raise SfumatoError(f"model must be one of {listing}; got {name!r}", remedy)
 
 
-def _refuse_others(name: str, options: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        remedy = f"it takes {', '.join(known)}" if known else "it takes none"
-        raise SfumatoError(f"model {name!r} has no option {', '.join(unknown)}", remedy)
+def _made(make: Callable[..., nn.Module], name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
+    """What `make` gives by these facts and options; refused are options that are none of its other keywords."""
+    parameters = inspect.signature(make).parameters.values()
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in facts]
+    refuse_unknown(name, options, known)
+    return make(**facts, **options)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato.models.evaluating import evaluating
 
 
 def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor) -> None:
@@ -21,22 +22,18 @@ def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int,
     Raises:
         SfumatoError: the pass fails, or gives something else than logits.
     """
-    modes = [(module, module.training) for module in model.modules()]
     if isinstance(shape, Tensor):
         inputs, images = shape, f"texts of {shape.shape[1]} words"
     else:
         inputs = torch.zeros(1, *shape)
         images = f"images of {' x '.join(map(str, shape))}" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
     try:
-        with torch.no_grad():
-            logits = model.eval()(inputs)
+        with evaluating(model), torch.no_grad():
+            logits = model(inputs)
     except Exception as error:
         raise SfumatoError(
             f"model {name!r} fails on {images}: {' '.join(str(error).split())}", "choose another model or size"
         ) from error
-    finally:
-        for module, training in modes:
-            module.training = training
     if not isinstance(logits, Tensor) or logits.shape != (1, classes):
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise SfumatoError(

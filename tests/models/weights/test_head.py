@@ -52,7 +52,7 @@ def test_on_its_backbone_it_takes_images(spelling):
     ("spelling", "words"),
     [
         ("cnn", "model 'cnn' is for images, and the source holds features of 4 numbers"),
-        ("head,bias=3", "has no option bias; it takes norm and hidden"),
+        ("head,bias=3", "has no option bias; it takes norm, hidden"),
         ("head,norm=-1", "norm must not be negative"),
         ("head,hidden=-1", "hidden must be"),
     ],

@@ -86,15 +86,7 @@ class ClippedUpdates:
         update = self.local.update(inputs, labels, generator)
         squares = sum(squared_norms(value[None]) for value in update.values())
         assert isinstance(squares, Tensor)
-        dtypes = (accumulation_dtype(value.dtype) for value in update.values())
-        coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-        factors = clip_factors(
-            squares,
-            torch.zeros_like(squares),
-            max_norm=self.max_norm,
-            dtype=coarsest,
-            elements=sum(value.numel() for value in update.values()),
-        )
+        factors = clip_factors(squares, torch.zeros_like(squares), max_norm=self.max_norm, of=update.values())
         finite = bool(squares.isfinite())
         fits = not finite or bool(squares.sqrt() <= self.max_norm)
         return ClippedUpdateSum(

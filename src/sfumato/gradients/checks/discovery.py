@@ -16,8 +16,7 @@ from sfumato.gradients.checks.synthetic import Examples, candidates
 from sfumato.gradients.conditions import DependsOnExample, agreeing
 from sfumato.gradients.examples import each, tensors
 from sfumato.gradients.methods import sequential
-from sfumato.gradients.methods.objective import Objective
-from sfumato.gradients.methods.vectorised import Run, RunPath, run
+from sfumato.gradients.methods.vectorised import Objective, Run, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 
 

@@ -98,20 +98,19 @@ class _Kept:
                 yield path, (type(value), value)
         elif isinstance(value, np.ndarray):
             yield path, (value, value.tobytes())
-        elif depth < _DEEPEST and isinstance(value, (dict, list, set, deque)):
-            if save:
+        elif depth == _DEEPEST:
+            return
+        elif isinstance(value, (dict, list, set, deque, tuple)):
+            if save and not isinstance(value, tuple):
                 self._saved.append((value, value.copy()))
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in list(items):
                 yield from self._inside((*path, str(key)), item, save, depth + 1)
-        elif depth < _DEEPEST and isinstance(value, tuple):
-            for key, item in enumerate(value):
-                yield from self._inside((*path, str(key)), item, save, depth + 1)
-        elif depth < _DEEPEST and isinstance(value, nn.Module):
+        elif isinstance(value, nn.Module):
             if id(value) not in self._registered:  # one in a plain list, which torch does not know of
                 for key, item in (*_own_attributes(value), *value._parameters.items(), *value._modules.items()):
                     yield from self._inside((*path, key), item, save, depth + 1)
-        elif depth < _DEEPEST and _is_plain_object(value):
+        elif _is_plain_object(value):
             attributes = vars(value) if hasattr(value, "__dict__") else {}
             if save and attributes:
                 self._saved.append((attributes, dict(attributes)))

@@ -8,8 +8,7 @@ from torch import Tensor
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.synthetic import repeated
 from sfumato.gradients.examples import tensors
-from sfumato.gradients.methods.objective import Objective
-from sfumato.gradients.methods.vectorised import RunPath, run
+from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 
 # Tensors of a layer's size that live for a moment: its output gradient, its input gradient, a kernel's workspace.

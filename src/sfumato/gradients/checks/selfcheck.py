@@ -162,10 +162,10 @@ def check(
         if exact is not plain:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="this model cannot be vectorised")
-                sharp = _Answers(build(doubled), each(_double, synthetic))
+                sharp, examples = build(doubled), each(_double, synthetic)
                 for chosen in ([0], everything):
-                    _compare(sharp, chosen, exact, exact, relative=_SHARP)
-        _compare(_Answers(gradient, synthetic), everything, plain, exact, relative=_LOOSE)
+                    _compare(sharp, examples, chosen, exact, exact, relative=_SHARP)
+        _compare(gradient, synthetic, everything, plain, exact, relative=_LOOSE)
 
 
 def _double(tensor: Tensor) -> Tensor:
@@ -190,21 +190,20 @@ def _same(first: _Answer, second: _Answer) -> bool:
     )
 
 
-class _Answers(NamedTuple):
-    """What is checked, with the examples it is checked on."""
-
-    gradient: Gradient
-    synthetic: Examples
-
-    def of(self, chosen: list[int]) -> _Answer:
-        total = self.gradient(*each(itemgetter(chosen), self.synthetic))
+def _compare(
+    gradient: Gradient,
+    synthetic: Examples,
+    chosen: list[int],
+    plain: list[_Answer],
+    exact: list[_Answer],
+    *,
+    relative: float,
+) -> None:
+    def answer(rows: list[int]) -> _Answer:
+        total = gradient(*each(itemgetter(rows), synthetic))
         return _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
 
-
-def _compare(
-    answers: _Answers, chosen: list[int], plain: list[_Answer], exact: list[_Answer], *, relative: float
-) -> None:
-    ours = answers.of(chosen)
+    ours = answer(chosen)
     finite = [
         index
         for index, norm in zip(chosen, ours.norms, strict=True)
@@ -215,7 +214,7 @@ def _compare(
             "the gradients of all made-up examples are not finite", "check the model, the loss and example_shape"
         )
     if finite != chosen:
-        ours = answers.of(finite)
+        ours = answer(finite)
     _compare_answers(ours, _added([plain[i] for i in finite]), _added([exact[i] for i in finite]), relative)
 
 

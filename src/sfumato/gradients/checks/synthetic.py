@@ -8,6 +8,7 @@ be classes, tokens or lengths, are all zero, or all one if the model fails on ze
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -63,10 +64,10 @@ def candidates(like: Examples, template: Examples | None) -> Iterator[Examples]:
                 "template has another structure than the inputs and targets of the call, or numbers of another kind",
                 "give made-up examples in the form of the call's own",
             )
-        yield _taken(template, like)
+        yield each(_taken, like, template)
         return
     for whole in (0, 1):
-        yield _made(like, whole, torch.Generator().manual_seed(0))
+        yield each(partial(_made, whole=whole, generator=torch.Generator().manual_seed(0)), like)
         if all(map(_is_random, tensors(like))):
             return
 
@@ -80,22 +81,15 @@ def _is_random(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _made(like: Tree, whole: int, generator: torch.Generator) -> Tree:
-    def made(tensor: Tensor) -> Tensor:
-        shape = (_FEW, *tensor.shape[1:])
-        if not _is_random(tensor):
-            return tensor.new_full(shape, whole)
-        dtype = torch.complex128 if tensor.is_complex() else torch.float64
-        return torch.randn(shape, generator=generator, dtype=dtype).to(tensor)
-
-    return each(made, like)
+def _made(tensor: Tensor, whole: int, generator: torch.Generator) -> Tensor:
+    shape = (_FEW, *tensor.shape[1:])
+    if not _is_random(tensor):
+        return tensor.new_full(shape, whole)
+    dtype = torch.complex128 if tensor.is_complex() else torch.float64
+    return torch.randn(shape, generator=generator, dtype=dtype).to(tensor)
 
 
-def _taken(template: Tree, like: Tree) -> Tree:
-    if isinstance(like, dict):
-        return {key: _taken(template[key], value) for key, value in like.items()}
-    if isinstance(like, tuple):
-        return tuple(map(_taken, template, like))
+def _taken(like: Tensor, template: Tensor) -> Tensor:
     sizes = (min(max(_FEW, len(template)), _MOST), *like.shape[1:])
     for axis, size in enumerate(sizes):
         if template.shape[axis] != size:

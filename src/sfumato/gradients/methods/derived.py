@@ -301,15 +301,11 @@ class Operands:
         expected = form.pulled(tensor.detach(), probe.reshape(tensor.shape))
         near, width = _PROOF[tensor.dtype], probe.shape[1]
         sizes = {form.weight: form.scales, **{n: m * form.lengths * width**0.5 for n, m in form.gains.items()}}
-        return all(
-            bool(
-                (
-                    (expected[name].reshape(value.shape) - value).reshape(len(probe), -1).abs().amax(1)
-                    <= near * sizes[name].abs()
-                ).all()
-            )
-            for name, value in found.items()
-        )
+        for name, value in found.items():
+            differences = (expected[name].reshape(value.shape) - value).reshape(len(probe), -1).abs().amax(1)
+            if not bool((differences <= near * sizes[name].abs()).all()):
+                return False
+        return True
 
 
 def _dots(first: Tensor, second: Tensor) -> Tensor:

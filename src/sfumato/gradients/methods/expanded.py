@@ -116,7 +116,4 @@ def make_leaves(model: nn.Module, examples: int, expanded: Collection[str], *, o
 
 def zero_gradients(model: nn.Module) -> dict[str, Tensor]:
     """A zero for every trainable parameter, in the type in which its gradients are summed."""
-    return {
-        name: torch.zeros_like(parameter.detach(), dtype=clipping.accumulation_dtype(parameter.dtype))
-        for name, parameter in trainable_parameters(model).items()
-    }
+    return {name: clipping.zeros(parameter) for name, parameter in trainable_parameters(model).items()}

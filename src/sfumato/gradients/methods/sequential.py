@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sfumato.gradients import clipping
 from sfumato.gradients.checks.isolation import nothing_kept
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.gradients.frozen import FrozenNorms
 from sfumato.gradients.methods.expanded import Leaves, make_leaves, zero_gradients
-from sfumato.gradients.methods.objective import Objective
-from sfumato.gradients.sums import ClippedSum
+from sfumato.gradients.methods.vectorised import Objective
+from sfumato.gradients.sums import ClippedSum, sum_of_one
 
 
 def clipped_sum(
@@ -34,8 +33,6 @@ def clipped_sum(
     """
     model, loss = objective.model, objective.loss
     total = zero_gradients(model)
-    coarsest = max((value.dtype for value in total.values()), key=lambda dtype: torch.finfo(dtype).eps)
-    elements = sum(value.numel() for value in total.values())
     norms, losses = [], []
     for index in range(tensors(inputs)[0].shape[0]):
         leaves = make_leaves(model, 1, (), own_copies=True)
@@ -46,24 +43,12 @@ def clipped_sum(
             own_weight = None if weights is None else weights[index : index + 1]
             counted = value if own_weight is None else torch.where(own_weight[0] > 0, value, 0)
             found = _gradients(counted, leaves)
-        squares = value.detach().new_zeros(1).double()
-        for gradient in found.values():
-            squares += clipping.squared_norms(gradient.unsqueeze(0))
-        factor = clipping.clip_factors(
-            squares,
-            value.detach().reshape(1),
-            max_norm=max_norm,
-            dtype=coarsest,
-            elements=elements,
-            weights=own_weight,
-        )
-        for name, gradient in found.items():
-            total[name] += clipping.weighted_sum(gradient.unsqueeze(0).to(total[name].dtype), factor)
-        norms.append(squares.sqrt())
-        losses.append(value.detach())
+        one = sum_of_one(found, value.detach().reshape(1), total, max_norm, own_weight)
+        norms.append(one.norms)
+        losses.append(one.losses)
         if used is not None:
             used.update(found)
-    return ClippedSum(gradients=total, norms=torch.cat(norms), losses=torch.stack(losses))
+    return ClippedSum(gradients=total, norms=torch.cat(norms), losses=torch.cat(losses))
 
 
 def _gradients(value: Tensor, leaves: Leaves) -> dict[str, Tensor]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks.isolation import nothing_kept
@@ -14,12 +16,31 @@ from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.conditions import Conditions
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.gradients.methods.contributions import Contribution, contributions
-from sfumato.gradients.methods.derived import Operands
+from sfumato.gradients.methods.derived import Forms, Operands
 from sfumato.gradients.methods.expanded import make_leaves
-from sfumato.gradients.methods.objective import Objective
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.dropout import ExampleDraws
 from sfumato.gradients.taps import Tape, Taps
+from sfumato.gradients.tuner import Tuner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What gradients are taken of: the mean over views of a loss of a model, for one example; and what is found out
+    about it once and holds for all runs.
+
+    Attributes:
+        model, loss: as `ClippedGradient` takes them.
+        views: K.
+        tuner: how each site's gradient norms are computed.
+        forms: how tensors follow from parameters.
+    """
+
+    model: nn.Module
+    loss: Callable[[Any, Any], Tensor]
+    views: int
+    tuner: Tuner = field(default_factory=Tuner)
+    forms: Forms = field(default_factory=Forms)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from sfumato.gradients import clipping
+from sfumato.gradients.sites.forms import Held, Kept
+
 if TYPE_CHECKING:
     from sfumato.gradients.methods.derived import Operand
     from sfumato.gradients.tuner import Tuner
-    from sfumato.gradients.use import Use
+    from sfumato.gradients.use import Kernel, Use
 
 
 class Site:
@@ -57,6 +60,29 @@ class Site:
         """Notes the per-example gradients of the operand of this role."""
         self.uses.append((self.roles[role], use))
         self.held += use.bytes()
+
+    def add_weight(self, kernel: Kernel, x: Tensor, g: Tensor, y: Tensor | None = None) -> None:
+        """Notes the per-example gradients of the operand "weight", in the form that the tuner chose for the site.
+
+        Args:
+            kernel: the arithmetic of the map.
+            x, g, y: inputs, output gradients and, if at hand, outputs, each (B*K, ...).
+        """
+        operand, x, g = self.roles["weight"], x.detach(), g.detach()
+        if operand.uses > 1 and kernel.joins:
+            self.method = "gram, uses joined"
+            self.add("weight", Held(kernel, x, g, "gram", later=True))
+            return
+        self.method = self.tuner.method(f"{self.kind} {self.describe()}", kernel, x, g)
+        if self.method.startswith("keep"):
+            dtype = clipping.accumulation_dtype(g.dtype)
+            derived = operand.rows if operand.uses == 1 else None
+            self.add("weight", Kept(kernel, x.to(dtype), g.to(dtype), self.method.removeprefix("keep "), derived))
+            return
+        y, bias = (None if t is None else t.detach() for t in (y, self.operands.get("bias")))
+        method = self.method.removeprefix("drop ")
+        later = operand.uses > 1 or (operand.derived and operand.rows is None)
+        self.add("weight", Held(kernel, x, g, method, derived=operand.rows, y=y, bias=bias, later=later))
 
     def hand_over(self) -> list[tuple[Operand, Use]]:
         """The uses, which the site then forgets, so that they are freed with whoever takes them."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
-from sfumato.gradients.sites.weights import use_of_weight
 from sfumato.gradients.use import Instantiated, slices
 
 
@@ -253,7 +252,7 @@ class ConvSite(Site):
             and self.roles["weight"].form is not None
             and not self._geometry.transposed
             and outputs.dtype == self.operands["weight"].dtype  # not half as precise as the dots must be
-            and self.tuner.chosen(self, self._kernel(self._geometry), outputs) == "gram"
+            and self.tuner.chosen(f"{self.kind} {self.describe()}", self._kernel(self._geometry), outputs) == "gram"
         ):
             self._outputs = outputs.detach()
             self._version = outputs._version
@@ -270,7 +269,7 @@ class ConvSite(Site):
             outputs, self._outputs = self._outputs, None
             if outputs is not None and outputs._version != self._version:
                 outputs = None  # an activation was applied in place
-            self.add("weight", use_of_weight(self, kernel, x, g, outputs))
+            self.add_weight(kernel, x, g, outputs)
         if self.trained("bias"):
             sums = output_gradients.flatten(2).sum(dim=2, dtype=clipping.accumulation_dtype(output_gradients.dtype))
             self.add("bias", Instantiated(sums.unflatten(0, (self.examples, -1)).sum(dim=1)))
@@ -306,28 +305,25 @@ class ConvSite(Site):
 
 def tap(mode, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     """The handler of ``F.conv1d``, ``F.conv2d`` and ``F.conv3d``."""
-    dimensions = weight.dim() - 2
-    if weight.numel() == 0 or input.shape[-dimensions:].numel() == 0:
-        return NotImplemented
-    stride, dilation = _per_dimension(stride, dimensions), _per_dimension(dilation, dimensions)
-    if isinstance(padding, str):
-        input, padding = _spelt_out(padding, input, weight, dilation)
-    geometry = Geometry(stride=stride, padding=_per_dimension(padding, dimensions), dilation=dilation, groups=groups)
-    return mode.call(ConvSite(weight, bias, geometry), input, dimensions + 1)
+    return _call(mode, input, weight, bias, groups, stride=stride, padding=padding, dilation=dilation)
 
 
 def tap_transposed(mode, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """The handler of ``F.conv_transpose1d``, ``F.conv_transpose2d`` and ``F.conv_transpose3d``."""
+    moves = {"stride": stride, "padding": padding, "dilation": dilation, "output_padding": output_padding}
+    return _call(mode, input, weight, bias, groups, **moves)
+
+
+def _call(mode, inputs: Tensor, weight: Tensor, bias: Tensor | None, groups: int, **moves):
     dimensions = weight.dim() - 2
-    if weight.numel() == 0 or input.shape[-dimensions:].numel() == 0:
+    if weight.numel() == 0 or inputs.shape[-dimensions:].numel() == 0:
         return NotImplemented
-    stride, padding, output_padding, dilation = (
-        _per_dimension(value, dimensions) for value in (stride, padding, output_padding, dilation)
-    )
-    geometry = Geometry(
-        stride=stride, padding=padding, dilation=dilation, groups=groups, transposed=True, output_padding=output_padding
-    )
-    return mode.call(ConvSite(weight, bias, geometry), input, dimensions + 1)
+    if isinstance(moves["padding"], str):
+        dilation = _per_dimension(moves["dilation"], dimensions)
+        inputs, moves["padding"] = _spelt_out(moves["padding"], inputs, weight, dilation)
+    numbers = {name: _per_dimension(value, dimensions) for name, value in moves.items()}
+    geometry = Geometry(groups=groups, transposed="output_padding" in moves, **numbers)
+    return mode.call(ConvSite(weight, bias, geometry), inputs, dimensions + 1)
 
 
 def _per_dimension(value, dimensions: int) -> tuple[int, ...]:

@@ -87,7 +87,7 @@ class RowsUse:
         )
 
     def bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self._indices, self._values))
+        return sum(t.nbytes for t in (self._indices, self._values))
 
 
 class EmbeddingSite(Site):

@@ -44,7 +44,7 @@ MOST_GRAM_PRODUCTS = 2
 _PLAIN_RANGE = (1e-12, 1e12)
 
 
-class Kept:
+class Kept(Instantiated):
     """Per-example gradients in tiles; norms are taken at once, while a tile is near the processor.
 
     Args:
@@ -55,42 +55,20 @@ class Kept:
     """
 
     def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, method: str, derived: RowMap | None):
-        self._tiles, squares, statistics = [], [], []
+        tiles, squares, statistics = [], [], []
         for images in slices(x.shape[0] // kernel.views, kernel.gradient_elements(), kernel.views):
-            tile = kernel.instantiate(x[images], g[images], method)
-            self._tiles.append(tile)
+            tiles.append(kernel.instantiate(x[images], g[images], method))
             if derived is None:
-                squares.append(clipping.squared_norms(tile))
+                squares.append(clipping.squared_norms(tiles[-1]))
             else:
-                statistics.append(row_statistics_of(tile, derived))
-        self._squares = torch.cat(squares) if squares else None
+                statistics.append(row_statistics_of(tiles[-1], derived))
+        super().__init__(*tiles)
         self._statistics = of_all(statistics) if statistics else None
-
-    def squared_norms(self) -> Tensor:
-        if self._squares is None:
-            self._squares = torch.cat([clipping.squared_norms(tile) for tile in self._tiles])
-        return self._squares
-
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        parts = factors.split([tile.shape[0] for tile in self._tiles])
-        total = clipping.weighted_sum(self._tiles[0], parts[0])
-        for tile, part in zip(self._tiles[1:], parts[1:], strict=True):
-            total += clipping.weighted_sum(tile, part)
-        return total
-
-    def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        if rows is None:
-            return self._tiles[0] if len(self._tiles) == 1 else torch.cat(self._tiles)
-        size = self._tiles[0].shape[0]
-        return torch.stack([self._tiles[row // size][row % size] for row in rows.tolist()])
+        if squares:
+            self._squares = torch.cat(squares)
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
-        if self._statistics is None:
-            self._statistics = of_all([row_statistics_of(tile, rows) for tile in self._tiles])
-        return self._statistics
-
-    def bytes(self) -> int:
-        return sum(tile.numel() * tile.element_size() for tile in self._tiles)
+        return super().row_statistics(rows) if self._statistics is None else self._statistics
 
 
 class Held:
@@ -262,7 +240,7 @@ class Held:
         )
 
     def bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self.x, self.g))
+        return sum(t.nbytes for t in (self.x, self.g))
 
 
 def together(uses: list[Use]) -> Use:

@@ -13,7 +13,6 @@ from torch import Tensor
 from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
-from sfumato.gradients.sites.weights import use_of_weight
 from sfumato.gradients.use import Instantiated, RowMap, RowStatistics, rounding, unit_roundoff
 
 # Activations above this are normalised before the product, so that no factor becomes a denormal number.
@@ -71,7 +70,7 @@ class OuterProduct:
         )
 
     def bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self._activations, self._output_gradients))
+        return sum(t.nbytes for t in (self._activations, self._output_gradients))
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class LinearSite(Site):
                 self.method = "outer product"
                 self.add("weight", OuterProduct(activations[:, 0].to(dtype), gradients[:, 0].to(dtype)))
             else:
-                self.add("weight", use_of_weight(self, LinearKernel(outputs, width), activations, gradients))
+                self.add_weight(LinearKernel(outputs, width), activations, gradients)
         if self.trained("bias"):
             self.add("bias", Instantiated(gradients.sum(dim=1, dtype=dtype)))
         return output_gradients @ self.constant("weight", output_gradients) if wanted else None  # type: ignore[operator]

@@ -19,7 +19,6 @@ from sfumato.gradients import clipping
 from sfumato.gradients.methods.lowered import hides_examples
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.linear import LinearKernel
-from sfumato.gradients.sites.weights import use_of_weight
 from sfumato.gradients.use import Instantiated
 
 # A step takes the mapped input and the mapped hidden state (N, gates) and the states (N, H), and gives the next states;
@@ -42,12 +41,8 @@ def _gru(mapped: Tensor, recurred: Tensor, states: States) -> States:
     return (torch.lerp(candidate, states[0], update),)
 
 
-def _tanh(mapped: Tensor, recurred: Tensor, states: States) -> States:
-    return ((mapped + recurred).tanh(),)
-
-
-def _relu(mapped: Tensor, recurred: Tensor, states: States) -> States:
-    return ((mapped + recurred).relu(),)
+def _plain(activation: Callable[[Tensor], Tensor]) -> Step:
+    return lambda mapped, recurred, states: (activation(mapped + recurred),)
 
 
 class RecurrenceSite(Site):
@@ -88,15 +83,15 @@ class RecurrenceSite(Site):
         return outputs.detach(), ()
 
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
-        of_inputs, *uses = self.unrolled(output_gradients)
+        of_inputs, *uses = self.unrolled(saved, output_gradients)
         x, g = (positions.reshape(self.examples, -1, positions.shape[2]) for positions in uses)
         if self.trained("weight"):
-            self.add("weight", use_of_weight(self, LinearKernel(g.shape[2], x.shape[2]), x, g))
+            self.add_weight(LinearKernel(g.shape[2], x.shape[2]), x, g)
         if self.trained("bias"):
             self.add("bias", Instantiated(g.sum(dim=1, dtype=clipping.accumulation_dtype(g.dtype))))
         return of_inputs if wanted else None
 
-    def unrolled(self, output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def unrolled(self, saved: tuple[Tensor, ...], output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of the inputs, the hidden states (N, T, H) that were mapped, and the gradients (N, T, gates) of
         what they were mapped to."""
         leaf, before, recurred, outputs = self._graph
@@ -140,13 +135,8 @@ class LSTMSite(RecurrenceSite):
         ends = (outputs.transpose(0, 1).flatten(1), hiddens[-1], cells[-1])
         return torch.cat(ends, dim=1), (activated, hiddens, cells, bounded)
 
-    def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
-        self._kept = saved
-        return super().backward(saved, output_gradients, wanted)
-
-    def unrolled(self, output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        activated, hiddens, cells, bounded = self._kept
-        del self._kept
+    def unrolled(self, saved: tuple[Tensor, ...], output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        activated, hiddens, cells, bounded = saved
         weight, (steps, _, gates) = self.constant("weight", hiddens), activated.shape
         width, order = gates // 4, self._order(steps)
         arriving = output_gradients[:, : steps * width].unflatten(1, (steps, width)).transpose(0, 1)
@@ -279,10 +269,10 @@ def cell(step: Step, count: int):
 HANDLERS: dict[Callable, Callable] = {
     torch.lstm: layers(_lstm, 2),
     torch.gru: layers(_gru, 1),
-    torch.rnn_tanh: layers(_tanh, 1),
-    torch.rnn_relu: layers(_relu, 1),
+    torch.rnn_tanh: layers(_plain(torch.tanh), 1),
+    torch.rnn_relu: layers(_plain(torch.relu), 1),
     torch.lstm_cell: cell(_lstm, 2),
     torch.gru_cell: cell(_gru, 1),
-    torch.rnn_tanh_cell: cell(_tanh, 1),
-    torch.rnn_relu_cell: cell(_relu, 1),
+    torch.rnn_tanh_cell: cell(_plain(torch.tanh), 1),
+    torch.rnn_relu_cell: cell(_plain(torch.relu), 1),
 }

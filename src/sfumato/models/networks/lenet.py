@@ -1,20 +1,72 @@
 """LeNet-300-100 and LeNet-5 (LeCun et al. 1998), the second with the bounded activations that suit private training
-(Papernot et al. 2021), and the wider LeNet that federated learning trains on handwriting (McMahan et al. 2017, Xu et
-al. 2022)."""
+(Papernot et al. 2021), the wider LeNet that federated learning trains on handwriting (McMahan et al. 2017, Xu et al.
+2022), and the network of TensorFlow's tutorial on CIFAR-10 in the form of Abadi et al. 2016 (arXiv 1607.00133)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, one_of
+from sfumato._checks import one_of
 from sfumato.models.normalisation.norms import Norms
+from sfumato.models.weights.pretrained import zero_classifier
 
-_SMALLEST_SIDE = 12
+CROP = 24
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 
 
-class LeNet300100(nn.Module):
+class Layers(nn.Module):
+    """Convolutions, each with a pooling, then linear layers; all but the last with a normalisation and an activation.
+
+    They are called conv1, conv2, ..., hidden1, hidden2, ..., head, and the normalisations norm1, norm2, ...,
+    norm_of_logits.
+
+    Args:
+        convolutions: as they are to be run.
+        units: inputs of the first linear layer, and outputs of each.
+        norms: after which layers there are normalisations.
+        activation: after each of them.
+        pool: after each convolution.
+    """
+
+    def __init__(
+        self,
+        convolutions: Sequence[nn.Conv2d],
+        units: Sequence[int],
+        norms: Norms,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        pool: nn.Module | None = None,
+    ):
+        super().__init__()
+        self._convolutions, self._hidden, self._activation = len(convolutions), len(units) - 2, activation
+        for number, layer in enumerate(convolutions, 1):
+            self.add_module(f"conv{number}", layer)
+            self.add_module(f"norm{number}", norms.after_convolution(layer.out_channels))
+        self.pool = pool
+        for number, (before, width) in enumerate(pairwise(units[:-1]), 1):
+            self.add_module(f"hidden{number}", nn.Linear(before, width))
+            self.add_module(f"norm{self._convolutions + number}", norms.after_linear(width))
+        self.head = nn.Linear(units[-2], units[-1])
+        self.norm_of_logits = norms.of_logits(units[-1])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images (N, C, H, W) to logits (N, classes)."""
+        features = images
+        for number in range(1, self._convolutions + 1):
+            features = self.pool(self._activated(f"conv{number}", number, features))  # type: ignore[misc]
+        features = features.flatten(1)
+        for number in range(1, self._hidden + 1):
+            features = self._activated(f"hidden{number}", self._convolutions + number, features)
+        return self.norm_of_logits(self.head(features))
+
+    def _activated(self, layer: str, norm: int, features: Tensor) -> Tensor:
+        return self._activation(getattr(self, f"norm{norm}")(getattr(self, layer)(features)))
+
+
+class LeNet300100(Layers):
     """Hidden layers of 300 and 100 units with ReLU: 266,610 parameters on 28 x 28 grey images.
 
     Args:
@@ -25,31 +77,12 @@ class LeNet300100(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        classes: int,
-        channels: int,
-        size: tuple[int, int],
-        norm: str = "none",
-        norm_last: bool | int = False,
+        self, *, classes: int, channels: int, size: tuple[int, int], norm: str = "none", norm_last: bool | int = False
     ):
-        super().__init__()
-        norms = Norms(norm, norm_last)
-        self.hidden1 = nn.Linear(channels * size[0] * size[1], 300)
-        self.norm1 = norms.after_linear(300)
-        self.hidden2 = nn.Linear(300, 100)
-        self.norm2 = norms.after_linear(100)
-        self.head = nn.Linear(100, classes)
-        self.norm_of_logits = norms.of_logits(classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
-        features = torch.relu(self.norm1(self.hidden1(images.flatten(1))))
-        features = torch.relu(self.norm2(self.hidden2(features)))
-        return self.norm_of_logits(self.head(features))
+        super().__init__((), (channels * size[0] * size[1], 300, 100, classes), Norms(norm, norm_last))
 
 
-class LeNet5(nn.Module):
+class LeNet5(Layers):
     """Two convolutions of 5 x 5 with pooling, then three linear layers: 61,706 parameters on 28 x 28 grey images.
 
     The activation is tanh: bounded activations keep per-example gradients small, so that less is lost to clipping
@@ -75,42 +108,17 @@ class LeNet5(nn.Module):
         norm_last: bool | int = False,
         activation: str = "tanh",
     ):
-        super().__init__()
-        if min(size) < _SMALLEST_SIDE:
-            raise SfumatoError(
-                f"lenet5 needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}",
-                "choose the model cnn, or larger images",
-            )
-        norms = Norms(norm, norm_last)
-        self._activation = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
+        norms, act = Norms(norm, norm_last), ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
         # 28 x 28 images are padded to the 32 x 32 of the original network; larger ones need no frame.
         padding = 2 if min(size) < 32 else 0
         height, width = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in size)
-        self.conv1 = nn.Conv2d(channels, 6, 5, padding=padding)
-        self.norm1 = norms.after_convolution(6)
-        self.conv2 = nn.Conv2d(6, 16, 5)
-        self.norm2 = norms.after_convolution(16)
-        self.pool = nn.AvgPool2d(2)
-        self.hidden1 = nn.Linear(16 * height * width, 120)
-        self.norm3 = norms.after_linear(120)
-        self.hidden2 = nn.Linear(120, 84)
-        self.norm4 = norms.after_linear(84)
-        self.head = nn.Linear(84, classes)
-        self.norm_of_logits = norms.of_logits(classes)
+        convolutions = nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5)
+        super().__init__(convolutions, (16 * height * width, 120, 84, classes), norms, act, nn.AvgPool2d(2))
         if not norms.last:
-            nn.init.zeros_(self.head.weight)
-            nn.init.zeros_(self.head.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
-        act = self._activation
-        features = self.pool(act(self.norm1(self.conv1(images))))
-        features = self.pool(act(self.norm2(self.conv2(features)))).flatten(1)
-        features = act(self.norm4(self.hidden2(act(self.norm3(self.hidden1(features))))))
-        return self.norm_of_logits(self.head(features))
+            zero_classifier(self)
 
 
-class LeNet(nn.Module):
+class LeNet(Layers):
     """Two padded convolutions of 5 x 5 with 32 and 64 channels, ReLU and max-pooling, and one linear layer.
 
     With 128 outputs on 28 x 28 grey images it has 453,632 parameters, as the network of Xu et al. 2022 (arXiv
@@ -123,18 +131,47 @@ class LeNet(nn.Module):
     """
 
     def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, 32, 5, padding=2)
-        self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
-        # A last odd row or column is pooled by itself.
-        self.pool = nn.MaxPool2d(2, ceil_mode=True)
+        convolutions = nn.Conv2d(channels, 32, 5, padding=2), nn.Conv2d(32, 64, 5, padding=2)
         height, width = (-(-side // 4) for side in size)
-        self.head = nn.Linear(64 * height * width, classes)
+        # A last odd row or column is pooled by itself.
+        pool = nn.MaxPool2d(2, ceil_mode=True)
+        super().__init__(convolutions, (64 * height * width, classes), Norms("none"), pool=pool)
         for name, parameter in self.named_parameters():
             nn.init.zeros_(parameter) if name.endswith("bias") else nn.init.xavier_uniform_(parameter)
 
+
+class TFTutorial(Layers):
+    """Two convolutions of 5 x 5 with 64 channels, ReLU and max-pooling, and two hidden layers of 384 units.
+
+    Of larger images the middle 24 x 24 pixels are cut out. Pooling over 2 x 2 gives the 12 x 12 x 64 and 6 x 6 x 64 of
+    Abadi et al. 2016, section 5, who have two layers of 384 units, where the tutorial has 384 and 192, and do not
+    mention its local response normalisation. 1,144,138 parameters on coloured images with ten classes.
+
+    Args:
+        classes: number of classes.
+        channels: colour channels C.
+        size: height and width (H, W) of the images.
+        norm, norm_last: as `Norms`.
+    """
+
+    def __init__(
+        self, *, classes: int, channels: int, size: tuple[int, int], norm: str = "none", norm_last: bool | int = False
+    ):
+        convolutions = nn.Conv2d(channels, 64, 5, padding=2), nn.Conv2d(64, 64, 5, padding=2)
+        height, width = (min(side, CROP) // 4 for side in size)
+        units = 64 * height * width, 384, 384, classes
+        super().__init__(convolutions, units, Norms(norm, norm_last), pool=nn.MaxPool2d(2))
+
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to (N, classes)."""
-        features = self.pool(torch.relu(self.conv1(images)))
-        features = self.pool(torch.relu(self.conv2(features)))
-        return self.head(features.flatten(1))
+        """Float images (N, C, H, W) to logits (N, classes)."""
+        return super().forward(middle(images))
+
+
+def middle(images: Tensor) -> Tensor:
+    """The middle 24 x 24 of images (N, C, H, W); a side that is shorter stays whole.
+
+    >>> middle(torch.zeros(1, 3, 32, 20)).shape
+    torch.Size([1, 3, 24, 20])
+    """
+    top, left = (max(0, side - CROP) // 2 for side in images.shape[2:])
+    return images[:, :, top : top + CROP, left : left + CROP]

@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError
+from sfumato.models.weights.pretrained import zero_classifier
 
-_SMALLEST_SIDE = 8
 # From this side on a second layer of wavelets pays; below it, pooling twice would blur what tells the classes apart.
 _TWO_LAYERS_FROM = 16
 # Larger images are averaged down to about this side first, which keeps the number of features bounded.
@@ -67,11 +66,6 @@ class Scattering(nn.Module):
 
     def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
         super().__init__()
-        if min(size) < _SMALLEST_SIDE:
-            raise SfumatoError(
-                f"scattering needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}",
-                "choose the model linear, or larger images",
-            )
         self.shape = channels, *size
         self.shrink = max(1, round(min(size) / _WORKING_SIDE))
         self.two_layers = min(size) >= _TWO_LAYERS_FROM
@@ -79,8 +73,7 @@ class Scattering(nn.Module):
         with torch.no_grad():
             count = self.features(torch.zeros(1, channels, *size)).shape[1]
         self.head = nn.Linear(count, classes)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Float images (N, C, H, W) to logits (N, classes)."""

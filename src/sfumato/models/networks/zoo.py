@@ -46,57 +46,30 @@ def require(name: str) -> None:
         )
 
 
-def create(name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """The model `timm:NAME` with untrained weights; `size` is passed on where the model depends on it (as ViTs do).
+def create(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    classes: int | None = None,
+    channels: int = 3,
+    size: tuple[int, int] | None = None,
+    downloaded: bool = False,
+) -> nn.Module:
+    """The model `timm:NAME`; `size` is passed on where the model depends on it (as ViTs do).
 
     Dropout and stochastic depth are off unless `options` ask for them (De et al. 2022, appendix C.1). The option
     `skipinit` sets where the gains of a normalizer-free network start; all others go to `timm.create_model`, but for
     those that bring weights, classes, colours or a size of their own, which are refused.
 
-    Raises:
-        SfumatoError: timm has no such model, cannot build it for this size, or is given an option that is refused.
-    """
-    return _build(name, options, classes=classes, channels=channels, size=size, downloaded=False)
-
-
-def create_downloaded(
-    name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int], head: str = "new"
-) -> nn.Module:
-    """The model `timm:NAME` with the weights that timm downloads, and a classifier of zeros, or with `head`
-    "pretrained" its own.
+    Args:
+        classes: None for the classifier that the model's own weights have.
+        size: None for the model's own.
+        downloaded: with the weights that timm downloads; otherwise it is untrained.
 
     Raises:
-        SfumatoError: `name` is no model of timm, it has no weights, they cannot be fetched, or have no such head.
+        SfumatoError: timm has no such model, cannot build it for this size or fetch its weights, or is given an option
+            that is refused.
     """
-    require(name)
-    model = _build(name, options, classes=classes, channels=channels, size=size, downloaded=True)
-    known = getattr(model, "pretrained_cfg", {}).get("num_classes")
-    if head == "new":
-        zero_classifier(model)
-    elif known != classes:
-        raise SfumatoError(f"the weights of {name!r} have a head for {known} classes, not {classes}", "give head new")
-    return model
-
-
-def create_whole(name: str, options: Mapping[str, Any], *, size: tuple[int, int] | None, downloaded: bool) -> nn.Module:
-    """The model `timm:NAME` for coloured images with the classifier that its own weights have, for its own size by
-    default.
-
-    Raises:
-        SfumatoError: as `create` and `create_downloaded`.
-    """
-    return _build(name, options, classes=None, channels=3, size=size, downloaded=downloaded)
-
-
-def _build(
-    name: str,
-    options: Mapping[str, Any],
-    *,
-    classes: int | None,
-    channels: int,
-    size: tuple[int, int] | None,
-    downloaded: bool,
-) -> nn.Module:
     import timm
 
     check(name, options)
@@ -121,11 +94,27 @@ def _build(
             if downloaded
             else "choose another model, option or image size"
         )
-        raise SfumatoError(f"model {name!r} cannot be made{_for_images(channels, size)}: {reason}", remedy) from error
+        images = f" for {channels} x {size[0]} x {size[1]} images" if size else ""
+        raise SfumatoError(f"model {name!r} cannot be made{images}: {reason}", remedy) from error
     if skipinit is not None:
         set_skipinit(model, skipinit, name=name)
     return model
 
 
-def _for_images(channels: int, size: tuple[int, int] | None) -> str:
-    return f" for {channels} x {size[0]} x {size[1]} images" if size else ""
+def create_downloaded(
+    name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int], head: str = "new"
+) -> nn.Module:
+    """The model `timm:NAME` with the weights that timm downloads, and a classifier of zeros, or with `head`
+    "pretrained" its own.
+
+    Raises:
+        SfumatoError: `name` is no model of timm, it has no weights, they cannot be fetched, or have no such head.
+    """
+    require(name)
+    model = create(name, options, classes=classes, channels=channels, size=size, downloaded=True)
+    known = getattr(model, "pretrained_cfg", {}).get("num_classes")
+    if head == "new":
+        zero_classifier(model)
+    elif known != classes:
+        raise SfumatoError(f"the weights of {name!r} have a head for {known} classes, not {classes}", "give head new")
+    return model

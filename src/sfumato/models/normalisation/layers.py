@@ -7,7 +7,8 @@ over features, as transformers have, is none of them and stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from sfumato._checks import SfumatoError, one_of
 from sfumato.models.evaluating import evaluating
 from sfumato.models.networks.standardise import WSConv2d
-from sfumato.models.normalisation.norms import normalisation
+from sfumato.models.normalisation.norms import NORMS, normalisation
 from sfumato.models.normalisation.public_batch import give_examples, take_moments
 from sfumato.models.normalisation.public_norms import JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm
 
@@ -84,20 +85,20 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
             "give public-batch, whose gradient takes moments as constants, or a smaller model",
         )
     public = 0 if examples is None else len(examples)
-    make: Callable[[int, bool, float], nn.Module] = {
-        "public-batch": lambda channels, _, eps: PublicNorm(channels, eps=eps),
-        "frozen-batch": lambda channels, _, eps: PublicNorm(channels, eps=eps),
-        "public-batch-own": lambda channels, _, eps: OwnPublicNorm(channels, public=public, eps=eps),
-        "public-batch-joint": lambda channels, _, eps: JointNorm(channels, public=public, eps=eps),
-        PRINTED: lambda channels, _, eps: JointNorm(channels, public=public, eps=eps),
-        "public-batch-through": lambda channels, _, eps: ThroughNorm(channels, eps=eps),
-        **{
-            one: (lambda channels, spatial, _, one=one: normalisation(one, channels, spatial=spatial))
-            for one in ("group", "layer", "instance")
-        },
-    }.get(kind, lambda *_: nn.Identity())
+    by_examples: dict[str, Callable[..., nn.Module]] = {
+        "public-batch": PublicNorm,
+        "frozen-batch": PublicNorm,
+        "public-batch-through": ThroughNorm,
+        "public-batch-own": partial(OwnPublicNorm, public=public),
+        **dict.fromkeys(JOINT, partial(JointNorm, public=public)),
+    }
     for name, layer in layers.items():
-        _put(module, name, _like(layer, make(_channels(layer), not isinstance(layer, nn.BatchNorm1d), _eps(layer))))
+        if kind in by_examples:
+            new = by_examples[kind](_channels(layer), eps=layer.eps)
+        else:
+            own = kind if kind in NORMS else "none"
+            new = normalisation(own, _channels(layer), spatial=not isinstance(layer, nn.BatchNorm1d))
+        _put(module, name, _like(layer, new))
     if kind == "weight-standardised":
         _standardised(module)
     if examples is None:
@@ -114,10 +115,6 @@ def _channels(layer: nn.Module) -> int:
     if isinstance(layer, nn.GroupNorm):
         return layer.num_channels
     return layer.num_features if isinstance(layer, (_BatchNorm, _InstanceNorm)) else 0
-
-
-def _eps(layer: nn.Module) -> float:
-    return float(layer.eps)  # type: ignore[arg-type]
 
 
 def _like(layer: nn.Module, other: nn.Module) -> nn.Module:
@@ -184,24 +181,19 @@ def unit_variance(module: nn.Module, examples: Tensor) -> None:
 
 
 def _in_order(module: nn.Module, examples: Tensor) -> list[nn.Conv2d | nn.Linear]:
-    found: list[nn.Conv2d | nn.Linear] = []
-
-    def seen(layer: nn.Module, *_: object) -> None:
-        if layer not in found:
-            found.append(layer)  # type: ignore[arg-type]
-
-    _hooked(module, {layer: seen for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))}, examples)
-    return found
+    layers, found = [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))], {}
+    _hooked(module, layers, lambda layer, *_: found.setdefault(layer), examples)
+    return list(found)
 
 
 def _output(module: nn.Module, layer: nn.Module, examples: Tensor) -> Tensor:
     found: list[Tensor] = []
-    _hooked(module, {layer: lambda _, __, output: found.append(output)}, examples)
+    _hooked(module, [layer], lambda _, __, output: found.append(output), examples)
     return found[0]
 
 
-def _hooked(module: nn.Module, hooks: dict[nn.Module, Callable[..., None]], examples: Tensor) -> None:
-    handles = [layer.register_forward_hook(hook) for layer, hook in hooks.items()]
+def _hooked(module: nn.Module, layers: Sequence[nn.Module], hook: Callable[..., None], examples: Tensor) -> None:
+    handles = [layer.register_forward_hook(hook) for layer in layers]
     try:
         with evaluating(module), torch.no_grad():
             module(examples)

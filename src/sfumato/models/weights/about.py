@@ -16,9 +16,6 @@ METADATA = "sfumato"
 """The key under which a model file of ours says what it is."""
 FORMAT = 2
 LONGEST_SPELLING = 1000
-LARGEST_SIDE = 16_384
-MOST_CHANNELS = 1024
-MOST_NUMBERS = 1 << 16
 MOST_WORDS = 1 << 22
 MOST_WEIGHTS = 1 << 12
 """Members of an ensemble, or weights that a mean is of."""
@@ -42,18 +39,14 @@ def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, 
     transform = about.get("transform")
     texts = isinstance(transform, dict) and "tokenizer" in transform
     required = REQUIRED if texts else (*REQUIRED, *OF_IMAGES)
-    for name, right in _RIGHT.items():
+    known = _RIGHT if "embedding" in about else _RIGHT | {"classes": lambda value: bool(value) and _texts(value)}
+    for name, right in known.items():
         if not right(about[name]) if name in about else name in required:
             found = shortened(repr(about[name])) if name in about else "missing"
             raise SfumatoError(
                 f"{path} says of its model that {name} is {found}, which cannot be",
                 "restore it from a copy, or train it again",
             )
-    if not about["classes"] and "embedding" not in about:
-        raise SfumatoError(
-            f"{path} says of its model that classes is [], which cannot be",
-            "restore it from a copy, or train it again",
-        )
     return about
 
 
@@ -61,17 +54,16 @@ def _whole(most: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+def _list_of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(one, kinds) for one in value)
+
+
+_texts, _numbers = _list_of(str), _list_of(int, float)
 
 
 def _statement(value: Any) -> bool:
     facts = value.get("circumstances", value) if isinstance(value, dict) else None
     return isinstance(facts, dict) and "epsilon" in value and _texts(facts.get("origins", []))
-
-
-def _numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, (int, float)) for one in value)
 
 
 def _transform(value: Any) -> bool:
@@ -94,8 +86,8 @@ def _aggregate(value: Any) -> bool:
 _RIGHT = {
     "model": _spelling,
     "classes": _texts,
-    "channels": _whole(MOST_CHANNELS),
-    "size": _whole(LARGEST_SIDE),
+    "channels": _whole(1024),
+    "size": _whole(16_384),
     "transform": _transform,
     "statement": _statement,
     "test_fraction": lambda value: value is None or (isinstance(value, (int, float)) and 0 <= value <= 1),
@@ -104,7 +96,7 @@ _RIGHT = {
     "loss": lambda value: isinstance(value, str) and value in NAMES_OF_LOSSES,
     "weights": _spelling,
     "user_from": _spelling,
-    "embedding": _whole(MOST_NUMBERS),
+    "embedding": _whole(1 << 16),
     "aggregate": _aggregate,
     "normalisation": _spelling,
     "temperature": lambda value: isinstance(value, float) and 0 < value < float("inf"),

@@ -102,10 +102,17 @@ class Backbone(nn.Module):
         return self.network(images)
 
 
-def build_backbone(architecture: Architecture) -> Backbone:
-    """A backbone with untrained weights, to be filled."""
+def build_backbone(
+    architecture: Architecture, weights: str | Path | None = None, *, downloaded: bool = False
+) -> Backbone:
+    """A backbone with the weights of a file or those that its library downloads; otherwise untrained, to be filled."""
     with torch.random.fork_rng(devices=[]):
-        network, classifier = _network(architecture, downloaded=False)
+        network, classifier = _network(architecture, downloaded=downloaded)
+    if weights is not None:
+        # A library's classifier goes, and has as many classes as its own weights; others stay: the digest covers them.
+        library = architecture.name.startswith((zoo.PREFIX, TORCHVISION))
+        remedy = "give the weights of this network, or name theirs" if library else None
+        fill(network, weights, without=classifier if library else (), remedy=remedy)
     return Backbone(_without(network, classifier, architecture), architecture)
 
 
@@ -144,11 +151,7 @@ def load_backbone(
         expects = replace(expects, resolution=resolution, enlarged=enlarged)
     expects = _resized(expects, resize)
     architecture = Architecture(name=name, size=expects.resolution)
-    with torch.random.fork_rng(devices=[]):
-        network, classifier = _network(architecture, downloaded=weights is None)
-    if weights is not None:
-        fill(network, weights, without=classifier, remedy="give the weights of this network, or name theirs")
-    return Backbone(_without(network, classifier, architecture), architecture), expects
+    return build_backbone(architecture, weights, downloaded=weights is None), expects
 
 
 def _resized(expects: Expects, resize: int | None) -> Expects:
@@ -182,13 +185,10 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
     remedy = "if you trust that code, name it: `model={0}`"
     spelling = trusted(about["model"], model, where=path, remedy=remedy)
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
-    with torch.random.fork_rng(devices=[]):
-        network, classifier = _network(architecture, downloaded=False)
-    # A classifier of timm's goes, and has as many classes as its own weights; others stay, and the digest covers them.
-    fill(network, path, without=classifier if spelling.startswith(zoo.PREFIX) else ())
+    backbone = build_backbone(architecture, path)
     mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
     expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
-    return Backbone(_without(network, classifier, architecture), architecture), expects
+    return backbone, expects
 
 
 def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module, tuple[str, ...]]:
@@ -198,7 +198,7 @@ def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module
         network = _torchvision(name, downloaded=downloaded)
         return network, (_last_linear(network) or "classifier",)
     if name.startswith(zoo.PREFIX):
-        network = zoo.create_whole(*parse(name), size=side, downloaded=downloaded)
+        network = zoo.create(*parse(name), size=side, downloaded=downloaded)
     else:
         network = create(name, classes=architecture.classes, channels=architecture.channels, size=side)
     return network, classifier_names(network)
@@ -262,9 +262,8 @@ def _last_linear(network: nn.Module) -> str | None:
 def _expected_by_timm(name: str) -> Expects:
     from timm.data.config import resolve_model_data_config
 
-    base, options = parse(name)
     with torch.device("meta"):
-        known = resolve_model_data_config(zoo.create_whole(base, options, size=None, downloaded=False))
+        known = resolve_model_data_config(zoo.create(*parse(name)))
     side = known["input_size"][-1]
     return Expects(
         resolution=side,

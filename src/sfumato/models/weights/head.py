@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,7 +9,7 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError, number, positive_integer
 from sfumato.models.ensemble import Ensemble
-from sfumato.models.name import parse
+from sfumato.models.name import parse, refuse_unknown
 from sfumato.models.weights.backbone import Backbone
 from sfumato.models.weights.pretrained import zero_classifier
 
@@ -83,14 +82,7 @@ def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone |
             f"model {spelling!r} is for images, and the source holds features of {width} numbers",
             "give head, or head,norm=12.5 to bring features to one norm",
         )
-    options = _known(spelling, options)
+    refuse_unknown(spelling, options, ("norm", "hidden"))
     if backbone is not None:
         return OnBackbone(backbone, classes=classes, **options)
     return Head(classes=classes, width=width, **options)
-
-
-def _known(spelling: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    unknown = sorted(set(options) - {"norm", "hidden"})
-    if unknown:
-        raise SfumatoError(f"model {spelling!r} has no option {', '.join(unknown)}", "it takes norm and hidden")
-    return options

@@ -45,7 +45,6 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
     one_of("head", head, HEADS)
     classifier = classifier_names(model) if head == "new" else ()
     after = getattr(model, OF_LOGITS, None)
-    after = getattr(model, OF_LOGITS, None)
     normalised = isinstance(after, nn.Module) and next(after.parameters(), None) is not None
     fill(model, path, without=(*classifier, OF_LOGITS) if classifier and normalised else classifier)
     if classifier and not normalised:
