@@ -19,9 +19,8 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
 from sfumato.runs.run import Run
-from sfumato.search.trial import EarlierSearch, LookingOn, Trial
+from sfumato.search.trial import Observers, Trial, of_trials
 from sfumato.training.conclusion.run_page import evaluation_of
-from sfumato.training.preparation.prepare import own_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +92,13 @@ class Repeated:
         return statistics.median(known) if known else None
 
 
-@own_threads()
+@of_trials
 def seeds(
     trial: Trial,
     seeds: int,
     *,
     directory: str | os.PathLike[str],
-    behind: EarlierSearch | None = None,
-    observers: LookingOn | None = None,
+    observers: Observers | None = None,
     progress: Progress | None = None,
 ) -> Repeated:
     """Train, resume or read the runs `directory`/1, `directory`/2, ...
@@ -109,23 +107,20 @@ def seeds(
         trial: what is trained; a seed of its own is that of the first run, and the others count on from it.
         seeds: how many runs.
         directory: where they are.
-        behind: the search that the trial's settings came from.
-        observers: further ones who look on at each run.
+        observers: further ones of each run.
         progress: where to report to.
 
     **Guarantee.** Each run has its own plan's (epsilon, delta), for the plan's unit and adjacency, where it alone is
     shown. All of them together have the result's, by composition, if they were planned in advance (`together`).
     Which of them is best is measured without noise, and that choice is not covered.
     """
-    count, progress = (
-        positive_integer("seeds", seeds, remedy="give the number of runs, such as 5"),
-        shown(progress),
-    )
+    count = positive_integer("seeds", seeds, remedy="give the number of runs, such as 5")
+    progress = shown(progress)
     trial.refuse_figures()
     base, first, found = Path(directory), trial.experiment.seed, []
     for number in range(1, count + 1):
         one = replace(trial.experiment, seed=None if first is None else first + number - 1)
-        run = replace(trial, experiment=one).trained(base / str(number), progress, behind=behind, observers=observers)
+        run = replace(trial, experiment=one).trained(base / str(number), progress, observers=observers)
         done = " (trained before)" if run.seconds == 0 else ""
         progress.report(f"run {number} of {count}: test accuracy {run.accuracy:.2%}{done}")
         found.append(run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato._checks import SfumatoError
 from sfumato._choices import asked, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import Device, Path, Text, Whole, spelt
+from sfumato.cli.options.spellings import Device, Directory, Own, Path, Text, Whole, spelt
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.experiment.experiment import Choices
@@ -25,6 +25,38 @@ NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintsJson:
+    """The option of a verb that has one result."""
+
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndsWithJson:
+    """The same of a verb that reports what it does meanwhile."""
+
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun(PrintsJson):
+    """Options of a verb about one run."""
+
+    run_directory: Directory
+    """The run directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfModel(OfRun):
+    """Options of a verb that uses a run's model."""
+
+    model: Own = None
+    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
 
 
 @spelt
@@ -76,7 +108,7 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begins(RunChoices, SourceChoices):
+class Begins(EndsWithJson, RunChoices, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 
     source: Text = None

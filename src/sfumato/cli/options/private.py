@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
+from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import TrainingChoices
 from sfumato.cli.options.spellings import Epsilon, Examples, WholeByRule, spelt
 from sfumato.experiment.budget import Budget, PairOfRecords, Units
@@ -51,4 +53,5 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
             threads=chosen.threads,
             micro_batch=chosen.micro_batch,
             notes=tuple(notes),
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source),
         )

@@ -99,7 +99,8 @@ def full(verb: type) -> Page:
     }
     short = name_of(verb) in COMMON
     shows = "Show the common options; with --help-all every one." if short else "Show this page."
-    options[RUN] = [*left.values(), Spelt(name="help", usage="-h, --help", purpose=shows)]
+    listed = sorted(left.values(), key=lambda one: one.name == "json")
+    options[RUN] = [*listed, Spelt(name="help", usage="-h, --help", purpose=shows)]
     return Page(positional, {group: listed for group, listed in options.items() if listed})
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
+from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.output import console
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dp-accounting", "scipy", "safetensors", "tyro")
@@ -34,14 +35,11 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor:
+class Doctor(PrintsJson):
     """Look at versions, device, memory, disk and the owner's key, and say what is wrong.
 
     Exit status 0 if nothing is wrong, 1 if something is. It changes nothing, and makes no key.
     """
-
-    json: bool = False
-    """Print one JSON object."""
 
     def run(self) -> int:
         """Look and print."""

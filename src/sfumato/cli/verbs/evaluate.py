@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError, fraction, one_of
 from sfumato._files import write
 from sfumato.cli.options import spellings
+from sfumato.cli.options.choices import OfModel
 from sfumato.cli.output import console, measured
 from sfumato.cli.output.measured import PARTS
 
@@ -21,14 +22,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate:
+class Evaluate(OfModel):
     """Measure a finished run's model on the test part of a source.
 
     The figures are not noisy: on private data they are for the owner's eyes.
     """
 
-    run_directory: spellings.Directory
-    """The run directory."""
     source: spellings.SourceName
     """digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a run on features."""
     part: str = "test"
@@ -49,8 +48,6 @@ class Evaluate:
     """Whose image each file of a folder is, as in training: folder, or a regular expression."""
     skip_unreadable: bool = False
     """Leave files of a folder out from which no image can be read."""
-    model: spellings.Own = None
-    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     text_column: spellings.TextColumns = None
     """Which columns of a table hold its texts, put together."""
     bit_depth: spellings.OwnBitDepth = None
@@ -70,10 +67,8 @@ class Evaluate:
     """Of an embedding: the false accept rate at which recall is measured. (default: 0.001)"""
     device: spellings.Device = None
     """Where to compute."""
-    json: bool = False
-    """Print one JSON object."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Measure and print."""
         from sfumato.data import refuse_absent
 
@@ -89,7 +84,6 @@ class Evaluate:
         measure = self._classifier if loaded.embedding is None else self._embedding
         found = measure(loaded, device)
         console.figures(found.data, found.rows, *found.remarks(), json=self.json)
-        return 0
 
     def _classifier(self, loaded: Loaded, device: torch.device) -> measured.Measured:
         """Accuracy, of one class for each record or of several labels, and a test for one of them."""

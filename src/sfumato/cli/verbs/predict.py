@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import tyro
 
 from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
-from sfumato.cli.options.spellings import Directory, Number, Own, Top
+from sfumato.cli.options.choices import OfModel
+from sfumato.cli.options.spellings import Number, Top
 from sfumato.cli.output import console
 
 if TYPE_CHECKING:
@@ -19,25 +20,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict:
+class Predict(OfModel):
     """Label images with a finished run's model, or texts. A folder stands for the images in it, and - for standard
     input with a text in each line."""
 
-    run_directory: Directory
-    """The run directory."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE|TEXT [...]")]
     """Image files, or folders of them; or texts, each in quotation marks."""
     top: Top = None
     """How many labels for each image or text."""
     threshold: Number = None
     """Of several labels that may all be true: from which score on one is said to be. (default: 0.5)"""
-    model: Own = None
-    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     interval: Number = None
     """With this confidence, such as 0.95: how far the noise of training alone may have moved the first label's logit,
     from the weights that the run kept."""
-    json: bool = False
-    """Print one JSON object."""
 
     def run(self) -> int:
         """Label and print."""

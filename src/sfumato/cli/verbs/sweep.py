@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +59,8 @@ class Sweep(PrivateChoices):
     """How many runs at once."""
     dry_run: bool = False
     """Say what would be run and what it would cost, and spend nothing."""
-    json: bool = False
-    """End with one JSON object on standard output."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Search, and show what was found."""
         chosen = self.with_recipe(self.what)
         from sfumato import search
@@ -83,7 +80,6 @@ class Sweep(PrivateChoices):
                 "directory": place,
                 "scoring": search.Scoring(**share, score_on=chosen.score_on),
                 "processes": chosen.processes or 1,
-                "behind": partial(recipe.uncovered_search, chosen.what, chosen.source),
                 "dry_run": chosen.dry_run,
                 "progress": progress,
             }
@@ -107,7 +103,6 @@ class Sweep(PrivateChoices):
                 else:
                     write(place / BEST, chosen.best(found).encode(), private=True)
                     searched.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
-        return 0
 
     def draws(self) -> CandidateCount:
         """The law of the number of candidates."""
