@@ -10,7 +10,7 @@ import pytest
 
 from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato._choices import choices_of
-from sfumato.cli.options.private import PrivateChoices
+from sfumato.cli.options.choices import PrivateChoices
 from sfumato.experiment import Settings
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.keywords import experiment_of, of_fields, settings_of

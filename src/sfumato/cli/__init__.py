@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str]):
         print(overview())
         return 0
     if name == "--completion":
-        from sfumato.cli.output.completion import script
+        from sfumato.cli.output.help import script
 
         print(script(" ".join(rest), PROGRAM))
         return 0

@@ -13,12 +13,11 @@ from sfumato.report.plots.drawing import rendered
 from sfumato.report.sections.calibrated import published
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, Facts
-from sfumato.report.sections.headline import headline, published_headline
 from sfumato.report.sections.learning_curves import learning_curves
 from sfumato.report.sections.multilabel import MultilabelEvaluation, label_by_label
 from sfumato.report.sections.numbers import cell
 from sfumato.report.sections.promise import promise
-from sfumato.report.sections.result import result
+from sfumato.report.sections.result import headline, published_headline, result
 
 
 def page(facts: Facts, *, public: bool = False) -> str:

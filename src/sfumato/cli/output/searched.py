@@ -49,9 +49,7 @@ def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path
         ]
         for row in found.rows
     ]
-    console.result()
-    console.table(head, lines)
-    console.result()
+    console.table(head, lines, apart=True)
     console.note(f"scored on {found.scored_on:,} records that no run was trained on")
     report_cost(found)
     console.note(f"{place / PLOT}   what was found, setting by setting")
@@ -83,9 +81,7 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
         )
         for row in found.rows
     ]
-    console.result()
-    console.table(("change", "accuracy", "difference", "epsilon", "run"), lines, texts=1)
-    console.result()
+    console.table(("change", "accuracy", "difference", "epsilon", "run"), lines, texts=1, apart=True)
     console.note(f"scored on {found.scored_on:,} records that no run was trained on")
     report_cost(found)
 
@@ -161,9 +157,7 @@ def show_selected(found: Selected, *, json: bool) -> None:
     noisy = ", noise included" if found.selection.score_noise is not None else ""
     console.result()
     console.result(f"the winner     {line_of(settings)}")
-    console.result(f"its score      {found.score} right answers on the validation part{noisy}")
-    console.result()
-    console.result(run.statement.sentence)
-    console.result()
+    console.paragraph(f"its score      {found.score} right answers on the validation part{noisy}")
+    console.paragraph(run.statement.sentence)
     console.note(f"sfumato verify {run.directory}   checks that the statement follows from the record")
     console.note("how many candidates there were is not kept: the promise rests on that secret")

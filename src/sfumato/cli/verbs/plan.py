@@ -78,7 +78,7 @@ class Plan(PlanChoices):
 
     def _compare(self, examples: int, delta: float, given: list[str]) -> None:
         """All pairs of participation and mechanism."""
-        from sfumato.cli.output import compared
+        from sfumato.cli.output import planned
         from sfumato.privacy.planning.comparison import compare
 
         if given != ["--batch-size", "--steps", "--epsilon"]:
@@ -105,4 +105,4 @@ class Plan(PlanChoices):
                 on_progress=progress,
             )
         figures = {"examples": examples, "delta": delta, "momentum": self.assumed_momentum}
-        compared.show(pairs, figures, plot=self.plot, json=self.json, after=self.numbers(delta))
+        planned.show_compared(pairs, figures, plot=self.plot, json=self.json, after=self.numbers(delta))

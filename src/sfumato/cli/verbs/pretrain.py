@@ -85,7 +85,5 @@ def show_public(run: PublicRun, *, json: bool) -> None:
         return
     console.result()
     top5 = "" if run.top5 is None else f", top five {run.top5:.2%}"
-    console.result(f"test accuracy  {run.accuracy:.2%}{top5}")
-    console.result()
-    console.result(run.statement.sentence)
-    console.result()
+    console.paragraph(f"test accuracy  {run.accuracy:.2%}{top5}")
+    console.paragraph(run.statement.sentence)

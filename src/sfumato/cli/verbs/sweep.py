@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import recipe, space, spellings
-from sfumato.cli.options.choices import NOT_IN_RECIPES, stem_of
-from sfumato.cli.options.private import PrivateChoices
+from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices, stem_of
 from sfumato.observers.progress import Bars
 from sfumato.search.space import VARIED
 

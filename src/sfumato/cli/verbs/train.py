@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
-from sfumato.cli.options.choices import Observed, stem_of
-from sfumato.cli.options.private import PrivateChoices
+from sfumato.cli.options.choices import Observed, PrivateChoices, stem_of
 from sfumato.cli.options.spellings import EpsilonOfFigures, FreeText, SourceRecipeOrRun, SourceText, Whole, WholeByRule
 from sfumato.observers.progress import Bars
 
