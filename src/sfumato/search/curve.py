@@ -19,7 +19,7 @@ from sfumato.report import curve_of_budgets
 from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
 from sfumato.runs.owner import composition
 from sfumato.runs.run import Run
-from sfumato.search.repeated import with_other_runs
+from sfumato.search.repeated import cost_of, known_uses
 from sfumato.search.trial import Observers, Trial, of_trials
 from sfumato.training.job import PrivateJob
 from sfumato.training.public import pretraining, running
@@ -102,18 +102,11 @@ def budgets(
         progress.report(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
     circumstances = found[0].statement.circumstances
     plain = _without_privacy(trial, found[0], base / PUBLIC, progress) if circumstances.data_public else None
-    plans = [run.statement.plan for run in found]
-    (together, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
-    of_all, adjacency_of_all = with_other_runs(found[0], len(found), together, adjacency)
     curve = Curve(
         budgets=tuple(wanted),
         rows=tuple(map(_row, found)),
         without_privacy=plain,
-        epsilon_of_all=together,
-        delta=delta,
-        epsilon_of_all_uses=of_all,
-        adjacency=adjacency,
-        adjacency_of_all_uses=adjacency_of_all,
+        **cost_of([run.statement.plan for run in found], known_uses(found[0])),
         public=circumstances.data_public,
         seeded=circumstances.seeded,
     )
@@ -174,18 +167,7 @@ def foresee(
         if not run.exists:  # one that has begun is among the owner's other runs
             others.append(job.plan)
         plans.append(job.plan)
-    (together, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
-    more = len(others) > len(plans)
-    return Foreseen(
-        budgets=tuple(wanted),
-        rows=tuple(rows),
-        epsilon_of_all=together,
-        delta=delta,
-        epsilon_of_all_uses=max(together, composition.together(others)[0]) if more else together,
-        adjacency=adjacency,
-        adjacency_of_all_uses=composition.adjacency_of(others) if more else adjacency,
-        public=public_data,
-    )
+    return Foreseen(budgets=tuple(wanted), rows=tuple(rows), public=public_data, **cost_of(plans, others))
 
 
 def _trials(

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sfumato._checks import positive_integer
 from sfumato.observers.notebook import shown
@@ -125,35 +126,31 @@ def seeds(
         progress.report(f"run {number} of {count}: test accuracy {run.accuracy:.2%}{done}")
         found.append(run)
     plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
-    epsilon, delta = composition.together(plans)
-    adjacency = composition.adjacency_of(plans)
-    of_all, adjacency_of_all = with_other_runs(found[0], len(plans), epsilon, adjacency)
-    return Repeated(
-        runs=tuple(found),
-        standing=len(plans),
-        epsilon=epsilon,
-        delta=delta,
-        epsilon_of_all_uses=of_all,
-        adjacency=adjacency,
-        adjacency_of_all_uses=adjacency_of_all,
-    )
+    cost = cost_of(plans, known_uses(found[0]))
+    return Repeated(runs=tuple(found), standing=len(plans), epsilon=cost.pop("epsilon_of_all"), **cost)
 
 
-def with_other_runs(run: Run, standing: int, epsilon: float, adjacency: Adjacency) -> tuple[float, Adjacency]:
-    """Epsilon of `standing` runs on the data of this one with all others of the owner's that are known, and the
-    adjacency that it holds for."""
+def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> dict[str, Any]:
+    """What the runs by these plans cost together, and with all others of the owner's on these data that are known."""
+    (epsilon, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
+    more = len(known) > len(plans)
+    return {
+        "epsilon_of_all": epsilon,
+        "delta": delta,
+        "epsilon_of_all_uses": max(epsilon, composition.together(known)[0]) if more else epsilon,
+        "adjacency": adjacency,
+        "adjacency_of_all_uses": composition.adjacency_of(known) if more else adjacency,
+    }
+
+
+def known_uses(run: Run) -> list[composition.Use]:
+    """The owner's runs on the data of this one that are known, itself among them; none for public data."""
     if run.statement.circumstances.data_public:
-        return epsilon, adjacency
+        return []
     record = RunDirectory(run.directory).read_json(names.SETTINGS)
     materials = [record["data"][name] for name in ("material", "pixels") if record["data"].get(name)]
-    known = [
-        use
-        for use in uses.plans(materials, places=uses.places_of(record), users=record.get("assignment", ""))
-        if composition.unit_of(use) == run.statement.plan.unit.name
-    ]
-    if len(known) <= standing:
-        return epsilon, adjacency
-    return max(epsilon, composition.together(known)[0]), composition.adjacency_of(known)
+    known = uses.plans(materials, places=uses.places_of(record), users=record.get("assignment", ""))
+    return [use for use in known if composition.unit_of(use) == run.statement.plan.unit.name]
 
 
 def _plans(base: Path, fingerprint: str) -> Sequence[PrivacyPlan]:

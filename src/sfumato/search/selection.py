@@ -99,7 +99,7 @@ def private(
     candidates but the winner, the key and the scores are deleted, and nothing of them is released.
     """
     progress, run, experiment = shown(progress), RunDirectory(directory), trial.experiment
-    place = _candidates_place(run)
+    place = run.path.with_name(f".{run.path.name}.search")  # where candidates are kept while the search lasts
     _check(experiment, space, scoring, score_noise)
     if run.finished:
         return _ended(run, place)
@@ -142,7 +142,7 @@ def private(
     if not (place / CHOSEN).exists():
         right = dict(carried_out(shared, changes, places, processes=processes, held=held))
         _choose(place, {number: found["right"] for number, found in right.items()}, changes, selection, key)
-    return _release(shared, held, selection, changes, places, run)
+    return _release(shared, held, changes, places, place, run)
 
 
 def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: float | None) -> None:
@@ -169,11 +169,6 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
             )
     if scoring.score_on is not None and score_noise is not None:
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
-
-
-def _candidates_place(run: RunDirectory) -> Path:
-    """Where candidates are kept while the search lasts."""
-    return run.path.with_name(f".{run.path.name}.search")
 
 
 def _ended(run: RunDirectory, place: Path) -> Selected:
@@ -247,13 +242,8 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
         remedy = "give the options that the search began with"
         before = run.read_json(FILE)
         options, check = before.pop("options", {}), before.pop("key_check", None)
-        pins.compare(
-            "search",
-            before,
-            {name: record[name] for name in record if name != "options"},
-            remedy=remedy,
-            where=str(place),
-        )
+        now = {name: value for name, value in record.items() if name != "options"}
+        pins.compare("search", before, now, remedy=remedy, where=str(place))
         pins.compare("options", options, record["options"], remedy=remedy, where=str(place))
         key = RunKey.load(place / KEY)
         if key.check_value(_CHECK) != check:
@@ -301,15 +291,15 @@ def _choose(
 def _release(
     shared: Shared,
     held: Held,
-    selection: PrivateSelection,
     changes: Sequence[Mapping[str, Any]],
     places: Sequence[Path],
+    place: Path,
     run: RunDirectory,
 ) -> Selected:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
-    place = _candidates_place(run)
-    chosen = RunDirectory(place).read_json(CHOSEN)
+    chosen, selection = RunDirectory(place).read_json(CHOSEN), shared.selection
     number = chosen["candidate"]
+    assert selection is not None
     if number is None:
         shutil.rmtree(place)
         return Selected(selection=selection)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, fraction, one_of
+from sfumato._choices import choices_of
 from sfumato._files import write
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import OfModel
 from sfumato.cli.output import console, measured
 from sfumato.cli.output.measured import PARTS
+from sfumato.data.declared import Loading
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +24,9 @@ if TYPE_CHECKING:
     from sfumato.runs import Loaded
 
 
+@partial(spellings.spelt, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(OfModel):
+class Evaluate(OfModel, Loading):
     """Measure a finished run's model on the test part of a source.
 
     The figures are not noisy: on private data they are for the owner's eyes.
@@ -38,12 +42,6 @@ class Evaluate(OfModel):
     label_sets: spellings.Path = None
     """A JSON file with several right labels for an image, as ImageNet-ReaL has them: counts the first choice as right
     where it is one of them."""
-    root: spellings.Path = None
-    """Where torchvision's data sets are."""
-    download: bool = False
-    """Let torchvision download the data set."""
-    test_fraction: spellings.TestShare = None
-    """Share of the test part where a source has none of its own."""
     user_from: spellings.UserFrom = None
     """Whose image each file of a folder is, as in training: folder, or a regular expression."""
     skip_unreadable: bool = False
@@ -220,11 +218,11 @@ class Evaluate(OfModel):
 
     def _images(self, loaded: Loaded, transform: Transform | Tokens, **further: Any) -> Source:
         """The source, read as the model's own images or texts were."""
-        share = {} if self.test_fraction is None else {"test_fraction": self.test_fraction}
-        where = {"root": self.root, "download": self.download, "user_from": self.user_from}
-        where |= {"skip_unreadable": self.skip_unreadable}
-        levels = {"text_column": self.text_column} | self._levels(transform)
-        return loaded.opened(self.source, **levels, **share, **where, **further)
+        where = {name: getattr(self, name) for name in choices_of(Loading)}
+        where |= {"user_from": self.user_from, "text_column": self.text_column} | self._levels(transform)
+        if self.test_fraction is None:
+            del where["test_fraction"]  # then it is that of the training
+        return loaded.opened(self.source, **where, **further)
 
     def _refuse_other_split(self, source: Source, user_from: str | None) -> None:
         """Refuse to split by image what was split by user in training: training images would be in the test part."""

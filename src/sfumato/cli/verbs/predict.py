@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -39,29 +39,15 @@ class Predict(OfModel):
         from sfumato.cli.output.missing import refuse_absent_images
 
         refuse_absent_images(self.run_directory, self.images)
+        from sfumato.data import Tokens
         from sfumato.models.losses import exclusive
         from sfumato.runs import load
 
         top = 3 if self.top is None else positive_integer("--top", self.top)
         loaded = load(self.run_directory, model=self.model)
-        found = self._classes(loaded, top) if exclusive(loaded.loss) else self._labels(loaded)
-        notes = (f"note: {note}" for note in found.data.get("notes", ()))
-        console.figures(found.data, found.rows, *notes, json=self.json)
-        for one in found.unreadable:
-            console.note(f"left out: {one['reason']}")
-        return 1 if found.unreadable else 0  # although the others have their labels
-
-    def _classes(self, loaded: Loaded, top: int) -> Predictions:
-        """The most likely classes of each image or text."""
-        import torch
-
-        from sfumato.data import Tokens
-
-        if self.threshold is not None:
-            raise SfumatoError(
-                f"--threshold {self.threshold:g} is for models of several labels", "leave it out: one class is chosen"
-            )
-        of_texts = isinstance(loaded.transform, Tokens)
+        several, of_texts = not exclusive(loaded.loss), isinstance(loaded.transform, Tokens)
+        self._refuse_others(several=several)
+        threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
             raise SfumatoError(
@@ -69,67 +55,58 @@ class Predict(OfModel):
                 "give a text on each line" if of_texts else "name image files, or folders that hold some",
             )
         paths, outputs, unreadable = _predicted(loaded, paths)
-        scores, places = outputs.topk(min(top, len(loaded.classes)))
-        rows = [
-            {
-                what: path,
-                "label": loaded.classes[chosen[0]],
-                "score": share[0],
-                "scores": {loaded.classes[place]: value for place, value in zip(chosen, share, strict=True)},
-            }
-            for path, chosen, share in zip(paths, places.tolist(), scores.tolist(), strict=True)
-        ]
-        data: dict[str, Any] = {"predictions": rows, **({"unreadable": unreadable} if unreadable else {})}
-        if self.interval is not None:
-            from sfumato.runs.figures.uncertain import MEANING, intervals
-
-            within = intervals(self.run_directory, paths, confidence=self.interval, model=self.model)
-            first = places[:, :1]
-            ends = torch.cat([within.low.gather(1, first), within.high.gather(1, first)], dim=1)
-            for row, (low, high) in zip(rows, ends.tolist(), strict=True):
-                row |= {"logit_low": low, "logit_high": high}
-            data |= {"confidence": within.confidence, "steps": list(within.steps), "notes": [*within.notes, MEANING]}
+        rows: list[dict[str, Any]] = []
+        for path, values in zip(paths, outputs, strict=True):
+            if several:
+                scores = dict(zip(loaded.classes, values.tolist(), strict=True))
+                named: dict[str, Any] = {"labels": [name for name, score in scores.items() if score >= threshold]}
+            else:
+                best, places = values.topk(min(top, len(loaded.classes)))
+                likeliest = [loaded.classes[place] for place in places.tolist()]
+                scores = dict(zip(likeliest, best.tolist(), strict=True))
+                named = {"label": likeliest[0], "score": scores[likeliest[0]]}
+            rows.append({what: path, **named, "scores": scores})
+        data: dict[str, Any] = {"predictions": rows, **({"threshold": threshold} if several else {})}
+        data |= {"unreadable": unreadable} if unreadable else {}
+        data |= {} if self.interval is None else self._with_intervals(rows, paths, loaded.classes, self.interval)
         names = [shortened(path) for path in paths] if of_texts else paths
-        return Predictions(data, list(zip(names, map(_line, rows), strict=True)), unreadable)
+        notes = (f"note: {note}" for note in data.get("notes", ()))
+        console.figures(data, list(zip(names, map(_line, rows), strict=True)), *notes, json=self.json)
+        for one in unreadable:
+            console.note(f"left out: {one['reason']}")
+        return 1 if unreadable else 0  # although the others have their labels
 
-    def _labels(self, loaded: Loaded) -> Predictions:
-        """Each label's score, and which are said to be true."""
+    def _refuse_others(self, *, several: bool) -> None:
+        """Refuse options for models of the other kind."""
+        if not several and self.threshold is not None:
+            raise SfumatoError(
+                f"--threshold {self.threshold:g} is for models of several labels", "leave it out: one class is chosen"
+            )
         for name in ("top", "interval"):
-            if (value := getattr(self, name)) is not None:
+            if several and (value := getattr(self, name)) is not None:
                 raise SfumatoError(
                     f"--{name} {value:g} is for models of one class for each image, and this one tells several labels",
                     "leave it out: all labels are shown",
                 )
-        threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
-        paths = _expanded(self.images)
-        if not paths:
-            raise SfumatoError("no images were given", "name image files, or folders that hold some")
-        paths, outputs, unreadable = _predicted(loaded, paths)
-        rows = []
-        for path, values in zip(paths, outputs.tolist(), strict=True):
-            scores = dict(zip(loaded.classes, values, strict=True))
-            labels = [name for name, score in scores.items() if score >= threshold]
-            rows.append({"image": path, "labels": labels, "scores": scores})
-        data = {"predictions": rows, "threshold": threshold, **({"unreadable": unreadable} if unreadable else {})}
-        lines = (f"{' + '.join(row['labels']) or 'none'}  ({_listing(row['scores'])})" for row in rows)
-        return Predictions(data, list(zip(paths, lines, strict=True)), unreadable)
 
+    def _with_intervals(
+        self, rows: list[dict[str, Any]], paths: list[str], classes: tuple[str, ...], confidence: float
+    ) -> dict[str, Any]:
+        """What is known of the logits' intervals; each row has its own."""
+        from sfumato.runs.figures.uncertain import MEANING, intervals
 
-class Predictions(NamedTuple):
-    """What is predicted: as data, in rows for the reader, and of which images nothing, and why."""
-
-    data: dict[str, Any]
-    rows: list[tuple[str, str]]
-    unreadable: list[dict[str, str]]
-
-
-def _listing(scores: dict[str, float]) -> str:
-    return ", ".join(f"{name} {score:.1%}" for name, score in scores.items())
+        within = intervals(self.run_directory, paths, confidence=confidence, model=self.model)
+        for row, low, high in zip(rows, within.low.tolist(), within.high.tolist(), strict=True):
+            place = classes.index(row["label"])
+            row |= {"logit_low": low[place], "logit_high": high[place]}
+        return {"confidence": within.confidence, "steps": list(within.steps), "notes": [*within.notes, MEANING]}
 
 
 def _line(row: dict[str, Any]) -> str:
-    interval = f"  logit {row['logit_low']:.2f} to {row['logit_high']:.2f}" if "logit_low" in row else ""
-    return f"{_listing(row['scores'])}{interval}"
+    listing = ", ".join(f"{name} {score:.1%}" for name, score in row["scores"].items())
+    if "labels" in row:
+        return f"{' + '.join(row['labels']) or 'none'}  ({listing})"
+    return f"{listing}  logit {row['logit_low']:.2f} to {row['logit_high']:.2f}" if "logit_low" in row else listing
 
 
 def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, list[dict[str, str]]]:
