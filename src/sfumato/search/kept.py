@@ -66,8 +66,11 @@ class KeptRuns:
 
     @property
     def adjacency(self) -> Adjacency | None:
-        """What the figure of all runs holds for; None where no figure is needed."""
-        return self.uncovered and adjacency_of_all(self.uncovered, self.plans)
+        """What the figure of all runs holds for; None where no figure is needed. Of an earlier search that it counts
+        nothing is known but zero-out, which the runs of either adjacency hold for."""
+        if self.uncovered is None:
+            return None
+        return composition.adjacency_of(self.plans) if self.uncovered.runs == len(self.plans) else "zero-out"
 
     def to_dict(self) -> dict[str, Any]:
         """What its file holds of it."""
@@ -277,12 +280,6 @@ def together_in_words(uncovered: Search | None) -> str:
     if uncovered is None:
         return ""
     return f"; not covered: together epsilon {rounded_up(uncovered.epsilon)} at delta {uncovered.delta!r}"
-
-
-def adjacency_of_all(cost: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:
-    """What the figure of a search holds for. Of an earlier one that it counts nothing is known but zero-out, which the
-    runs of either adjacency hold for."""
-    return composition.adjacency_of(plans) if cost.runs == len(plans) else "zero-out"
 
 
 def begin(place: Path, record: Mapping[str, Any], file: str) -> None:

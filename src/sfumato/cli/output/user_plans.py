@@ -15,7 +15,7 @@ from sfumato.privacy.statements.statement import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.cli.options.planning import PlanChoices
-    from sfumato.privacy import PrivacyPlan, User
+    from sfumato.privacy import PrivacyPlan
 
 
 def run(options: PlanChoices) -> None:
@@ -103,18 +103,13 @@ def _both(options: PlanChoices, users: int) -> None:
     )
 
 
-def _unit(options: PlanChoices, users: int) -> tuple[User, int]:
-    """The unit, and the population that coins are tossed for."""
+def _plan(options: PlanChoices, users: int, *, epsilon: float | None) -> PrivacyPlan:
     from sfumato.privacy import User
 
-    if options.drawn != "examples":
-        return User(drawn=options.drawn or "users", at_most=options.per_user), users  # type: ignore[arg-type]
-    unit = User(drawn="examples", at_most=options.per_user, users=users)
-    return unit, users * unit.vectors if options.examples is None else options.examples
-
-
-def _plan(options: PlanChoices, users: int, *, epsilon: float | None) -> PrivacyPlan:
-    unit, population = _unit(options, users)
+    unit, population = User(drawn=options.drawn or "users", at_most=options.per_user), users  # type: ignore[arg-type]
+    if options.drawn == "examples":  # these are then what coins are tossed for
+        unit = User(drawn="examples", at_most=options.per_user, users=users)
+        population = users * unit.vectors if options.examples is None else options.examples
     return options.calibrated(population, options.delta_among(users), epsilon=epsilon, unit=unit)
 
 
