@@ -1,7 +1,7 @@
-"""Median accuracy over runs of the main job: python benchmarks/accuracy/main_job.py NAME RUNS SOURCE [OPTION ...]
+"""Median accuracy over runs of the main job: benchmarks/accuracy/main_job.py [--save] NAME RUNS SOURCE [OPTION ...]
 
-Each run is `sfumato train SOURCE OPTION ... --json` in a process of its own with a fresh secret key. Adds a row called
-NAME to benchmarks/results/accuracy.json.
+Each run is `sfumato train SOURCE OPTION ... --json` in a process of its own with a fresh secret key. With --save a row
+called NAME is added to benchmarks/results/accuracy.json; the median is printed without it too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ RESULT = RESULTS / "accuracy.json"
 
 
 def main() -> None:
-    name, runs, *command = sys.argv[1:]
+    save = sys.argv[1] == "--save"
+    name, runs, *command = sys.argv[2:] if save else sys.argv[1:]
     found = []
     for _ in range(int(runs)):
         with tempfile.TemporaryDirectory() as place:
@@ -40,10 +41,10 @@ def main() -> None:
         "highest": accuracies[-1],
         "seconds": statistics.median(result["seconds"] for result in found),
     }
-    rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    rows[name] = row
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(dict(sorted(rows.items())), indent=2) + "\n")
+    if save:
+        rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(dict(sorted((rows | {name: row}).items())), indent=2) + "\n")
     print(f"{name:<24} median {row['median']:.4f}  ({row['lowest']:.4f} to {row['highest']:.4f} of {row['runs']} runs)")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass, replace
 from typing import Any, Self, get_type_hints
 
@@ -159,10 +159,15 @@ SHORT = {"eps": "epsilon", "lr": "learning_rate", "sigma": "noise_multiplier", "
 """What choices are called elsewhere."""
 
 
-def refuse_unknown(name: str, kind: type, remedy: str | None = None) -> None:
-    """Refuse a name that is none of the choices, and name a near one."""
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The one of these names that was probably meant."""
+    return SHORT[name] if SHORT.get(name) in known else next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
+def refuse_unknown(name: str, kind: type, remedy: str | None = None, *, others: Collection[str] = ()) -> None:
+    """Refuse a name that is none of the choices, and name a near one of them or of the others that may be given."""
     known = choices_of(kind)
-    near = [SHORT[name]] if SHORT.get(name) in known else difflib.get_close_matches(name, known, n=1)
     if remedy is None:
-        remedy = f"did you mean {near[0]}" if near else f"give {', '.join(known)}"
+        near = nearest(name, [*known, *others])
+        remedy = f"did you mean {near}" if near else f"give {', '.join(known)}"
     raise SfumatoError(f"{name} is no field of {kind.__name__}", remedy)

@@ -152,6 +152,9 @@ REFUSED = {
     "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
     "place",
     "sweep digits QUICK --vary zoom=1,1.2": "a search cannot vary zoom; vary ...",
+    "sweep digits QUICK --vary learning-rates=1,2": "a search cannot vary learning_rates; did you mean learning_rate",
+    "sweep digits QUICK --vary lr=1,2 moment=0.5": "a search cannot vary lr, moment; did you mean learning_rate, "
+    "momentum",
     "train digits QUICK --model cnn,norm=none": "model 'cnn' has no option norm; it takes none",
     "train digits QUICK --head old": "--head must be one of new, pretrained; got 'old'; choose one of these names",
     "train digits QUICK --head pretrained": "head is pretrained, but no pre-trained weights are given; give them, or "
@@ -270,8 +273,8 @@ REFUSED = {
     "it with what it has (sfumato finish unfinished)",
     "train finished": "the run in finished is finished; give another --output to train anew; privacy costs of both add "
     "up",
-    "finish finished": "the run in finished is finished; give another --output to train anew; privacy costs of both "
-    "add up",
+    "finish finished": "the run in finished is finished; measure it (sfumato evaluate finished SOURCE), write its page "
+    "(sfumato report finished) or check it (sfumato verify finished)",
     "train unfinished --steps 9": "unfinished is a run, which goes on as it began, but options were given: steps; "
     "leave them out, or give the source instead of the run",
     "train digits QUICK --output unfinished --ema 0": "what began in unfinished differs in its settings: "

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from sfumato import SfumatoError, train
+from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato._choices import choices_of
-from sfumato.cli.options.private import PrivateChoices
+from sfumato.cli.options.choices import PrivateChoices
 from sfumato.experiment import Settings
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.keywords import experiment_of, of_fields, settings_of
@@ -144,3 +144,22 @@ def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
     reasons = Experiment(order="position", steps=20, epsilon=3.0).decide(fewer).reasons
     assert any("and the first 100 places alone have bins" in line for line in reasons)
     assert not any("steps have about" in line for line in reasons)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("titel", "title"),
+        ("treads", "threads"),
+        ("kep", "keep"),
+        ("reprt_epsilon", "report_epsilon"),
+        ("learnin_rate", "learning_rate"),
+        ("lr", "learning_rate"),
+    ],
+)
+@pytest.mark.parametrize("planned", [False, True])
+def test_an_unknown_keyword_of_train_is_refused_with_the_one_that_was_meant(spots, tmp_path, given, meant, planned):
+    plan = PrivacyPlan.calibrate(examples=spots.examples, batch_size=20, steps=2, epsilon=3.0, delta=1e-5)
+    with pytest.raises(SfumatoError, match=f"^{given} is no field of Experiment; did you mean {meant}$"):
+        train("linear", spots, plan if planned else None, directory=tmp_path / "run", **{given: 1})
+    assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from sfumato.report import swept
-from sfumato.report.plots.sweep import _positions
+from sfumato.report.plots.comparisons import _positions
 
 ROWS = [
     {"accuracy": 0.5 + 0.01 * number, "learning_rate": 0.1 * 1.7**number, "model": f"wrn-16-{number % 2}", "flip": True}

@@ -8,7 +8,7 @@ from sfumato.data import Records
 from sfumato.experiment import Settings
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection
 from sfumato.runs.owner import composition, sentences, uses
-from sfumato.search.candidates import right_answers
+from sfumato.search.workers import right_answers
 from sfumato.training.loop import Outcome
 from sfumato.training.preparation.prepare import prepare
 

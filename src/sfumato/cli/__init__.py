@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from sfumato.cli.output.missing import refuse_absent
 
         refuse_absent(verb)
-        return verb.run()
+        return verb.run() or 0
     except SfumatoError as error:
         from sfumato.cli.options.spellings import UnclearError
         from sfumato.cli.output.refusals import in_options
@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str]):
         print(overview())
         return 0
     if name == "--completion":
-        from sfumato.cli.output.completion import script
+        from sfumato.cli.output.help import script
 
         print(script(" ".join(rest), PROGRAM))
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,10 +82,10 @@ def _averages(averaging: EMA | None, choices: Mapping[str, Any]) -> dict[str, An
     return {"ema": averaging.decay, **constant}
 
 
-def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
-    """Settings, or an experiment, with these choices; others are refused, and a near one is named."""
-    known = choices_of(kind)  # type: ignore[arg-type]
-    for name in choices:
+def refuse_others(kind: type, names: Iterable[str], others: Collection[str] = ()) -> None:
+    """Refuse a name that is neither a choice nor one of the others, and name a near one."""
+    known = {*choices_of(kind), *others}
+    for name in names:
         if name not in known:
             remedy = None
             if name in OF_OPTIMIZERS:
@@ -94,10 +94,15 @@ def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
                 remedy = (
                     f"give it to sfumato.open_source, and the source in place of its name: open_source(..., {name}=...)"
                 )
-            refuse_unknown(name, kind, remedy)  # type: ignore[arg-type]
+            refuse_unknown(name, kind, remedy, others=others)
+
+
+def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
+    """Settings, or an experiment, with these choices; others are refused, and a near one is named."""
+    refuse_others(kind, choices)  # type: ignore[arg-type]
     missing = [
         name
-        for name, one in known.items()
+        for name, one in choices_of(kind).items()  # type: ignore[arg-type]
         if one.default is MISSING and one.default_factory is MISSING and name not in choices
     ]
     if missing:

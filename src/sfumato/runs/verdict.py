@@ -125,7 +125,7 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
     with _noted(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
         _require(inside == written, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
-    with _noted(checks, "the dice key is gone"):
+    with _noted(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
         _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
 

@@ -2,9 +2,9 @@ from .curve import Curve as Curve
 from .curve import Foreseen as Foreseen
 from .curve import budgets as budgets
 from .curve import foresee as foresee
-from .factors import Comparison as Comparison
-from .factors import one_at_a_time as one_at_a_time
+from .kept import Comparison as Comparison
 from .kept import Ranking as Ranking
+from .kept import one_at_a_time as one_at_a_time
 from .kept import open as open
 from .repeated import Repeated as Repeated
 from .repeated import seeds as seeds

@@ -19,16 +19,15 @@ from sfumato.report import curve_of_budgets
 from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
 from sfumato.runs.owner import composition
 from sfumato.runs.run import Run
-from sfumato.search.repeated import with_other_runs
-from sfumato.search.trial import EarlierSearch, LookingOn, Trial
+from sfumato.search.repeated import cost_of, known_uses
+from sfumato.search.trial import Observers, Trial, of_trials
 from sfumato.training.job import PrivateJob
-from sfumato.training.preparation.prepare import own_threads
 from sfumato.training.public import pretraining, running
 from sfumato.training.run import earlier_plans
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
-Told = TypeVar("Told")
+Row = TypeVar("Row")
 OF_THE_MODEL = (
     *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "loss", "trainable"),
     "seed",
@@ -72,15 +71,14 @@ class Curve:
         return {name: value for name, value in asdict(self).items() if name != "seeded"}
 
 
-@own_threads()
+@of_trials
 def budgets(
     trial: Trial,
     epsilons: Sequence[float],
     *,
     directory: str | os.PathLike[str],
     of_budget: Callable[[float], Trial] | None = None,
-    behind: EarlierSearch | None = None,
-    observers: LookingOn | None = None,
+    observers: Observers | None = None,
     progress: Progress | None = None,
 ) -> Curve:
     """Train, resume or read the runs `directory`/epsilon-A, `directory`/epsilon-B, ..., and draw the curve.
@@ -90,8 +88,7 @@ def budgets(
         epsilons: the budgets, two or more.
         directory: where the runs are, and budgets.json and budgets.svg.
         of_budget: the trial of one budget, where they differ in more than epsilon, as the rows of a recipe do.
-        behind: the search that the trial's settings came from.
-        observers: further ones who look on at each run.
+        observers: further ones of each run.
         progress: where to report to.
 
     **Guarantee.** Each run has at most its own budget, for the plan's unit and adjacency, where it alone is shown and
@@ -101,22 +98,15 @@ def budgets(
     progress, base, found = shown(progress), Path(directory), []
     wanted = _trials(trial, epsilons, base, of_budget)
     for epsilon, one in wanted.items():
-        found.append(one.trained(_place(base, epsilon), progress, behind=behind, observers=observers))
+        found.append(one.trained(_place(base, epsilon), progress, observers=observers))
         progress.report(f"epsilon {epsilon:g}: test accuracy {found[-1].accuracy:.2%}")
     circumstances = found[0].statement.circumstances
     plain = _without_privacy(trial, found[0], base / PUBLIC, progress) if circumstances.data_public else None
-    plans = [run.statement.plan for run in found]
-    (together, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
-    of_all, adjacency_of_all = with_other_runs(found[0], len(found), together, adjacency)
     curve = Curve(
         budgets=tuple(wanted),
         rows=tuple(map(_row, found)),
         without_privacy=plain,
-        epsilon_of_all=together,
-        delta=delta,
-        epsilon_of_all_uses=of_all,
-        adjacency=adjacency,
-        adjacency_of_all_uses=adjacency_of_all,
+        **cost_of([run.statement.plan for run in found], known_uses(found[0])),
         public=circumstances.data_public,
         seeded=circumstances.seeded,
     )
@@ -126,12 +116,12 @@ def budgets(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foreseen(Generic[Told]):
+class Foreseen(Generic[Row]):
     """What the runs of several budgets would be.
 
     Args:
         budgets: rising.
-        rows: of each, what `foresee` was told to keep of its job.
+        rows: of each, what `foresee` keeps of its job.
         epsilon_of_all, delta: of all runs together, if they are planned in advance.
         epsilon_of_all_uses: with all others of the owner's on these data that are known.
         adjacency, adjacency_of_all_uses: what these figures hold for.
@@ -139,7 +129,7 @@ class Foreseen(Generic[Told]):
     """
 
     budgets: tuple[float, ...]
-    rows: tuple[Told, ...]
+    rows: tuple[Row, ...]
     epsilon_of_all: float
     delta: float
     epsilon_of_all_uses: float
@@ -148,48 +138,36 @@ class Foreseen(Generic[Told]):
     public: bool
 
 
-@own_threads()
+@of_trials
 def foresee(
     trial: Trial,
     epsilons: Sequence[float],
     *,
     directory: str | os.PathLike[str],
-    told: Callable[[PrivateJob, RunDirectory], Told],
+    row_of: Callable[[PrivateJob, RunDirectory], Row],
     of_budget: Callable[[float], Trial] | None = None,
-    behind: EarlierSearch | None = None,
     progress: Progress | None = None,
-) -> Foreseen[Told]:
+) -> Foreseen[Row]:
     """What `budgets` would train, and what its runs would cost together: nothing is spent, and nothing is written.
 
     Args:
-        told: what to keep of each run's job, as plain data; a job itself holds the data.
-        trial, epsilons, directory, of_budget, behind, progress: as for `budgets`.
+        row_of: what to keep of each run's job, as plain data; a job itself holds the data.
+        trial, epsilons, directory, of_budget, progress: as for `budgets`.
     """
     progress, base = shown(progress), Path(directory)
     wanted = _trials(trial, epsilons, base, of_budget)
     rows, plans, others, public_data = [], [], [], False
     for number, (epsilon, one) in enumerate(wanted.items()):
         run = RunDirectory(_place(base, epsilon))
-        job = one.job(run, progress, behind=behind)
-        rows.append(told(job, run))
+        job = one.job(run, progress)
+        rows.append(row_of(job, run))
         public_data = job.source.public
         if number == 0:
             others = [use for use in earlier_plans(job) if composition.unit_of(use) == job.plan.unit.name]
         if not run.exists:  # one that has begun is among the owner's other runs
             others.append(job.plan)
         plans.append(job.plan)
-    (together, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
-    more = len(others) > len(plans)
-    return Foreseen(
-        budgets=tuple(wanted),
-        rows=tuple(rows),
-        epsilon_of_all=together,
-        delta=delta,
-        epsilon_of_all_uses=max(together, composition.together(others)[0]) if more else together,
-        adjacency=adjacency,
-        adjacency_of_all_uses=composition.adjacency_of(others) if more else adjacency,
-        public=public_data,
-    )
+    return Foreseen(budgets=tuple(wanted), rows=tuple(rows), public=public_data, **cost_of(plans, others))
 
 
 def _trials(

@@ -1,4 +1,7 @@
-"""A search whose runs are all kept, each with its own statement: on public data, or not covered by any promise."""
+"""Searches whose runs are all kept, each with its own statement: on public data, or not covered by any promise.
+
+They rank all settings of a space, or say what each single change of a setting does (Mehta et al. 2022, table 4).
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,24 @@ from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition
 from sfumato.search import space as spaces
-from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
+from sfumato.search.shared import (
+    Held,
+    Scoring,
+    Shared,
+    check_trainable,
+    check_trial,
+    decided,
+    read,
+    refuse_each,
+    tried,
+    try_each,
+)
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import EarlierSearch, Trial
-from sfumato.search.workers import rows_of
-from sfumato.training.preparation.prepare import own_threads
+from sfumato.search.trial import Trial, of_trials
+from sfumato.search.workers import Worker, rows_of
 
 MODES = ("public", "uncovered")
-FILE, PLOT, KEY = "sweep.json", "sweep.svg", "search.key"
+FILE, FACTORS, PLOT, KEY = "sweep.json", "factors.json", "sweep.svg", "search.key"
 MOST_DRAWS = 20
 
 
@@ -53,8 +66,11 @@ class KeptRuns:
 
     @property
     def adjacency(self) -> Adjacency | None:
-        """What the figure of all runs holds for; None where no figure is needed."""
-        return self.uncovered and adjacency_of_all(self.uncovered, self.plans)
+        """What the figure of all runs holds for; None where no figure is needed. Of an earlier search that it counts
+        nothing is known but zero-out, which the runs of either adjacency hold for."""
+        if self.uncovered is None:
+            return None
+        return composition.adjacency_of(self.plans) if self.uncovered.runs == len(self.plans) else "zero-out"
 
     def to_dict(self) -> dict[str, Any]:
         """What its file holds of it."""
@@ -92,7 +108,18 @@ class Ranking(KeptRuns):
         return {"rows": list(self.rows), "best": plain(self.best)} | super().to_dict()
 
 
-@own_threads()
+class Comparison(KeptRuns):
+    """What came of single changes: the first run changes nothing, and each row has its difference to that one."""
+
+    def __repr__(self) -> str:
+        found = f"{len(self.changes) - 1} single changes"
+        if self.rows and self.uncovered is None:
+            best = max(self.rows[1:], key=lambda row: row["difference"], default=self.rows[0])
+            found += f", best {line_of(best['change'])} by {best['difference']:+.1%} on {self.scored_on:,}"
+        return f"Comparison({found}{together_in_words(self.uncovered)})"
+
+
+@of_trials
 def open(
     trial: Trial,
     space: Space,
@@ -102,7 +129,6 @@ def open(
     candidates: int | None = None,
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
-    behind: EarlierSearch | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Ranking:
@@ -116,7 +142,6 @@ def open(
         candidates: so many different settings, drawn at random from the space.
         scoring: what the runs are scored on.
         processes: how many runs at once; with several, a script needs `if __name__ == "__main__":` around it.
-        behind: the search that the experiment came from, which then counts as well.
         dry_run: say what would be run and what it would cost, and spend nothing.
         progress: where to report to.
 
@@ -125,16 +150,15 @@ def open(
     composition, had they been planned in advance (`composition.together`).
     """
     one_of("search", search, MODES)
-    progress, place = shown(progress), Path(directory)
+    place = Path(directory)
     spaces.check(space, spaces.VARIED)
     shared = Shared.of(trial, scoring, processes)
     changes = _changes(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     refuse_each(shared, tried(space))
-    held = read(shared)
-    check_kind(shared, held, search)
+    held = _read(shared, search)
     try_each(shared, held, space)
     plans = [decided(shared, held, change)[0] for change in changes]
-    cost = together(plans, held.source, behind)
+    cost = _together(plans, held.source, trial)
     ranking = Ranking(
         changes=tuple(changes),
         plans=tuple(plans),
@@ -152,10 +176,8 @@ def open(
         "data": held.source.fingerprint,
     }
     begin(place, record, FILE)
-    shared = replace(shared, search=ranking.uncovered, fingerprint=held.source.fingerprint)
-    own = held if processes == 1 else None
-    del held  # several processes read their own
-    figures = rows_of(shared, changes, place, first=1, processes=processes, held=own, progress=progress)
+    held = held if processes == 1 else None  # several processes read their own
+    figures = _trained(shared, ranking, place, record, first=1, processes=processes, held=held, progress=progress)
     rows = [{**plain(change), **row} for change, row in zip(changes, figures, strict=True)]
     # What has diverged comes last, however often its only answer is right.
     ranked = sorted(rows, key=lambda row: (row["loss"] is not None, row["accuracy"]), reverse=True)
@@ -165,19 +187,91 @@ def open(
     return ranking
 
 
-def check_kind(shared: Shared, held: Held, search: str) -> None:
-    """Refuse a public search on data that turn out to be private."""
+@of_trials
+def one_at_a_time(
+    trial: Trial,
+    space: Space,
+    *,
+    directory: str | os.PathLike[str],
+    search: str = "public",
+    scoring: Scoring = Scoring(),  # noqa: B008 - frozen
+    processes: int = 1,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Train the trial as it is and with every single change, or go on with it, and compare.
+
+    Args:
+        space: {field of the experiment, or source: listed values}; a source must hold the same data in another form,
+            such as another cache of their features.
+        directory: where the runs are, and factors.json.
+        trial, search, scoring, processes, dry_run, progress: as for `search.open`.
+
+    **Guarantee.** As for `search.open`: none for the comparison, and each run has its own.
+    """
+    one_of("search", search, MODES)
+    place = Path(directory)
+    spaces.check(space, (*spaces.VARIED, "source"))
+    shared = Shared.of(trial, scoring, processes)
+    changes = spaces.single_changes(space)
+    refuse_each(shared, changes)
+    held = _read(shared, search)
+    check_trial(shared.trial)
+    worker, plans = Worker(shared, held), []
+    for change in changes:  # refuses what could not be trained before anything is spent
+        own = worker.data_for(change)
+        plan, settings = decided(shared, own, change)
+        check_trainable(own.source, plan, settings, shared.changed(change).clock)
+        plans.append(plan)
+    cost = _together(plans, held.source, trial) if search == "uncovered" else None
+    comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=cost, scored_on=len(held.validation))
+    if dry_run:
+        return comparison
+    factors = {name: repr(rule) for name, rule in space.items()}
+    record = {"search": search, "factors": factors, "data": held.source.fingerprint}
+    begin(place, record, FACTORS)
+    held = held if processes == 1 else None  # several processes read their own
+    del worker, own
+    rows = _trained(shared, comparison, place, record, first=0, processes=processes, held=held, progress=progress)
+    rows = [
+        {"change": plain(change), **row, "difference": row["accuracy"] - rows[0]["accuracy"]}
+        for change, row in zip(changes, rows, strict=True)
+    ]
+    comparison = replace(comparison, rows=tuple(rows))
+    RunDirectory(place).write_json(FACTORS, {**record, **comparison.to_dict()}, private=True)
+    return comparison
+
+
+def _trained(
+    shared: Shared,
+    found: KeptRuns,
+    place: Path,
+    record: Mapping[str, Any],
+    *,
+    held: Held | None,
+    progress: Progress | None,
+    **how: Any,
+) -> list[dict[str, Any]]:
+    """The figures of all runs, each of whose statements names the search where nothing covers it."""
+    shared = replace(shared, search=found.uncovered, fingerprint=record["data"])
+    return rows_of(shared, found.changes, place, held=held, progress=shown(progress), **how)
+
+
+def _read(shared: Shared, search: str) -> Held:
+    """The data; a public search on data that turn out to be private is refused."""
+    held = read(shared)
     if search == "public" and not held.source.public:
         raise SfumatoError(
             f"{shared.trial.spec.spec} is private, and the search is public", "give `search=private` or uncovered"
         )
+    return held
 
 
-def together(plans: Sequence[PrivacyPlan], source: Source, behind: EarlierSearch | None) -> Search:
+def _together(plans: Sequence[PrivacyPlan], source: Source, trial: Trial) -> Search:
     """What all runs cost together by composition, with those of the search that the experiment came from."""
     epsilon, delta = composition.together(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
-    earlier = behind(source) if behind else None
+    earlier = trial.searched(source)
     return runs if earlier is None else earlier + runs
 
 
@@ -186,12 +280,6 @@ def together_in_words(uncovered: Search | None) -> str:
     if uncovered is None:
         return ""
     return f"; not covered: together epsilon {rounded_up(uncovered.epsilon)} at delta {uncovered.delta!r}"
-
-
-def adjacency_of_all(cost: Search, plans: Sequence[PrivacyPlan]) -> Adjacency:
-    """What the figure of a search holds for. Of an earlier one that it counts nothing is known but zero-out, which the
-    runs of either adjacency hold for."""
-    return composition.adjacency_of(plans) if cost.runs == len(plans) else "zero-out"
 
 
 def begin(place: Path, record: Mapping[str, Any], file: str) -> None:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sfumato._checks import positive_integer
 from sfumato.observers.notebook import shown
@@ -19,9 +20,8 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
 from sfumato.runs.run import Run
-from sfumato.search.trial import EarlierSearch, LookingOn, Trial
+from sfumato.search.trial import Observers, Trial, of_trials
 from sfumato.training.conclusion.run_page import evaluation_of
-from sfumato.training.preparation.prepare import own_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +93,13 @@ class Repeated:
         return statistics.median(known) if known else None
 
 
-@own_threads()
+@of_trials
 def seeds(
     trial: Trial,
     seeds: int,
     *,
     directory: str | os.PathLike[str],
-    behind: EarlierSearch | None = None,
-    observers: LookingOn | None = None,
+    observers: Observers | None = None,
     progress: Progress | None = None,
 ) -> Repeated:
     """Train, resume or read the runs `directory`/1, `directory`/2, ...
@@ -109,56 +108,49 @@ def seeds(
         trial: what is trained; a seed of its own is that of the first run, and the others count on from it.
         seeds: how many runs.
         directory: where they are.
-        behind: the search that the trial's settings came from.
-        observers: further ones who look on at each run.
+        observers: further ones of each run.
         progress: where to report to.
 
     **Guarantee.** Each run has its own plan's (epsilon, delta), for the plan's unit and adjacency, where it alone is
     shown. All of them together have the result's, by composition, if they were planned in advance (`together`).
     Which of them is best is measured without noise, and that choice is not covered.
     """
-    count, progress = (
-        positive_integer("seeds", seeds, remedy="give the number of runs, such as 5"),
-        shown(progress),
-    )
+    count = positive_integer("seeds", seeds, remedy="give the number of runs, such as 5")
+    progress = shown(progress)
     trial.refuse_figures()
     base, first, found = Path(directory), trial.experiment.seed, []
     for number in range(1, count + 1):
         one = replace(trial.experiment, seed=None if first is None else first + number - 1)
-        run = replace(trial, experiment=one).trained(base / str(number), progress, behind=behind, observers=observers)
+        run = replace(trial, experiment=one).trained(base / str(number), progress, observers=observers)
         done = " (trained before)" if run.seconds == 0 else ""
         progress.report(f"run {number} of {count}: test accuracy {run.accuracy:.2%}{done}")
         found.append(run)
     plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
-    epsilon, delta = composition.together(plans)
-    adjacency = composition.adjacency_of(plans)
-    of_all, adjacency_of_all = with_other_runs(found[0], len(plans), epsilon, adjacency)
-    return Repeated(
-        runs=tuple(found),
-        standing=len(plans),
-        epsilon=epsilon,
-        delta=delta,
-        epsilon_of_all_uses=of_all,
-        adjacency=adjacency,
-        adjacency_of_all_uses=adjacency_of_all,
-    )
+    cost = cost_of(plans, known_uses(found[0]))
+    return Repeated(runs=tuple(found), standing=len(plans), epsilon=cost.pop("epsilon_of_all"), **cost)
 
 
-def with_other_runs(run: Run, standing: int, epsilon: float, adjacency: Adjacency) -> tuple[float, Adjacency]:
-    """Epsilon of `standing` runs on the data of this one with all others of the owner's that are known, and the
-    adjacency that it holds for."""
+def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> dict[str, Any]:
+    """What the runs by these plans cost together, and with all others of the owner's on these data that are known."""
+    (epsilon, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
+    more = len(known) > len(plans)
+    return {
+        "epsilon_of_all": epsilon,
+        "delta": delta,
+        "epsilon_of_all_uses": max(epsilon, composition.together(known)[0]) if more else epsilon,
+        "adjacency": adjacency,
+        "adjacency_of_all_uses": composition.adjacency_of(known) if more else adjacency,
+    }
+
+
+def known_uses(run: Run) -> list[composition.Use]:
+    """The owner's runs on the data of this one that are known, itself among them; none for public data."""
     if run.statement.circumstances.data_public:
-        return epsilon, adjacency
+        return []
     record = RunDirectory(run.directory).read_json(names.SETTINGS)
     materials = [record["data"][name] for name in ("material", "pixels") if record["data"].get(name)]
-    known = [
-        use
-        for use in uses.plans(materials, places=uses.places_of(record), users=record.get("assignment", ""))
-        if composition.unit_of(use) == run.statement.plan.unit.name
-    ]
-    if len(known) <= standing:
-        return epsilon, adjacency
-    return max(epsilon, composition.together(known)[0]), composition.adjacency_of(known)
+    known = uses.plans(materials, places=uses.places_of(record), users=record.get("assignment", ""))
+    return [use for use in known if composition.unit_of(use) == run.statement.plan.unit.name]
 
 
 def _plans(base: Path, fingerprint: str) -> Sequence[PrivacyPlan]:

@@ -17,22 +17,22 @@ from sfumato.experiment.budget import Budget, PairOfRecords
 from sfumato.experiment.experiment import Experiment
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
-from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection, Search, least_score_noise
+from sfumato.privacy import CandidateCount, Ledger, PrivacyPlan, PrivateSelection, Search, least_score_noise
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.statements.statement import rounded_up
 from sfumato.randomness import RunKey, Space
+from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences, uses
 from sfumato.runs.run import Run, read
-from sfumato.search import candidates
 from sfumato.search import shared as data
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
 from sfumato.search.space import line_of
-from sfumato.search.trial import EarlierSearch, Trial
-from sfumato.search.workers import carried_out, without_warnings
-from sfumato.training.preparation.prepare import own_threads
+from sfumato.search.trial import Trial, of_trials
+from sfumato.search.workers import carried_out, train_candidate, without_warnings
+from sfumato.training.conclusion import finish
 
 DRAWS = CandidateCount(mean=10, shape=1.0)
 MUCH_NOISE = 0.05
@@ -65,7 +65,7 @@ class Selected:
         return f"Selected({found}; epsilon {epsilon} at delta {delta!r} for the whole search)"
 
 
-@own_threads()
+@of_trials
 def private(
     trial: Trial,
     space: Space,
@@ -75,7 +75,6 @@ def private(
     score_noise: float | None = None,
     scoring: Scoring = Scoring(),  # noqa: B008 - frozen
     processes: int = 1,
-    behind: EarlierSearch | None = None,
     options: Mapping[str, str] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -90,17 +89,17 @@ def private(
         directory: where the winner is to be. Candidates are kept beside it while the search lasts.
         draws: the law of the number of candidates.
         score_noise: standard deviation, in right answers; None for the least that adds nothing to epsilon.
-        options: how the search was asked for, where that is more than the experiment: it goes on as that alone.
-        scoring, processes, behind, dry_run, progress: as for `search.open`.
+        options: how the search was requested, where that is more than the experiment: it goes on as that alone.
+        scoring, processes, dry_run, progress: as for `search.open`.
 
     **Guarantee.** The conditions of `PrivateSelection`, in its order: (1) K comes from the search's own key by the law
     of the selection, a search that was cut has the same K, and all K are trained before any is chosen; (2) settings
     come from the key alone, every candidate is trained by the selection's plan and draws by itself; (3) scores are
     on public data, or counts with noise from the key; (4) the validation part is held out by `data.hold_out`; (5) all
-    candidates but the winner, the key and the scores are deleted, and nothing of them is told.
+    candidates but the winner, the key and the scores are deleted, and nothing of them is released.
     """
     progress, run, experiment = shown(progress), RunDirectory(directory), trial.experiment
-    place = _candidates_place(run)
+    place = run.path.with_name(f".{run.path.name}.search")  # where candidates are kept while the search lasts
     _check(experiment, space, scoring, score_noise)
     if run.finished:
         return _ended(run, place)
@@ -115,9 +114,10 @@ def private(
     held = data.read(shared)
     held.source.require_classes("a private selection")
     selection = _selection(experiment, held, draws, score_noise, public_scores=scoring.score_on is not None)
-    shared = replace(
-        shared, selection=selection, search=_with(behind, selection, held), fingerprint=held.source.fingerprint
-    )
+    earlier = trial.searched(held.source)
+    if earlier is not None:  # the statement names it
+        earlier += Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
+    shared = replace(shared, selection=selection, search=earlier, fingerprint=held.source.fingerprint)
     shared = replace(shared, origins=try_each(shared, held, space))
     if not (place / FILE).exists():
         _report_beforehand(scoring, held, selection, progress)
@@ -142,7 +142,7 @@ def private(
     if not (place / CHOSEN).exists():
         right = dict(carried_out(shared, changes, places, processes=processes, held=held))
         _choose(place, {number: found["right"] for number, found in right.items()}, changes, selection, key)
-    return _release(shared, held, selection, changes, places, run)
+    return _release(shared, held, changes, places, place, run)
 
 
 def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: float | None) -> None:
@@ -169,11 +169,6 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
             )
     if scoring.score_on is not None and score_noise is not None:
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
-
-
-def _candidates_place(run: RunDirectory) -> Path:
-    """Where candidates are kept while the search lasts."""
-    return run.path.with_name(f".{run.path.name}.search")
 
 
 def _ended(run: RunDirectory, place: Path) -> Selected:
@@ -213,7 +208,7 @@ def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection
 def _selection(
     experiment: Experiment, held: Held, draws: CandidateCount, score_noise: float | None, *, public_scores: bool
 ) -> PrivateSelection:
-    """What the search promises: the least noise that meets epsilon for all of it, or the noise that was asked for."""
+    """What the search promises: the least noise that meets epsilon for all of it, or the noise that was given."""
     examples = held.source.examples
     rules = defaults.plan_rules(examples)
     sizes: dict[str, Any] = {
@@ -240,12 +235,6 @@ def _selection(
     return PrivateSelection.calibrate(**sizes, epsilon=epsilon, draws=draws, score_noise=score_noise)
 
 
-def _with(behind: EarlierSearch | None, selection: PrivateSelection, held: Held) -> Search | None:
-    """The open search that the experiment came from, with this one: the statement names it."""
-    earlier = behind(held.source) if behind else None
-    return earlier and earlier + Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
-
-
 def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSelection, seed: int | None) -> RunKey:
     """The search's key: kept from the first moment on, so that a search that was cut has the same randomness."""
     run = RunDirectory(place)
@@ -253,13 +242,8 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
         remedy = "give the options that the search began with"
         before = run.read_json(FILE)
         options, check = before.pop("options", {}), before.pop("key_check", None)
-        pins.compare(
-            "search",
-            before,
-            {name: record[name] for name in record if name != "options"},
-            remedy=remedy,
-            where=str(place),
-        )
+        now = {name: value for name, value in record.items() if name != "options"}
+        pins.compare("search", before, now, remedy=remedy, where=str(place))
         pins.compare("options", options, record["options"], remedy=remedy, where=str(place))
         key = RunKey.load(place / KEY)
         if key.check_value(_CHECK) != check:
@@ -307,15 +291,15 @@ def _choose(
 def _release(
     shared: Shared,
     held: Held,
-    selection: PrivateSelection,
     changes: Sequence[Mapping[str, Any]],
     places: Sequence[Path],
+    place: Path,
     run: RunDirectory,
 ) -> Selected:
     """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
-    place = _candidates_place(run)
-    chosen = RunDirectory(place).read_json(CHOSEN)
+    chosen, selection = RunDirectory(place).read_json(CHOSEN), shared.selection
     number = chosen["candidate"]
+    assert selection is not None
     if number is None:
         shutil.rmtree(place)
         return Selected(selection=selection)
@@ -324,8 +308,9 @@ def _release(
     if not winner.finished:
         with without_warnings():
             job = job_for(shared, held, number, changes[number], winner)
-            outcome = candidates.train_candidate(job, winner)
-            candidates.conclude_winner(job, winner, outcome, selection)
+            outcome = train_candidate(job, winner)
+            with Ledger(winner / names.LEDGER) as ledger:  # with the statement of the whole search
+                finish.conclude(job, winner, ledger, outcome, selection=selection)
     with writing(run.path):
         for other in places:
             if other != winner.path:

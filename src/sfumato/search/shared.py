@@ -54,7 +54,7 @@ class Shared:
         search: what a run's statement says of a search that no promise covers.
         selection: the private selection that the runs are candidates of.
         fingerprint: of the data that the search began with, which every process must find again.
-        origins: what stands behind the initial weights of any candidate of the selection.
+        origins: what the initial weights of any candidate of the selection come from.
     """
 
     trial: Trial
@@ -75,7 +75,7 @@ class Shared:
                 "leave it out, and train once with what the search has found",
             )
         threads = max(1, default_threads() // processes) if trial.threads is None else trial.threads
-        return cls(trial=replace(trial, threads=threads), scoring=scoring)
+        return cls(trial=replace(trial, threads=threads, earlier_search=None), scoring=scoring)
 
     def changed(self, change: Mapping[str, Any]) -> Experiment:
         """The experiment of one run."""
@@ -226,7 +226,7 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
     """Refuse a value that no run could be trained with, before anything is spent.
 
     Returns:
-        What stands behind the initial weights of any run, as statements say it.
+        What the initial weights of any run come from, as statements say it.
     """
     check_trial(shared.trial)
     found: set[str] = set()

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import nearest
 from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ VARIED = tuple(
 
 def check(space: Space, varied: Iterable[str]) -> None:
     """Refuse a name that no run could be told apart by."""
-    unknown = sorted(set(space) - set(varied))
+    known = sorted(varied)
+    unknown = sorted(set(space) - set(known))
     if unknown or not space:
         problem = f"a search cannot vary {', '.join(unknown)}" if unknown else "nothing is varied"
-        raise SfumatoError(problem, f"vary {', '.join(sorted(varied))}")
+        meant = [near for name in unknown if (near := nearest(name, known))]
+        raise SfumatoError(problem, f"did you mean {', '.join(meant)}" if meant else f"vary {', '.join(known)}")
     from sfumato.randomness import Choice, LogUniform, Uniform
 
     for name, rule in space.items():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import InitVar, dataclass, field, replace
+from typing import Any, ParamSpec, TypeVar
 
 from sfumato._checks import SfumatoError
+from sfumato._choices import nearest
+from sfumato._renamed import warn_renamed
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment.experiment import Experiment
 from sfumato.observers.observer import Observer
@@ -16,15 +19,18 @@ from sfumato.privacy import Search
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
 from sfumato.training.job import PrivateJob
+from sfumato.training.parts.registry import OPTIONS
 from sfumato.training.preparation import beforehand, resume
-from sfumato.training.preparation.prepare import check_machine, prepare
+from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import execute
 
+P = ParamSpec("P")
+T = TypeVar("T")
 EarlierSearch = Callable[[Source], Search | None]
 """The search, if any, that an experiment's settings came from, where it looked at these data and nothing covers it."""
-LookingOn = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
-"""Who else looks on at a run."""
+Observers = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
+"""The further observers of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +45,10 @@ class Trial:
         experiment: what was chosen; the rest follows by rule.
         source: by its spelling, or with declarations.
         device, threads, micro_batch: performance; they don't change the promise.
-        options: what is asked for of the parts around the run, by name (`registry.OPTIONS`).
-        notes: what else is said when its run begins.
+        options: what is wanted of the parts around the run, by name (`registry.OPTIONS`).
+        notes: what else is reported when its run begins.
+        earlier_search: the search that these choices came from, which then counts as well.
+        keep, report_epsilon, calibrate_on: of `options`, as they were given for one version.
     """
 
     experiment: Experiment
@@ -50,6 +58,21 @@ class Trial:
     micro_batch: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    earlier_search: EarlierSearch | None = None
+    keep: InitVar[int | None] = None
+    report_epsilon: InitVar[float | None] = None
+    calibrate_on: InitVar[Any] = None
+
+    def __post_init__(self, keep: int | None, report_epsilon: float | None, calibrate_on: Any) -> None:
+        for name, value in (("keep", keep), ("report_epsilon", report_epsilon), ("calibrate_on", calibrate_on)):
+            if value is not None:
+                warn_renamed(f"Trial({name}=...)", f"Trial(options={{{name!r}: ...}})", stacklevel=4)
+                object.__setattr__(self, "options", {**self.options, name: value})
+        for name in self.options:
+            if name not in OPTIONS:
+                near = nearest(name, OPTIONS)
+                remedy = f"did you mean {near}" if near else f"there are {', '.join(OPTIONS)}"
+                raise SfumatoError(f"options has {name!r}, which no run knows", remedy)
 
     def refuse_figures(self) -> None:
         """Refuse to publish figures of each of several trainings, which would cost their epsilon each time, or of
@@ -70,7 +93,7 @@ class Trial:
     def refuse_at_once(self) -> None:
         """Refuse what its choices alone decide to be impossible, before any data are read."""
         check_machine(self.machine)
-        beforehand.check(self.experiment, self.spec, self.asked)
+        beforehand.check(self.experiment, self.spec, self.around)
 
     @property
     def machine(self) -> Machine:
@@ -78,42 +101,58 @@ class Trial:
         return Machine(device=self.device, threads=self.threads, micro_batch=self.micro_batch)
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What is asked for of the parts, with the experiment's clock."""
+    def around(self) -> dict[str, Any]:
+        """What is wanted of the parts around the run, with the experiment's clock."""
         return {**self.options, "clock": self.experiment.clock}
 
-    def job(self, run: RunDirectory, progress: Progress, *, behind: EarlierSearch | None = None) -> PrivateJob:
+    def job(self, run: RunDirectory, progress: Progress) -> PrivateJob:
         """Everything up to the first step of a run in this directory."""
         if not run.exists:
             run.require_free()
         self.refuse_at_once()
         source = self.experiment.kept(read_source(self.spec, progress))
         plan, settings, reasons = self.experiment.decide(source)
-        earlier = behind(source) if behind else None
+        earlier = self.searched(source)
         start = Start.of(
             run,
             machine=self.machine,
             request={"source": self.spec.record()},
             search=earlier and earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta),
         )
-        job = prepare(None, source, plan, settings, start, **self.asked)
+        job = prepare(None, source, plan, settings, start, **self.around)
         if not run.exists:
             for line in (*self.notes, *reasons):
                 progress.report(line)
         return job
 
+    def searched(self, source: Source) -> Search | None:
+        """The search that the choices came from, where it looked at these data and nothing covers it."""
+        return self.earlier_search(source) if self.earlier_search else None
+
     def trained(
-        self,
-        directory: str | os.PathLike[str],
-        progress: Progress,
-        *,
-        behind: EarlierSearch | None = None,
-        observers: LookingOn | None = None,
+        self, directory: str | os.PathLike[str], progress: Progress, *, observers: Observers | None = None
     ) -> Run:
         """Its run: begun, resumed, or read where it is finished."""
         run = RunDirectory(directory)
-        job = self.job(run, progress, behind=behind)
+        job = self.job(run, progress)
         if run.finished:
             resume.compare(job, run, going_on=False)
             return read(run)
         return execute(job, run, progress=progress, observers=observers(job, run) if observers else ())
+
+
+def of_trials(search: Callable[P, T]) -> Callable[P, T]:
+    """Around a search, whose first argument is a trial: torch has as many threads afterwards as before.
+
+    The keyword `behind` is the trial's `earlier_search`; it still works for one version.
+    """
+
+    @functools.wraps(search)
+    def called(trial: Trial, *given: Any, **named: Any) -> Any:
+        if "behind" in named:
+            warn_renamed("behind=...", "Trial(earlier_search=...)")
+            trial = replace(trial, earlier_search=named.pop("behind"))
+        with own_threads():
+            return search(trial, *given, **named)  # type: ignore[call-arg]
+
+    return called  # type: ignore[return-value]

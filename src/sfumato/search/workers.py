@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -13,14 +14,21 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sfumato._checks import SfumatoError
+from sfumato.data import Part
+from sfumato.evaluation import accuracy
+from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.observers.progress import Progress
+from sfumato.privacy import Ledger
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory
-from sfumato.search import candidates
+from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.search.shared import Held, Shared, check_trial, in_another_form, job_for, read
 from sfumato.search.space import line_of
 from sfumato.training import run as runs
+from sfumato.training.job import PrivateJob
+from sfumato.training.loop import Outcome
 from sfumato.training.preparation import resume
 
 _WORKER: Worker | SfumatoError | None = None
@@ -56,14 +64,48 @@ class Worker:
                     job = job_for(self.shared, held, number, change, run)
                 except SfumatoError:
                     return {"right": None}
-                outcome = candidates.train_candidate(job, run)
-                return {"right": candidates.right_answers(job, outcome, held.validation)}
+                return {"right": right_answers(job, train_candidate(job, run), held.validation)}
         job = job_for(self.shared, held, number, change, run)
         if run.finished:
             resume.compare(job, run, going_on=False)
         else:
             runs.execute(job, run)
         return figures(run)
+
+
+def train_candidate(job: PrivateJob, run: RunDirectory) -> Outcome:
+    """All steps of a candidate, begun, resumed or taken before. It is not concluded: nothing of it may be released.
+
+    **Guarantee.** The candidate's releases are those of `job.plan`, paid in its own ledger with randomness of its own.
+    """
+    if not run.exists:
+        resume.begin(job, run)
+    else:
+        resume.compare(job, run)
+    with Ledger(run / names.LEDGER) as ledger:
+        sweep(run.path)
+        return runs.go_on(job, run, ledger)[0]
+
+
+def right_answers(job: PrivateJob, outcome: Outcome, validation: Part) -> int:
+    """How many validation records the candidate labels rightly. Private: to be used with noise, or on public data.
+
+    Outputs that are not finite are no labels: a candidate that has diverged counts as the worst.
+
+    **Guarantee.** Each record is labelled by itself (`outputs_alone`), so adding or removing one validation record
+    moves the count by at most 1.
+    """
+    module = copy.deepcopy(job.module).eval()
+    module.load_state_dict(outcome.weights)
+    right = 0
+    with same_throughout(module, torch.zeros(1, *job.source.shape, device=job.device)):
+        for start in range(0, len(validation), accuracy.BATCH):
+            part = slice(start, start + accuracy.BATCH)
+            images = job.transform(torch.from_numpy(validation.take(part)).to(job.device))
+            outputs = outputs_alone(module, images).cpu()
+            known = torch.from_numpy(validation.labels[part])
+            right += int(((outputs.argmax(1) == known) & outputs.isfinite().all(1)).sum())
+    return right
 
 
 def rows_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import fields
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -13,7 +14,8 @@ from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
 from sfumato.experiment import users
-from sfumato.experiment.keywords import experiment_of, refuse_budget, settings_of
+from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
@@ -30,7 +32,7 @@ from sfumato.training.job import PrivateJob
 from sfumato.training.kind import Kind
 from sfumato.training.loop import Outcome, take_none, take_steps
 from sfumato.training.measure import Measure
-from sfumato.training.parts.registry import split
+from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import beforehand, resume
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
@@ -91,6 +93,11 @@ def train(
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
+    own_keywords = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS} - {
+        "clock",
+        "choices",
+    }
+    refuse_others(Experiment, choices, own_keywords)
     heading, progress = Heading(title=title), shown(progress)
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     options, choices = split(choices, without=("clock",))  # which is declared by start and period

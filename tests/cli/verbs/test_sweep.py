@@ -23,8 +23,8 @@ from sfumato.data.subsets.filtered import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses
-from sfumato.search import candidates, workers
 from sfumato.search import selection as selecting
+from sfumato.search import workers
 from sfumato.training import run
 
 QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu"
@@ -284,11 +284,11 @@ def dying(real, survived):
     """The function for so many calls, then a kill."""
     calls = []
 
-    def dies(*arguments):
+    def dies(*arguments, **named):
         if len(calls) == survived:
             raise StopError
         calls.append(arguments)
-        return real(*arguments)
+        return real(*arguments, **named)
 
     return dies
 
@@ -300,9 +300,9 @@ def test_a_selection_that_was_cut_has_the_same_candidates_and_winner(call, spots
     first, drawn[:] = list(drawn), []
     assert len(first) == 3
     os.rename("won", "before")
-    for function, survived in (("right_answers", 1), ("conclude_winner", 0)):
+    for place, function, survived in ((workers, "right_answers", 1), (selecting.finish, "conclude", 0)):
         with monkeypatch.context() as patch:
-            patch.setattr(candidates, function, dying(getattr(candidates, function), survived))
+            patch.setattr(place, function, dying(getattr(place, function), survived))
             with pytest.raises(StopError):
                 main(shlex.split(command))
         assert not Path("won").exists()

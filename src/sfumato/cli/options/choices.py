@@ -4,27 +4,73 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import asked, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import Device, Path, Text, Whole, spelt
+from sfumato.cli.options.spellings import (
+    Device,
+    Directory,
+    Epsilon,
+    Examples,
+    Own,
+    Path,
+    Text,
+    Whole,
+    WholeByRule,
+    spelt,
+)
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
-from sfumato.experiment.experiment import Choices
+from sfumato.experiment.budget import Budget, PairOfRecords, Units
+from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Normalisation
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
     from sfumato.observers.observer import Observer
     from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
+    from sfumato.search import Trial
 
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintsJson:
+    """The option of a verb that has one result."""
+
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndsWithJson:
+    """The same of a verb that reports what it does meanwhile."""
+
+    json: bool = False
+    """End with one JSON object on standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun(PrintsJson):
+    """Options of a verb about one run."""
+
+    run_directory: Directory
+    """The run directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfModel(OfRun):
+    """Options of a verb that uses a run's model."""
+
+    model: Own = None
+    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
 
 
 @spelt
@@ -76,7 +122,7 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begins(RunChoices, SourceChoices):
+class Begins(EndsWithJson, RunChoices, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 
     source: Text = None
@@ -214,6 +260,46 @@ class TrainingChoices(TextChoices, Choices):
             recipe.trusted(taken["model"], file, trust_code=self.trust_code)
         notes = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
         return replace(self, **taken), notes
+
+
+@spelt
+@dataclass(frozen=True, kw_only=True)
+class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, TrainingChoices):
+    """Options of a verb that trains privately."""
+
+    epsilon: Epsilon = None
+    """The privacy budget. Several of them, with commas, in sfumato train: a run for each."""
+    examples: Examples = None
+    """N, the number of training examples, declared: then the statement need not name it as read from the data. For
+    users, of those that are kept."""
+    private: bool = False
+    """The data are private, although the source is a published one."""
+    micro_batch: WholeByRule = None
+    """The most examples in memory at once."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """What was chosen of a single training; several budgets are refused."""
+        if isinstance(self.epsilon, tuple):
+            raise SfumatoError(
+                f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one, or use sfumato train"
+            )
+        return Experiment(**{one.name: getattr(self, one.name) for one in fields(Experiment)})
+
+    def trial(self) -> Trial:
+        """One training as it is requested here, with what is taken over from pre-trained weights."""
+        from sfumato.search import Trial
+
+        chosen, notes = self.as_pretrained()
+        return Trial(
+            experiment=chosen.experiment,
+            source=chosen.spec,
+            device=chosen.device,
+            threads=chosen.threads,
+            micro_batch=chosen.micro_batch,
+            notes=tuple(notes),
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source),
+        )
 
 
 def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:

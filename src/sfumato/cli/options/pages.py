@@ -5,87 +5,69 @@ from __future__ import annotations
 from sfumato._choices import choices_of
 from sfumato.data.declared import Declared, Purpose
 
-GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+_TOPICS: dict[str, dict[str, str]] = {
     "budget": {
-        "noise and clipping": ("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "max_norm", "quantile"),
-        "published figures": ("report_epsilon",),
-        "users": ("unit", "per_user", "drawn"),
+        "noise and clipping": "epsilon delta noise_multiplier batch_size steps max_norm quantile",
+        "published figures": "report_epsilon",
+        "users": "unit per_user drawn",
         "participation": (
-            *("adjacency", "participation", "mechanism", "order", "groups", "largest_batch"),
-            *("bands", "buffers", "steps_per_tree", "complete_trees"),
+            "adjacency participation mechanism order groups largest_batch bands buffers steps_per_tree complete_trees"
         ),
-        "time and drift": ("start", "period", "drift", "drift_shape", "drift_groups", "drift_size"),
+        "time and drift": "start period drift drift_shape drift_groups drift_size",
     },
     "data": {
         "declared data": (
-            *("source", "examples", "users", "classes", "label_columns", "size", "channels", "bit_depth", "window"),
-            *("test_fraction", "skip_unreadable", "user_from", "public", "private", "not_private", "root", "download"),
+            "source examples users classes label_columns size channels bit_depth window test_fraction skip_unreadable "
+            "user_from public private not_private root download"
         ),
-        "texts": ("text_column", "length", "vocabulary", "words"),
-        "part and labels": ("part", "label_sets"),
+        "texts": "text_column length vocabulary words",
+        "part and labels": "part label_sets",
     },
     "model": {
-        "heads": (
-            *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "head_scale"),
-            *("trainable", "dimension"),
-        ),
-        "normalisation": ("normalisation", "public_data", "public_examples"),
-        "backbones": ("backbone", "weights", "resolution", "resize", "crop", "dtype"),
+        "heads": "model pretrained pretrained_weights head head_deviation head_bias head_scale trainable dimension",
+        "normalisation": "normalisation public_data public_examples",
+        "backbones": "backbone weights resolution resize crop dtype",
     },
     "training": {
         "optimizer": (
-            *("method", "optimizer", "learning_rate", "pretrained_rate", "momentum", "weight_decay", "schedule"),
-            *("warmup", "loss", "class_prevalence"),
+            "method optimizer learning_rate pretrained_rate momentum weight_decay schedule warmup loss class_prevalence"
         ),
-        "views": ("views", "shift", "flip", "zoom", "crop_area"),
-        "averages": ("ema", "ema_form", "aggregate", "aggregate_from", "aggregate_last", "aggregate_restart"),
+        "views": "views shift flip zoom crop_area",
+        "averages": "ema ema_form aggregate aggregate_from aggregate_last aggregate_restart",
         "clients": (
-            *("clients", "grouping", "client_rate", "client_momentum", "client_epochs", "client_batch_size"),
-            *("client_examples", "client_loss", "shuffle_buffer", "reconstruction_steps"),
+            "clients grouping client_rate client_momentum client_epochs client_batch_size client_examples client_loss "
+            "shuffle_buffer reconstruction_steps"
         ),
-        "calibration": ("calibrate_on",),
-        "design": ("epochs", "deviations", "learning_rates", "margin", "share", "runs"),
+        "calibration": "calibrate_on",
+        "design": "epochs deviations learning_rates margin share runs",
     },
     "search": {
-        "search": (
-            *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on"),
-            *("processes", "last", "decay"),
-        ),
+        "search": "vary one_at_a_time search candidates shape score_noise validation score_on processes last decay",
     },
 }
+GROUPS = {group: {topic: tuple(names.split()) for topic, names in topics.items()} for group, topics in _TOPICS.items()}
 """The groups in their order, their topics, and the options of each in theirs. Those of no group here are the run's."""
 _NAMED = {name for topics in GROUPS.values() for names in topics.values() for name in names} | {*choices_of(Purpose)}
 GROUPS["data"]["declared data"] += tuple(name for name in choices_of(Declared) if name not in _NAMED)
 
 RUN = "run"
 
-COMMON: dict[str, tuple[str, ...]] = {
-    "train": (
-        *("epsilon", "delta", "unit", "examples", "user_from", "public", "model", "pretrained"),
-        *("output", "dry_run", "json"),
-    ),
-    "embed": (
-        *("epsilon", "delta", "batch_size", "steps", "per_user", "user_from", "public", "model", "pretrained"),
-        *("dimension", "output", "dry_run", "json"),
-    ),
-    "pretrain": (
-        *("batch_size", "steps", "public", "model", "pretrained", "learning_rate", "views", "output", "device"),
-        *("json",),
-    ),
-    "features": (
-        *("backbone", "weights", "resolution", "views", "dtype", "user_from", "public", "private", "output", "device"),
-        *("json",),
-    ),
-    "sweep": (
-        *("epsilon", "unit", "public", "vary", "search", "candidates", "validation", "output", "dry_run", "json"),
-    ),
-    "noise-study": (
-        *("model", "normalisation", "deviations", "runs", "epochs", "learning_rates", "output", "not_private", "json"),
-    ),
-    "plan": (
-        *("epsilon", "delta", "noise_multiplier", "batch_size", "steps", "unit", "examples", "users", "per_user"),
-        *("participation", "mechanism", "compare", "json"),
-    ),
-    "evaluate": (*("part", "public", "user_from", "test_fraction", "positive", "threshold", "plot", "device", "json"),),
+COMMON = {
+    verb: tuple(names.split())
+    for verb, names in {
+        "train": "epsilon delta unit examples user_from public model pretrained output dry_run json",
+        "embed": (
+            "epsilon delta batch_size steps per_user user_from public model pretrained dimension output dry_run json"
+        ),
+        "pretrain": "batch_size steps public model pretrained learning_rate views output device json",
+        "features": "backbone weights resolution views dtype user_from public private output device json",
+        "sweep": "epsilon unit public vary search candidates validation output dry_run json",
+        "noise-study": "model normalisation deviations runs epochs learning_rates output not_private json",
+        "plan": (
+            "epsilon delta noise_multiplier batch_size steps unit examples users per_user participation mechanism "
+            "compare json"
+        ),
+        "evaluate": "part public user_from test_fraction positive threshold plot device json",
+    }.items()
 }
 """Of each verb with many options, those that most of its users need; `--help-all` shows the others as well."""

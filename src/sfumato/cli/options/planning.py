@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import spellings
+from sfumato.cli.options.choices import PrintsJson
 from sfumato.experiment.budget import PairOfRecords, Units
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @spellings.spelt
 @dataclass(frozen=True, kw_only=True)
-class PlanChoices(Units, PairOfRecords):
+class PlanChoices(PrintsJson, Units, PairOfRecords):
     """What a plan is made of, as far as it is given."""
 
     examples: spellings.Whole = None
@@ -50,8 +51,6 @@ class PlanChoices(Units, PairOfRecords):
     """With --extrapolate, in place of --epsilon: rounds of so many users, and what epsilon they come to."""
     plot: spellings.Path = None
     """With --compare or --extrapolate, draw it to this SVG file."""
-    json: bool = False
-    """Print one JSON object."""
 
     @property
     def budget(self) -> float | None:

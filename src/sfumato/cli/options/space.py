@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.spellings import UnclearError
+from sfumato.search.space import check
 
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension
@@ -45,11 +46,9 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     if chosen_by is not None and chosen_by in space:
         option = chosen_by.replace("_", "-")
         raise SfumatoError(f"--{option} chooses the row of {recipe.title(what)}, so it cannot vary", "search each row")
-    unknown = sorted(set(space) - set(known))
-    if unknown:
-        raise SfumatoError(f"a search cannot vary {', '.join(unknown)}", f"vary {', '.join(sorted(known))}")
     if not space:
         raise UnclearError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
+    check(space, known)
     space = {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
     for name, rule in space.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):

@@ -19,6 +19,11 @@ def result(line: str = "") -> None:
     print(line)
 
 
+def paragraph(*lines: str) -> None:
+    """Lines of the result, and an empty one."""
+    print(*lines, "", sep="\n")
+
+
 def as_json(data: Mapping[str, Any]) -> None:
     """The result as one JSON object on one line."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
@@ -52,14 +57,22 @@ def columns(rows: Iterable[tuple[str, str]]) -> None:
         print(f"{name:<{width}}  {value}")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0) -> None:
-    """A table on standard output: figures to the right; the first `texts` columns and the last one to the left."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0, apart: bool = False) -> None:
+    """A table on standard output: figures to the right; the first `texts` columns and the last one to the left.
+
+    Args:
+        apart: between empty lines.
+    """
     listed = [head, *rows]
     widths = [max(len(row[column]) for row in listed) for column in range(len(head) - 1)]
+    if apart:
+        result()
     sides = ["<"] * texts + [">"] * (len(widths) - texts)
     for *cells, remark in listed:
         aligned = [f"{text:{side}{width}}" for text, side, width in zip(cells, sides, widths, strict=True)]
         print("  ".join([*aligned, remark]).rstrip())
+    if apart:
+        result()
 
 
 @contextmanager

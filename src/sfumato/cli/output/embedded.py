@@ -43,21 +43,18 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
     if isinstance(run, Run) and run.steps < run.statement.plan.steps:
         console.note(f"note: ended after {run.steps} of {run.statement.plan.steps} rounds; the promise is the plan's")
     console.result()
-    console.result(
+    console.paragraph(
         f"recall {figures['recall']:.2%} of the pairs of one class at a false accept rate of {figures['far']:g} "
         f"(similarity at least {figures['threshold']:.4f})"
         + ("" if public else "  (measured on private data: keep it to yourself)")
     )
-    console.result()
-    console.result(run.statement.sentence)
-    console.result()
+    console.paragraph(run.statement.sentence)
     if isinstance(run, Run):
         if of_group is not None:
-            console.result(
+            console.paragraph(
                 f"For a whole group of people together, which is fixed and public here, epsilon is "
                 f"{rounded_up(of_group)}. For one person of it only the figure above holds."
             )
-            console.result()
         show_uses(run)
     console.note(f"{path / names.REPORT}   the page: what is promised, and which images are found")
     console.note(f"sfumato evaluate {path} SOURCE   measures it on other images")

@@ -53,19 +53,16 @@ def show(run: Run, *, json: bool) -> None:
         line += f", top five {run.top5:.2%}"
     if "labels" in run.figures:
         line = "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.measured)
-    console.result(line + ("" if public else "  (measured on private data: keep it to yourself)"))
-    for line in published_of(run):
-        console.result(line)
-    console.result()
-    console.result(statement.sentence)
-    console.result()
+    console.paragraph(
+        line + ("" if public else "  (measured on private data: keep it to yourself)"), *published_of(run)
+    )
+    console.paragraph(statement.sentence)
     if (person := person_with_most(run.directory)) is not None:
         images, epsilon = person
-        console.result(
+        console.paragraph(
             f"For the person with the most images to train on, {images} of them, epsilon is {rounded_up(epsilon)} "
             "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
         )
-        console.result()
     show_uses(run)
     console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
     if run.kind == "digits":
@@ -135,14 +132,11 @@ def show_uses(run: Run) -> None:
         epsilon, delta = run.together
         alike = run.uses - sum(other.runs for other in run.other_units)
         users = run.statement.plan.users is not None
-        console.result(of_all(alike, epsilon, delta, run.adjacency, users=users))
-        console.result()
+        console.paragraph(of_all(alike, epsilon, delta, run.adjacency, users=users))
     for line in of_figures(run.publishing):
-        console.result(line)
-        console.result()
+        console.paragraph(line)
     for other in run.other_units:
-        console.result(f"On the same data {of_other_unit(other)}.")
-        console.result()
+        console.paragraph(f"On the same data {of_other_unit(other)}.")
 
 
 def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[tuple[str, str]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 
 OPTIONS = {"directory": "output"}
@@ -39,7 +38,7 @@ def with_the_option_meant(problem: str, verb: type) -> str:
     'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
     """
     if unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem):
-        from sfumato._choices import SHORT
+        from sfumato._choices import nearest
         from sfumato.experiment.keywords import OF_OPTIMIZERS, THEIR_OWN
 
         known, name = {field.name for field in dataclasses.fields(verb)}, unknown[1].replace("-", "_")
@@ -48,7 +47,7 @@ def with_the_option_meant(problem: str, verb: type) -> str:
             return f"{problem.partition(';')[0]}; leave it out: {own}"
         if "perhaps" in problem:
             return problem
-        near = (SHORT | ELSEWHERE).get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
+        near = ELSEWHERE.get(name) or nearest(name, known)
         if near in known:
             return f"{problem}; perhaps you meant --{near.replace('_', '-')}"
     return problem

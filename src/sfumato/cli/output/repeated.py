@@ -27,9 +27,7 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
     ]
     if found.without_privacy is not None:
         lines.append(("none", f"{found.without_privacy:.2%}", "0", str(base / PUBLIC)))
-    console.result()
-    console.table(("epsilon", "accuracy", "noise", "run"), lines)
-    console.result()
+    console.table(("epsilon", "accuracy", "noise", "run"), lines, apart=True)
     console.result(
         f"These are {len(found.rows)} releases of one data set: whoever sees all of them is promised that they are "
         f"together {_promise(found)} under {found.adjacency} adjacency, had they been planned in advance."
@@ -107,8 +105,7 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
     if not statement.circumstances.test_public:
         console.note("note: measured on private data; keep these figures to yourself")
     console.result()
-    console.result(f"One run: {statement.sentence}")
-    console.result()
+    console.paragraph(f"One run: {statement.sentence}")
     one = "a person who" if statement.plan.users else "an example that"
     void = " To whoever knows their seeds they promise nothing." if statement.circumstances.seeded else ""
     console.result(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
 from sfumato.privacy.statements.statement import rounded_up
+from sfumato.search.space import line_of, plain
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivateSelection
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 def announce_runs(found: Ranking, *, json: bool) -> None:
     """The runs of an open search that is not begun."""
-    from sfumato.search.space import line_of, plain
-
     rows = [
         {**plain(change), "steps": plan.steps, "batch_size": plan.expected_batch_size, "sigma": plan.noise_multiplier}
         for change, plan in zip(found.changes, found.plans, strict=True)
@@ -49,27 +48,19 @@ def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path
         ]
         for row in found.rows
     ]
-    console.result()
-    console.table(head, lines)
-    console.result()
-    console.note(f"scored on {found.scored_on:,} records that no run was trained on")
-    report_cost(found)
+    _show_rows(found, head, lines)
     console.note(f"{place / PLOT}   what was found, setting by setting")
     console.note(f"sfumato train {place / best}   trains on the whole training part with the best settings")
 
 
 def announce_changes(found: Comparison) -> None:
     """The runs of a comparison that is not begun."""
-    from sfumato.search.space import line_of
-
     console.result("\n".join(map(line_of, found.changes)))
     report_cost(found)
 
 
 def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
     """What each single change does."""
-    from sfumato.search.space import line_of
-
     if json:
         console.as_json({"search": search, **found.to_dict()})
         return
@@ -83,9 +74,14 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
         )
         for row in found.rows
     ]
-    console.result()
-    console.table(("change", "accuracy", "difference", "epsilon", "run"), lines, texts=1)
-    console.result()
+    _show_rows(found, ("change", "accuracy", "difference", "epsilon", "run"), lines, texts=1)
+
+
+def _show_rows(
+    found: Ranking | Comparison, head: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 0
+) -> None:
+    """The table of all runs, and what they cost."""
+    console.table(head, lines, texts=texts, apart=True)
     console.note(f"scored on {found.scored_on:,} records that no run was trained on")
     report_cost(found)
 
@@ -136,8 +132,6 @@ def announce_selection(selection: PrivateSelection, *, json: bool) -> None:
 
 def show_selected(found: Selected, *, json: bool) -> None:
     """The winner of a private selection."""
-    from sfumato.search.space import line_of
-
     run, settings = found.run, found.settings
     if run is None or settings is None:
         console.result(
@@ -161,9 +155,7 @@ def show_selected(found: Selected, *, json: bool) -> None:
     noisy = ", noise included" if found.selection.score_noise is not None else ""
     console.result()
     console.result(f"the winner     {line_of(settings)}")
-    console.result(f"its score      {found.score} right answers on the validation part{noisy}")
-    console.result()
-    console.result(run.statement.sentence)
-    console.result()
+    console.paragraph(f"its score      {found.score} right answers on the validation part{noisy}")
+    console.paragraph(run.statement.sentence)
     console.note(f"sfumato verify {run.directory}   checks that the statement follows from the record")
     console.note("how many candidates there were is not kept: the promise rests on that secret")

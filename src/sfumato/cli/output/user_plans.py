@@ -15,10 +15,10 @@ from sfumato.privacy.statements.statement import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.cli.options.planning import PlanChoices
-    from sfumato.privacy import PrivacyPlan, User
+    from sfumato.privacy import PrivacyPlan
 
 
-def run(options: PlanChoices) -> int:
+def run(options: PlanChoices) -> None:
     """Solve and print."""
     from sfumato.privacy.unit import DRAWN
 
@@ -30,7 +30,8 @@ def run(options: PlanChoices) -> int:
     if options.compare:
         raise UnclearError("--compare and --unit user are both given", "leave one out: it compares for single examples")
     if options.extrapolate is not None:
-        return _extrapolate(options, options.users, options.extrapolate)
+        _extrapolate(options, options.users, options.extrapolate)
+        return
     if options.plot is not None:
         raise UnclearError("--plot is given without --extrapolate", "give --extrapolate, which it draws")
     if options.round_sizes is not None:
@@ -42,14 +43,14 @@ def run(options: PlanChoices) -> int:
             f"--epsilon {','.join(map(str, options.epsilon))} names several budgets", "give one, or --extrapolate"
         )
     if options.drawn is None:
-        return _both(options, options.users)
+        _both(options, options.users)
+        return
     with console.bar("calibrating"):
         plan = _plan(options, options.users, epsilon=options.budget)
     planned.show(plan, options)
-    return 0
 
 
-def _both(options: PlanChoices, users: int) -> int:
+def _both(options: PlanChoices, users: int) -> None:
     """Both ways at one promise, and the one to take."""
     from sfumato.privacy import user_rule
 
@@ -76,7 +77,7 @@ def _both(options: PlanChoices, users: int) -> int:
         )
     if options.json:
         console.as_json({"users": users, "per_user": per_user, "ways": rule.rows(), "take": rule.take})
-        return 0
+        return
     rows = [
         [
             row["drawn"],
@@ -100,25 +101,19 @@ def _both(options: PlanChoices, users: int) -> int:
         f"--batch-size {plan.expected_batch_size} --steps {plan.steps} --epsilon {options.budget:g} "
         f"--delta {plan.delta!r}"
     )
-    return 0
-
-
-def _unit(options: PlanChoices, users: int) -> tuple[User, int]:
-    """The unit, and the population that coins are tossed for."""
-    from sfumato.privacy import User
-
-    if options.drawn != "examples":
-        return User(drawn=options.drawn or "users", at_most=options.per_user), users  # type: ignore[arg-type]
-    unit = User(drawn="examples", at_most=options.per_user, users=users)
-    return unit, users * unit.vectors if options.examples is None else options.examples
 
 
 def _plan(options: PlanChoices, users: int, *, epsilon: float | None) -> PrivacyPlan:
-    unit, population = _unit(options, users)
+    from sfumato.privacy import User
+
+    unit, population = User(drawn=options.drawn or "users", at_most=options.per_user), users  # type: ignore[arg-type]
+    if options.drawn == "examples":  # these are then what coins are tossed for
+        unit = User(drawn="examples", at_most=options.per_user, users=users)
+        population = users * unit.vectors if options.examples is None else options.examples
     return options.calibrated(population, options.delta_among(users), epsilon=epsilon, unit=unit)
 
 
-def _extrapolate(options: PlanChoices, users: int, populations: tuple[int, ...]) -> int:
+def _extrapolate(options: PlanChoices, users: int, populations: tuple[int, ...]) -> None:
     """More users: the simulated run's noise over its batch kept, and the fewest participants that meet the budget."""
     by_size = options.round_sizes is not None
     _check_extrapolation(options, by_size=by_size)
@@ -132,7 +127,7 @@ def _extrapolate(options: PlanChoices, users: int, populations: tuple[int, ...])
         write(Path(options.plot), extrapolated(rows, by_size=by_size).encode())
     if options.json:
         console.as_json({"users": users, "delta": delta, "epsilon_of_the_run": plan.epsilon(), "rows": rows})
-        return 0
+        return
     console.table(
         ("users", "epsilon", "accountant", "in a step", "noise", "zCDP", ""),
         [_cells(row, by_size=by_size) for row in rows],
@@ -147,7 +142,6 @@ def _extrapolate(options: PlanChoices, users: int, populations: tuple[int, ...])
     console.note(
         f"the simulated run itself promises {users:,} users epsilon {plan.epsilon():.3g} at delta {plan.delta:g}"
     )
-    return 0
 
 
 def _check_extrapolation(options: PlanChoices, *, by_size: bool) -> None:

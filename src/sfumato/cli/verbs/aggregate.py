@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfumato.cli.options.spellings import Directory, Number, Own, Path, SourceText, Whole
+from sfumato.cli.options.choices import OfModel
+from sfumato.cli.options.spellings import Number, Path, SourceText, Whole
 from sfumato.cli.output import console
 
 if TYPE_CHECKING:
@@ -13,15 +14,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregate:
+class Aggregate(OfModel):
     """Make a model of the weights that a finished run has kept. It costs its training data nothing more.
 
     By rule it is of as many of the last weights as noise alone explains. With a source to score on, all numbers of them
     (or decays) are tried: on public data at no cost, on private data for an epsilon of their own.
     """
 
-    run_directory: Directory
-    """The run directory."""
     method: str = "upa"
     """Mean of weights (upa), of weights that fall by a decay with each step back (ema), of what the models with these
     weights say (opa), or the majority of their labels (omv)."""
@@ -37,17 +36,9 @@ class Aggregate:
     """Where that part is private: what the choice may cost each of its records."""
     output: Path = None
     """Where the model file is to be. (default: aggregate-METHOD.safetensors in the run directory)"""
-    model: Own = None
-    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
-    json: bool = False
-    """Print one JSON object."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Make the file and say how it was chosen."""
-        if self.score_on is not None:
-            from sfumato.data import refuse_absent
-
-            refuse_absent(self.score_on)
         from sfumato.training.conclusion.aggregating import aggregate
 
         made = aggregate(
@@ -67,24 +58,14 @@ class Aggregate:
             console.as_json({**data, "candidates": _scored(made), "model": str(made.path)})
         else:
             self._show(made)
-        return 0
 
     def _show(self, made: Made) -> None:
         """How the candidates did, which was chosen why, and what that costs."""
         if rows := _scored(made):
-            head = ("decay" if made.recipe.method == "ema" else "last weights", "accuracy", "")
-            chosen = rows[made.candidates.index(made.recipe)]
-            console.table(
-                head,
-                [
-                    (
-                        f"{row['weights'] if row['decay'] is None else row['decay']}",
-                        f"{row['accuracy']:.2%}",
-                        "<- taken" if row is chosen else "",
-                    )
-                    for row in rows
-                ],
-            )
+            name = "decay" if made.recipe.method == "ema" else "weights"
+            marks = ["<- taken" if one == made.recipe else "" for one in made.candidates]
+            lines = [(f"{row[name]}", f"{row['accuracy']:.2%}", mark) for row, mark in zip(rows, marks, strict=True)]
+            console.table((name.replace("weights", "last weights"), "accuracy", ""), lines)
         steps = made.recipe.steps
         of = f"{len(steps)} weights after steps {steps[0]} to {steps[-1]}"
         if len(steps) == 1:

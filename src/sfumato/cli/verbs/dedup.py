@@ -11,6 +11,7 @@ import tyro
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write, writing
+from sfumato.cli.options.choices import EndsWithJson
 from sfumato.cli.options.spellings import BitDepth, LabelColumns, OwnSide, Path, UserFrom, Whole, Window
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars
@@ -31,7 +32,7 @@ COPIES = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dedup:
+class Dedup(EndsWithJson):
     """Find copies and near copies of private images in a public set: crops, shifts, mirror images, other sizes, JPEG.
 
     Pre-training on an image that is also private breaks the promise for it. By default the private set is written
@@ -70,10 +71,8 @@ class Dedup:
     """Where torchvision's data sets are."""
     threads: Whole = None
     """CPU threads."""
-    json: bool = False
-    """End with one JSON object on standard output."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Compare, and write what came of it."""
         from sfumato.data import refuse_absent
 
@@ -100,7 +99,6 @@ class Dedup:
                 console.note(line)
             if written is None and self.drop != "none":
                 console.result("Nothing is left, so no set was written.")
-        return 0
 
     def _place(self) -> FilePath:
         """Where everything goes, not into the same place as the other way round."""

@@ -6,10 +6,12 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sfumato._checks import SfumatoError
+from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.output import console
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dp-accounting", "scipy", "safetensors", "tyro")
@@ -18,11 +20,10 @@ LEAST_SPACE = 1 << 30
 GIBIBYTE = 1 << 30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that was looked at.
 
-    Args:
+    Attributes:
         what: its name.
         found: what was found.
         remedy: what to do about it; None where nothing is wrong.
@@ -34,23 +35,20 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor:
+class Doctor(PrintsJson):
     """Look at versions, device, memory, disk and the owner's key, and say what is wrong.
 
     Exit status 0 if nothing is wrong, 1 if something is. It changes nothing, and makes no key.
     """
-
-    json: bool = False
-    """Print one JSON object."""
 
     def run(self) -> int:
         """Look and print."""
         findings = [*_versions(), *_machine(), *_places()]
         wrong = [one for one in findings if one.remedy is not None]
         if self.json:
-            console.as_json({"healthy": not wrong, "findings": [asdict(one) for one in findings]})
+            console.as_json({"healthy": not wrong, "findings": [one._asdict() for one in findings]})
         else:
-            console.columns([(one.what, one.found) for one in findings])
+            console.columns([one[:2] for one in findings])
             for one in wrong:
                 console.note(f"wrong: {one.what} ({one.found}); {one.remedy}")
             if not wrong:
@@ -63,13 +61,12 @@ def _versions() -> Iterator[Finding]:
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    yield Finding(what="python", found=platform.python_version())
+    yield Finding("python", platform.python_version())
     for name in ("sfumato", *LIBRARIES):
         try:
-            yield Finding(what=name, found=version(name))
+            yield Finding(name, version(name))
         except PackageNotFoundError:
-            remedy = f"install it: pip install {name}" if name != "sfumato" else "install it: pip install ."
-            yield Finding(what=name, found="is not installed", remedy=remedy)
+            yield Finding(name, "is not installed", f"install it: pip install {'.' if name == 'sfumato' else name}")
 
 
 def _machine() -> Iterator[Finding]:
@@ -81,13 +78,12 @@ def _machine() -> Iterator[Finding]:
 
         from sfumato.training.preparation.prepare import choose_device, default_threads
     except Exception as error:
-        yield Finding(what="device", found=f"torch cannot be imported ({error})", remedy="install torch again")
+        yield Finding("device", f"torch cannot be imported ({error})", remedy="install torch again")
     else:
         device = choose_device(None)
-        name = f"{device}: {torch.cuda.get_device_name()}" if device == "cuda" else device
-        yield Finding(what="device", found=name)
-        yield Finding(what="threads", found=f"{default_threads()}")
-    yield Finding(what="memory", found=f"{memory() / GIBIBYTE:.1f} GiB")
+        yield Finding("device", f"{device}: {torch.cuda.get_device_name()}" if device == "cuda" else device)
+        yield Finding("threads", f"{default_threads()}")
+    yield Finding("memory", f"{memory() / GIBIBYTE:.1f} GiB")
 
 
 def _places() -> Iterator[Finding]:
@@ -104,16 +100,15 @@ def _space(what: str, place: Path) -> Finding:
     free = shutil.disk_usage(place).free
     found = f"{free / GIBIBYTE:.1f} GiB free in {place}"
     if not os.access(place, os.W_OK | os.X_OK):
-        return Finding(what=what, found=f"{place} cannot be written", remedy="go to another folder, or give --output")
-    return Finding(what=what, found=found, remedy="make room" if free < LEAST_SPACE else None)
+        return Finding(what, f"{place} cannot be written", remedy="go to another folder, or give --output")
+    return Finding(what, found, remedy="make room" if free < LEAST_SPACE else None)
 
 
 def _writable(what: str, place: Path) -> Finding:
     above = next(folder for folder in (place, *place.absolute().parents) if os.path.lexists(folder))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        remedy = "point SFUMATO_HOME to a private folder that can be written"
-        return Finding(what=what, found=f"{place} cannot be written", remedy=remedy)
-    return Finding(what=what, found=f"{place}{'' if place.exists() else ', made at first use'}")
+        return Finding(what, f"{place} cannot be written", "point SFUMATO_HOME to a private folder that can be written")
+    return Finding(what, f"{place}{'' if place.exists() else ', made at first use'}")
 
 
 def _key(path: Path) -> Finding:
@@ -122,12 +117,12 @@ def _key(path: Path) -> Finding:
 
     what = "owner's key"
     if not os.path.lexists(path):
-        return Finding(what=what, found="none yet: it is made at first use")
+        return Finding(what, "none yet: it is made at first use")
     try:
         owner_key()
     except SfumatoError as error:
-        return Finding(what=what, found=error.problem, remedy=error.remedy)
+        return Finding(what, error.problem, remedy=error.remedy)
     others = stat.S_IMODE(path.stat().st_mode) & 0o077
     if others and os.name == "posix":
-        return Finding(what=what, found=f"others may use {path}", remedy=f"take that from them: chmod 600 {path}")
-    return Finding(what=what, found=f"{path}, the owner's alone")
+        return Finding(what, f"others may use {path}", remedy=f"take that from them: chmod 600 {path}")
+    return Finding(what, f"{path}, the owner's alone")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
 
 from sfumato.cli.options.choices import Begins, Observed
 from sfumato.cli.options.spellings import Examples, SourceRecipeOrRun, spelt
@@ -11,9 +10,6 @@ from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoic
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.budget import Pair
 from sfumato.observers.progress import Bars, read_source
-
-if TYPE_CHECKING:
-    from sfumato.data import SourceSpec
 
 
 @spelt
@@ -36,14 +32,13 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
     """The data are private, although the source is a published one."""
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
-    json: bool = False
-    """End with one JSON object on standard output."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Train, or say what training would be."""
         self.refuse_unobserved()
         if self.resumes(self.what):
-            return self._resume()
+            self._resume()
+            return
         chosen = self.with_recipe(self.what)
         run = chosen.directory()
         from sfumato.cli.output import embedded
@@ -55,7 +50,7 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
 
         experiment = chosen.experiment
         prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of  # refused before data are read
-        spec = chosen.open_set
+        spec = replace(chosen.spec, open_set=True)  # the test part may have classes of its own
         experiment.refuse_at_once(spec)
         performance = {"device": chosen.device, "threads": chosen.threads}
         start = Start(machine=Machine(**performance))
@@ -67,26 +62,20 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
                 for line in reasons:
                     progress.report(line)
                 embedded.show_dry_run(job, run, json=self.json)
-                return 0
+                return
             for line in chosen.notes_on(run):
                 progress.report(line)
             observers = self.observers(run, progress, public=source.public)
             how = {**performance, "progress": progress, "observers": observers, "request": {"source": spec.record()}}
             finished = begin(experiment, source, run, **how)
         embedded.show(finished, json=self.json)
-        return 0
 
     @property
     def experiment(self) -> EmbeddingExperiment:
         """What was chosen."""
         return EmbeddingExperiment(**{one.name: getattr(self, one.name) for one in fields(EmbeddingExperiment)})
 
-    @property
-    def open_set(self) -> SourceSpec:
-        """The source, whose test part may have classes of its own."""
-        return replace(self.spec, open_set=True)
-
-    def _resume(self) -> int:
+    def _resume(self) -> None:
         from sfumato.cli.output import embedded
         from sfumato.embedding.run import recorded, take
         from sfumato.runs.directory import RunDirectory
@@ -96,13 +85,12 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         run = RunDirectory(self.what)
         if not is_public(run) and run.complete():
             embedded.show(read(run), json=self.json)
-            return 0
+            return
         with Bars() as progress:
             job, run = recorded(self.what)
             if self.dry_run:
                 embedded.show_dry_run(job, run, json=self.json)
-                return 0
+                return
             observers = self.observers(run, progress, public=job.source.public)
             finished = take(job, run, progress=progress, observers=observers)
         embedded.show(finished, json=self.json)
-        return 0

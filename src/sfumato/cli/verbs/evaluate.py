@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, fraction, one_of
+from sfumato._choices import choices_of
 from sfumato._files import write
 from sfumato.cli.options import spellings
+from sfumato.cli.options.choices import OfModel
 from sfumato.cli.output import console, measured
 from sfumato.cli.output.measured import PARTS
+from sfumato.data.declared import Loading
 
 if TYPE_CHECKING:
     import torch
@@ -20,15 +24,14 @@ if TYPE_CHECKING:
     from sfumato.runs import Loaded
 
 
+@partial(spellings.spelt, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
-class Evaluate:
+class Evaluate(OfModel, Loading):
     """Measure a finished run's model on the test part of a source.
 
     The figures are not noisy: on private data they are for the owner's eyes.
     """
 
-    run_directory: spellings.Directory
-    """The run directory."""
     source: spellings.SourceName
     """digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a run on features."""
     part: str = "test"
@@ -39,18 +42,10 @@ class Evaluate:
     label_sets: spellings.Path = None
     """A JSON file with several right labels for an image, as ImageNet-ReaL has them: counts the first choice as right
     where it is one of them."""
-    root: spellings.Path = None
-    """Where torchvision's data sets are."""
-    download: bool = False
-    """Let torchvision download the data set."""
-    test_fraction: spellings.TestShare = None
-    """Share of the test part where a source has none of its own."""
     user_from: spellings.UserFrom = None
     """Whose image each file of a folder is, as in training: folder, or a regular expression."""
     skip_unreadable: bool = False
     """Leave files of a folder out from which no image can be read."""
-    model: spellings.Own = None
-    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     text_column: spellings.TextColumns = None
     """Which columns of a table hold its texts, put together."""
     bit_depth: spellings.OwnBitDepth = None
@@ -70,10 +65,8 @@ class Evaluate:
     """Of an embedding: the false accept rate at which recall is measured. (default: 0.001)"""
     device: spellings.Device = None
     """Where to compute."""
-    json: bool = False
-    """Print one JSON object."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Measure and print."""
         from sfumato.data import refuse_absent
 
@@ -89,7 +82,6 @@ class Evaluate:
         measure = self._classifier if loaded.embedding is None else self._embedding
         found = measure(loaded, device)
         console.figures(found.data, found.rows, *found.remarks(), json=self.json)
-        return 0
 
     def _classifier(self, loaded: Loaded, device: torch.device) -> measured.Measured:
         """Accuracy, of one class for each record or of several labels, and a test for one of them."""
@@ -226,11 +218,11 @@ class Evaluate:
 
     def _images(self, loaded: Loaded, transform: Transform | Tokens, **further: Any) -> Source:
         """The source, read as the model's own images or texts were."""
-        share = {} if self.test_fraction is None else {"test_fraction": self.test_fraction}
-        where = {"root": self.root, "download": self.download, "user_from": self.user_from}
-        where |= {"skip_unreadable": self.skip_unreadable}
-        levels = {"text_column": self.text_column} | self._levels(transform)
-        return loaded.opened(self.source, **levels, **share, **where, **further)
+        where = {name: getattr(self, name) for name in choices_of(Loading)}
+        where |= {"user_from": self.user_from, "text_column": self.text_column} | self._levels(transform)
+        if self.test_fraction is None:
+            del where["test_fraction"]  # then it is that of the training
+        return loaded.opened(self.source, **where, **further)
 
     def _refuse_other_split(self, source: Source, user_from: str | None) -> None:
         """Refuse to split by image what was split by user in training: training images would be in the test part."""

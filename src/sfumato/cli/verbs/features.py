@@ -9,7 +9,7 @@ import tyro
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import SourceChoices, source_spec, stem_of
+from sfumato.cli.options.choices import EndsWithJson, SourceChoices, source_spec, stem_of
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars, read_source
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features(SourceChoices):
+class Features(EndsWithJson, SourceChoices):
     """Compute the features of a source under a fixed public backbone, once, to a cache on disk.
 
     A cache is a source: sfumato train features:PATH trains a private classifier on it. The command goes on where it was
@@ -63,10 +63,8 @@ class Features(SourceChoices):
     """Where to compute."""
     threads: spellings.Whole = None
     """CPU threads."""
-    json: bool = False
-    """End with one JSON object on standard output."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Compute what is missing."""
         from sfumato.data import refuse_absent
 
@@ -88,7 +86,6 @@ class Features(SourceChoices):
         with Bars() as progress:
             missing, together, seconds = self._computed(cache, showing, device, progress)
         self._report(cache, missing, together, seconds)
-        return 0
 
     def _showing(self) -> Showing:
         """What the backbone sees of each image."""

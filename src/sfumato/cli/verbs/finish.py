@@ -4,46 +4,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sfumato.cli.options.spellings import Directory
+from sfumato._checks import SfumatoError
+from sfumato.cli.options.choices import OfRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finish:
+class Finish(OfRun):
     """End an unfinished run with what its last checkpoint holds.
 
     The statement gives the epsilon of the whole plan all the same: stopping early saves nothing.
     """
 
-    run_directory: Directory
-    """The run directory."""
     trust_code: bool = False
     """Run the code that the run names as its model (package:function)."""
-    json: bool = False
-    """Print one JSON object."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """End it and print the outcome."""
-        from sfumato.cli.output.outcome import show
-        from sfumato.embedding.run import is_embedding
+        from sfumato.cli.output import embedded, outcome
+        from sfumato.embedding.run import is_embedding, kind_of, recorded_job
         from sfumato.runs.directory import RunDirectory
         from sfumato.training.preparation import recorded
         from sfumato.training.run import finish_early
 
-        if is_embedding(RunDirectory(self.run_directory)):
-            return self._embedding()
-        finished = recorded.ended(self.run_directory)
-        show(finished or finish_early(*recorded.job(self.run_directory, trust_code=self.trust_code)), json=self.json)
-        return 0
-
-    def _embedding(self) -> int:
-        from sfumato.cli.output import embedded
-        from sfumato.embedding.run import kind_of, recorded_job
-        from sfumato.training.preparation import recorded
-        from sfumato.training.run import finish_early
-
-        ended = recorded.ended(self.run_directory)
-        if ended is None:
+        run = RunDirectory(self.run_directory)
+        ended, embeds = recorded.ended(self.run_directory), is_embedding(run)
+        if ended is None and run.finished:
+            raise SfumatoError(
+                f"the run in {run.path} is finished",
+                f"measure it (sfumato evaluate {run.path} SOURCE), write its page (sfumato report {run.path}) or "
+                f"check it (sfumato verify {run.path})",
+            )
+        if ended is None and embeds:
             job, run = recorded_job(self.run_directory)
             ended = finish_early(job, run, kind=kind_of(job))
-        embedded.show(ended, json=self.json)
-        return 0
+        elif ended is None:
+            ended = finish_early(*recorded.job(self.run_directory, trust_code=self.trust_code))
+        (embedded if embeds else outcome).show(ended, json=self.json)

@@ -68,10 +68,8 @@ class NoiseStudy(TextChoices):
     """The keys of all runs follow from this number. (default: 0)"""
     not_private: bool = False
     """Study private data nevertheless, without any privacy; the result says so."""
-    json: bool = False
-    """End with one JSON object on standard output."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Train, and show what came of it."""
         chosen = self.with_recipe(self.what)
         if chosen.model is None:
@@ -94,7 +92,6 @@ class NoiseStudy(TextChoices):
             console.as_json({**found.to_dict(), "run": str(place)})
         else:
             show(found, place)
-        return 0
 
     @property
     def design(self) -> dict[str, Any]:

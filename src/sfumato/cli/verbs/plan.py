@@ -23,12 +23,13 @@ class Plan(PlanChoices):
     --examples; without --drawn both ways of drawing are compared.
     """
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Solve and print."""
         from sfumato.cli.output import planned, user_plans
 
         if self.unit == "user":
-            return user_plans.run(self)
+            user_plans.run(self)
+            return
         self._refuse_of_users()
         if self.examples is None:
             raise UnclearError(
@@ -39,7 +40,8 @@ class Plan(PlanChoices):
         given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
         delta = self.delta_among(self.examples)
         if self.compare:
-            return self._compare(self.examples, delta, given)
+            self._compare(self.examples, delta, given)
+            return
         if self.plot is not None:
             raise UnclearError("--plot is given without --compare", "give --compare, which it draws")
         if len(given) + (self.participation == "full-batch" and self.batch_size is None) != 3:
@@ -52,7 +54,6 @@ class Plan(PlanChoices):
         with console.bar("calibrating"):
             plan = self.calibrated(self.examples, delta, epsilon=self.budget)
         planned.show(plan, self)
-        return 0
 
     def _refuse_of_users(self) -> None:
         if self.unit is not None:
@@ -75,9 +76,9 @@ class Plan(PlanChoices):
                 "leave them out, or give it",
             )
 
-    def _compare(self, examples: int, delta: float, given: list[str]) -> int:
+    def _compare(self, examples: int, delta: float, given: list[str]) -> None:
         """All pairs of participation and mechanism."""
-        from sfumato.cli.output import compared
+        from sfumato.cli.output import planned
         from sfumato.privacy.planning.comparison import compare
 
         if given != ["--batch-size", "--steps", "--epsilon"]:
@@ -104,5 +105,4 @@ class Plan(PlanChoices):
                 on_progress=progress,
             )
         figures = {"examples": examples, "delta": delta, "momentum": self.assumed_momentum}
-        compared.show(pairs, figures, plot=self.plot, json=self.json, after=self.numbers(delta))
-        return 0
+        planned.show_compared(pairs, figures, plot=self.plot, json=self.json, after=self.numbers(delta))

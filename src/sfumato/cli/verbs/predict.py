@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
-from sfumato.cli.options.spellings import Directory, Number, Own, Top
+from sfumato.cli.options.choices import OfModel
+from sfumato.cli.options.spellings import Number, Top
 from sfumato.cli.output import console
 
 if TYPE_CHECKING:
@@ -19,54 +20,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict:
+class Predict(OfModel):
     """Label images with a finished run's model, or texts. A folder stands for the images in it, and - for standard
     input with a text in each line."""
 
-    run_directory: Directory
-    """The run directory."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE|TEXT [...]")]
     """Image files, or folders of them; or texts, each in quotation marks."""
     top: Top = None
     """How many labels for each image or text."""
     threshold: Number = None
     """Of several labels that may all be true: from which score on one is said to be. (default: 0.5)"""
-    model: Own = None
-    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
     interval: Number = None
     """With this confidence, such as 0.95: how far the noise of training alone may have moved the first label's logit,
     from the weights that the run kept."""
-    json: bool = False
-    """Print one JSON object."""
 
     def run(self) -> int:
         """Label and print."""
         from sfumato.cli.output.missing import refuse_absent_images
 
         refuse_absent_images(self.run_directory, self.images)
+        from sfumato.data import Tokens
         from sfumato.models.losses import exclusive
         from sfumato.runs import load
 
         top = 3 if self.top is None else positive_integer("--top", self.top)
         loaded = load(self.run_directory, model=self.model)
-        found = self._classes(loaded, top) if exclusive(loaded.loss) else self._labels(loaded)
-        notes = (f"note: {note}" for note in found.data.get("notes", ()))
-        console.figures(found.data, found.rows, *notes, json=self.json)
-        for one in found.unreadable:
-            console.note(f"left out: {one['reason']}")
-        return 1 if found.unreadable else 0  # although the others have their labels
-
-    def _classes(self, loaded: Loaded, top: int) -> Predictions:
-        """The most likely classes of each image or text."""
-        import torch
-
-        from sfumato.data import Tokens
-
-        if self.threshold is not None:
-            raise SfumatoError(
-                f"--threshold {self.threshold:g} is for models of several labels", "leave it out: one class is chosen"
-            )
-        of_texts = isinstance(loaded.transform, Tokens)
+        several, of_texts = not exclusive(loaded.loss), isinstance(loaded.transform, Tokens)
+        self._refuse_others(several=several)
+        threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
             raise SfumatoError(
@@ -74,67 +55,58 @@ class Predict:
                 "give a text on each line" if of_texts else "name image files, or folders that hold some",
             )
         paths, outputs, unreadable = _predicted(loaded, paths)
-        scores, places = outputs.topk(min(top, len(loaded.classes)))
-        rows = [
-            {
-                what: path,
-                "label": loaded.classes[chosen[0]],
-                "score": share[0],
-                "scores": {loaded.classes[place]: value for place, value in zip(chosen, share, strict=True)},
-            }
-            for path, chosen, share in zip(paths, places.tolist(), scores.tolist(), strict=True)
-        ]
-        data: dict[str, Any] = {"predictions": rows, **({"unreadable": unreadable} if unreadable else {})}
-        if self.interval is not None:
-            from sfumato.runs.figures.uncertain import MEANING, intervals
-
-            within = intervals(self.run_directory, paths, confidence=self.interval, model=self.model)
-            first = places[:, :1]
-            ends = torch.cat([within.low.gather(1, first), within.high.gather(1, first)], dim=1)
-            for row, (low, high) in zip(rows, ends.tolist(), strict=True):
-                row |= {"logit_low": low, "logit_high": high}
-            data |= {"confidence": within.confidence, "steps": list(within.steps), "notes": [*within.notes, MEANING]}
+        rows: list[dict[str, Any]] = []
+        for path, values in zip(paths, outputs, strict=True):
+            if several:
+                scores = dict(zip(loaded.classes, values.tolist(), strict=True))
+                named: dict[str, Any] = {"labels": [name for name, score in scores.items() if score >= threshold]}
+            else:
+                best, places = values.topk(min(top, len(loaded.classes)))
+                likeliest = [loaded.classes[place] for place in places.tolist()]
+                scores = dict(zip(likeliest, best.tolist(), strict=True))
+                named = {"label": likeliest[0], "score": scores[likeliest[0]]}
+            rows.append({what: path, **named, "scores": scores})
+        data: dict[str, Any] = {"predictions": rows, **({"threshold": threshold} if several else {})}
+        data |= {"unreadable": unreadable} if unreadable else {}
+        data |= {} if self.interval is None else self._with_intervals(rows, paths, loaded.classes, self.interval)
         names = [shortened(path) for path in paths] if of_texts else paths
-        return Predictions(data, list(zip(names, map(_line, rows), strict=True)), unreadable)
+        notes = (f"note: {note}" for note in data.get("notes", ()))
+        console.figures(data, list(zip(names, map(_line, rows), strict=True)), *notes, json=self.json)
+        for one in unreadable:
+            console.note(f"left out: {one['reason']}")
+        return 1 if unreadable else 0  # although the others have their labels
 
-    def _labels(self, loaded: Loaded) -> Predictions:
-        """Each label's score, and which are said to be true."""
+    def _refuse_others(self, *, several: bool) -> None:
+        """Refuse options for models of the other kind."""
+        if not several and self.threshold is not None:
+            raise SfumatoError(
+                f"--threshold {self.threshold:g} is for models of several labels", "leave it out: one class is chosen"
+            )
         for name in ("top", "interval"):
-            if (value := getattr(self, name)) is not None:
+            if several and (value := getattr(self, name)) is not None:
                 raise SfumatoError(
                     f"--{name} {value:g} is for models of one class for each image, and this one tells several labels",
                     "leave it out: all labels are shown",
                 )
-        threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
-        paths = _expanded(self.images)
-        if not paths:
-            raise SfumatoError("no images were given", "name image files, or folders that hold some")
-        paths, outputs, unreadable = _predicted(loaded, paths)
-        rows = []
-        for path, values in zip(paths, outputs.tolist(), strict=True):
-            scores = dict(zip(loaded.classes, values, strict=True))
-            labels = [name for name, score in scores.items() if score >= threshold]
-            rows.append({"image": path, "labels": labels, "scores": scores})
-        data = {"predictions": rows, "threshold": threshold, **({"unreadable": unreadable} if unreadable else {})}
-        lines = (f"{' + '.join(row['labels']) or 'none'}  ({_listing(row['scores'])})" for row in rows)
-        return Predictions(data, list(zip(paths, lines, strict=True)), unreadable)
 
+    def _with_intervals(
+        self, rows: list[dict[str, Any]], paths: list[str], classes: tuple[str, ...], confidence: float
+    ) -> dict[str, Any]:
+        """What is known of the logits' intervals; each row has its own."""
+        from sfumato.runs.figures.uncertain import MEANING, intervals
 
-class Predictions(NamedTuple):
-    """What is predicted: as data, in rows for the reader, and of which images nothing, and why."""
-
-    data: dict[str, Any]
-    rows: list[tuple[str, str]]
-    unreadable: list[dict[str, str]]
-
-
-def _listing(scores: dict[str, float]) -> str:
-    return ", ".join(f"{name} {score:.1%}" for name, score in scores.items())
+        within = intervals(self.run_directory, paths, confidence=confidence, model=self.model)
+        for row, low, high in zip(rows, within.low.tolist(), within.high.tolist(), strict=True):
+            place = classes.index(row["label"])
+            row |= {"logit_low": low[place], "logit_high": high[place]}
+        return {"confidence": within.confidence, "steps": list(within.steps), "notes": [*within.notes, MEANING]}
 
 
 def _line(row: dict[str, Any]) -> str:
-    interval = f"  logit {row['logit_low']:.2f} to {row['logit_high']:.2f}" if "logit_low" in row else ""
-    return f"{_listing(row['scores'])}{interval}"
+    listing = ", ".join(f"{name} {score:.1%}" for name, score in row["scores"].items())
+    if "labels" in row:
+        return f"{' + '.join(row['labels']) or 'none'}  ({listing})"
+    return f"{listing}  logit {row['logit_low']:.2f} to {row['logit_high']:.2f}" if "logit_low" in row else listing
 
 
 def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, list[dict[str, str]]]:

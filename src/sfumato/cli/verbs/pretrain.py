@@ -36,10 +36,8 @@ class Pretrain(Observed, TrainingChoices):
     """Number of training steps."""
     max_norm: Unclipped = None
     """The L2 norm to which a step's mean gradient is scaled down where it is longer; no promise follows from it."""
-    json: bool = False
-    """End with one JSON object on standard output."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Train, and say how well the model does."""
         if not self.resumes(self.what):
             self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
@@ -54,7 +52,6 @@ class Pretrain(Observed, TrainingChoices):
         if not self.json:
             console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
             console.note("   fine-tunes it privately, with a classifier that starts at zero")
-        return 0
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
@@ -88,7 +85,5 @@ def show_public(run: PublicRun, *, json: bool) -> None:
         return
     console.result()
     top5 = "" if run.top5 is None else f", top five {run.top5:.2%}"
-    console.result(f"test accuracy  {run.accuracy:.2%}{top5}")
-    console.result()
-    console.result(run.statement.sentence)
-    console.result()
+    console.paragraph(f"test accuracy  {run.accuracy:.2%}{top5}")
+    console.paragraph(run.statement.sentence)

@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.spellings import Directory, FreeText
+from sfumato.cli.options.choices import OfRun
+from sfumato.cli.options.spellings import FreeText
 from sfumato.cli.output import console
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(OfRun):
     """Write the page of a finished run: report.html, or with --public a report-public.html to give away.
 
     The public page leaves out whatever shows private data or was measured on them. What is written over the page here
     (title, owner, date, purpose) is remembered for the run; only the title stands on the public page.
     """
 
-    run_directory: Directory
-    """The run directory."""
     public: bool = False
     """Leave out what shows private data or figures measured on them."""
     title: FreeText = None
@@ -29,10 +28,8 @@ class Report:
     """A day, such as 2026-03-01: on the owner's page alone."""
     purpose: FreeText = None
     """What the model is for: on the owner's page alone."""
-    json: bool = False
-    """Print one JSON object."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Write and name the file."""
         from sfumato.runs import directory as names
         from sfumato.runs.heading import Heading
@@ -62,4 +59,3 @@ class Report:
             console.result(str(path))
             if not (self.public or plain):
                 console.note("note: it may show private images and figures; sfumato report --public leaves them out")
-        return 0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import recipe, space, spellings
-from sfumato.cli.options.choices import NOT_IN_RECIPES, stem_of
-from sfumato.cli.options.private import PrivateChoices
+from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices, stem_of
 from sfumato.observers.progress import Bars
 from sfumato.search.space import VARIED
 
@@ -60,10 +58,8 @@ class Sweep(PrivateChoices):
     """How many runs at once."""
     dry_run: bool = False
     """Say what would be run and what it would cost, and spend nothing."""
-    json: bool = False
-    """End with one JSON object on standard output."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Search, and show what was found."""
         chosen = self.with_recipe(self.what)
         from sfumato import search
@@ -83,7 +79,6 @@ class Sweep(PrivateChoices):
                 "directory": place,
                 "scoring": search.Scoring(**share, score_on=chosen.score_on),
                 "processes": chosen.processes or 1,
-                "behind": partial(recipe.uncovered_search, chosen.what, chosen.source),
                 "dry_run": chosen.dry_run,
                 "progress": progress,
             }
@@ -107,7 +102,6 @@ class Sweep(PrivateChoices):
                 else:
                     write(place / BEST, chosen.best(found).encode(), private=True)
                     searched.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
-        return 0
 
     def draws(self) -> CandidateCount:
         """The law of the number of candidates."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import positive_integer
+from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number, Path, SingleView, UnclearError, Whole
 from sfumato.cli.output import console
 
@@ -22,7 +23,7 @@ SIGNAL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tradeoff:
+class Tradeoff(PrintsJson):
     """Show which noise allows how many steps within a budget, for one or several batch sizes. Looks at no data.
 
     For instance: sfumato tradeoff --examples 50000 --epsilon 8 --batch-size 1024 4096 --epochs 150
@@ -46,10 +47,8 @@ class Tradeoff:
     """Number of trained parameters: shows the signal over the norm of the noise as well."""
     plot: Path = None
     """Draw the frontiers into this file: .svg, .png or .pdf."""
-    json: bool = False
-    """Print one JSON object."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Solve, draw and print."""
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
@@ -90,7 +89,6 @@ class Tradeoff:
             console.as_json(self._figures(frontiers, best))
         else:
             self._show(frontiers, best)
-        return 0
 
     def _show(self, frontiers: Sequence[Frontier], best: Point) -> None:
         """A table for each batch size; what the columns and marks mean, and what to do next, beside it."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
-from sfumato.cli.options.choices import Observed, stem_of
-from sfumato.cli.options.private import PrivateChoices
+from sfumato.cli.options.choices import Observed, PrivateChoices, stem_of
 from sfumato.cli.options.spellings import EpsilonOfFigures, FreeText, SourceRecipeOrRun, SourceText, Whole, WholeByRule
 from sfumato.observers.progress import Bars
 
@@ -50,17 +49,16 @@ class Train(Observed, PrivateChoices):
     """What the run's page is called, the public one too."""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
-    json: bool = False
-    """End with one JSON object on standard output."""
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Train, or say what training would be."""
         resumed = self.resumes(self.what)
         chosen = self if resumed else self.chosen()
         self.refuse_unobserved()
         budget = self.budget if isinstance(self.budget, tuple) else None
         if chosen.normalisation == "printed-2020" and not (budget or self.seeds or self.dry_run):
-            return chosen.printed()
+            chosen.printed()
+            return
         from sfumato.cli.output.outcome import show
         from sfumato.runs.heading import Heading
         from sfumato.training.preparation import recorded
@@ -68,19 +66,20 @@ class Train(Observed, PrivateChoices):
 
         heading = Heading(title=self.title)
         if budget is not None or self.seeds is not None:
-            return self.repeated(budget)
+            self.repeated(budget)
+            return
         finished = recorded.ended(self.what) if resumed else None
         if finished is None:
             with Bars() as progress:
                 job, run = self.job(progress)
                 if self.dry_run:
-                    return self.foresee(job, run, progress)
+                    self.foresee(job, run, progress)
+                    return
                 observers = self.observers(run, progress, public=job.source.public)
                 finished = execute(job, run, heading=heading, progress=progress, observers=observers)
         show(finished, json=self.json)
-        return 0
 
-    def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> int:
+    def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Say what training would be."""
         from sfumato.cli.output.outcome import show_dry_run
         from sfumato.runs.owner import sentences
@@ -93,9 +92,8 @@ class Train(Observed, PrivateChoices):
         for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
             progress.report(note)
         show_dry_run(job, run, json=self.json)
-        return 0
 
-    def printed(self) -> int:
+    def printed(self) -> None:
         """Train by an algorithm whose claim does not hold, and say so."""
         from sfumato.cli.verbs.pretrain import show_public
         from sfumato.training.public import printed_run
@@ -107,9 +105,8 @@ class Train(Observed, PrivateChoices):
             how = {"directory": run.path, "device": self.device, "threads": self.threads, "progress": progress}
             done = printed_run.train(self.spec, self.experiment, **how)
         show_public(done, json=self.json)
-        return 0
 
-    def repeated(self, budgets: tuple[float, ...] | None) -> int:
+    def repeated(self, budgets: tuple[float, ...] | None) -> None:
         """Train once for each budget, or by several keys, and say what came of it."""
         from sfumato import search
         from sfumato.cli.output import repeated
@@ -123,8 +120,7 @@ class Train(Observed, PrivateChoices):
             def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
-            search_of = partial(recipe.uncovered_search, self.what, chosen.source)
-            how: dict[str, Any] = {"directory": base, "behind": search_of, "progress": progress}
+            how: dict[str, Any] = {"directory": base, "progress": progress}
             if budgets is None:
                 found = search.seeds(chosen.trial(), self.seeds or 0, **how, observers=observers)
                 show = partial(repeated.show_seeds, found)
@@ -132,13 +128,12 @@ class Train(Observed, PrivateChoices):
                 trial = replace(chosen, epsilon=None).trial()
                 how["of_budget"] = self.of_budget
                 if self.dry_run:
-                    show = partial(repeated.show_dry_run, search.foresee(trial, budgets, told=foreseen, **how))
+                    show = partial(repeated.show_dry_run, search.foresee(trial, budgets, row_of=foreseen, **how))
                 else:
                     show = partial(
                         repeated.show_budgets, search.budgets(trial, budgets, **how, observers=observers), base
                     )
         show(json=self.json)
-        return 0
 
     def of_budget(self, epsilon: float) -> Trial:
         """The training of one budget, which may have a row of its own in the recipe."""
@@ -190,5 +185,4 @@ class Train(Observed, PrivateChoices):
         chosen = self.chosen()
         run = chosen.directory()  # refuses a place that is taken before anything is read
         trial = chosen.trial()
-        trial = replace(trial, notes=(*chosen.notes_on(run), *trial.notes))
-        return trial.job(run, progress, behind=partial(recipe.uncovered_search, self.what, chosen.source)), run
+        return replace(trial, notes=(*chosen.notes_on(run), *trial.notes)).job(run, progress), run

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from sfumato.cli.options.spellings import Directory
+from sfumato.cli.options.choices import OfRun
 from sfumato.cli.output import console
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verify:
+class Verify(OfRun):
     """Check that a finished run's statement follows from its record.
 
     Recomputes epsilon from plan and ledger, checks the ledger's hash chain and every fingerprint, and that the model
     file is the one that the ledger ends with. Exit status 0 if all of it holds, 1 if not.
     """
-
-    run_directory: Directory
-    """The run directory."""
-    json: bool = False
-    """Print one JSON object."""
 
     def run(self) -> int:
         """Check and print."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError
 from sfumato.privacy.statements.detection import gaussian_detections
 from sfumato.report.plots.curves import WIDTH, inline
-from sfumato.report.plots.drawing import calm
+from sfumato.report.plots.drawing import beside, calm
 from sfumato.report.sections.numbers import percent, percent_up
 from sfumato.report.style import INK, MUTED, RULE, SERIES
 
@@ -75,7 +75,7 @@ class Attack:
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.plot((_LEAST, 1), (_LEAST, 1), color=RULE, linewidth=1, linestyle=(0, (4, 3)))
-            axes.annotate("guessing", (0.025, 0.025), (6, -3), textcoords="offset points", va="top", **_SMALL)
+            beside(axes, "guessing", (0.025, 0.025), (6, -3), va="top", **_SMALL)
             for epsilon, shares in scale.items():
                 axes.plot(RATES, shares, color=MUTED, linewidth=0.9)
                 if not _close(shares[0], self.detections[0]):
@@ -84,16 +84,9 @@ class Attack:
             for place in (_THOUSANDTH, _HUNDREDTH):
                 axes.plot(RATES[place], self.detections[place], "o", color=SERIES[0], markersize=5)
                 right = self.detections[place] > 3 * RATES[place]
-                axes.annotate(
-                    percent_up(self.detections[place]),
-                    (RATES[place], self.detections[place]),
-                    (7, -3) if right else (-6, 5),
-                    textcoords="offset points",
-                    ha="left" if right else "right",
-                    va="top" if right else "bottom",
-                    color=INK,
-                    fontweight="bold",
-                )
+                offset, ha, va = ((7, -3), "left", "top") if right else ((-6, 5), "right", "bottom")
+                point, words = (RATES[place], self.detections[place]), percent_up(self.detections[place])
+                beside(axes, words, point, offset, ha=ha, va=va, color=INK, fontweight="bold")
             for axis, limit in ((axes.xaxis, axes.set_xlim), (axes.yaxis, axes.set_ylim)):
                 limit(_LEAST, 1)
                 axis.set_major_locator(LogLocator(subs=(1.0,)))
@@ -123,16 +116,8 @@ def _along(axes: Axes, text: str, shares: Sequence[float]) -> None:
     rise = math.log10(shares[further] / shares[at]) / math.log10(RATES[further] / RATES[at])
     frame = axes.get_position()
     steep = math.degrees(math.atan(rise * frame.height * _HEIGHT / (frame.width * WIDTH)))
-    axes.annotate(
-        text,
-        (RATES[at], shares[at]),
-        (-1, 2),
-        textcoords="offset points",
-        rotation=steep,
-        rotation_mode="anchor",
-        va="bottom",
-        **_SMALL,
-    )
+    turned: dict[str, Any] = {"rotation": steep, "rotation_mode": "anchor", "va": "bottom"}
+    beside(axes, text, (RATES[at], shares[at]), (-1, 2), **turned, **_SMALL)
 
 
 def _close(one: float, other: float) -> bool:

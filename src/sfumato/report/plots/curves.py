@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sfumato.privacy.statements.statement import rounded_up
-from sfumato.report.plots.drawing import NOTHING, calm
+from sfumato.report.plots.drawing import NOTHING, beside, calm
 from sfumato.report.sections.numbers import percent, significant
 from sfumato.report.style import INK, LIGHT, MUTED, RULE, SERIES, figures
 
@@ -72,15 +72,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
         )
         axes.set_xlabel(f"{unit}s", color=MUTED, labelpad=4)
         above = 9 if not share or values[-1] < sum(axes.get_ylim()) / 2 else -17
-        axes.annotate(
-            show(values[-1]),
-            (steps[-1], values[-1]),
-            xytext=(0, above),
-            textcoords="offset points",
-            ha="right",
-            color=INK,
-            fontweight="bold",
-        )
+        beside(axes, show(values[-1]), (steps[-1], values[-1]), (0, above), ha="right", color=INK, fontweight="bold")
         if ticks:
             _draw_epsilon(axes.twiny(), axes.get_xlim(), ticks)
         calm(axes)
@@ -97,16 +89,9 @@ def _draw_levels(axes: Axes, lines: Sequence[tuple[str, float]]) -> None:
     for _, level in lines:
         axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
     if lines:
-        axes.annotate(
-            ", ".join(f"{name} {percent(level)}" for name, level in lines),
-            (axes.get_xlim()[1], lines[-1][1]),
-            (0, 3),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            color=MUTED,
-            fontsize=10,
-        )
+        named = ", ".join(f"{name} {percent(level)}" for name, level in lines)
+        point = (axes.get_xlim()[1], lines[-1][1])
+        beside(axes, named, point, (0, 3), ha="right", va="bottom", color=MUTED, fontsize=10)
 
 
 def _draw_epsilon(top: Axes, limits: tuple[float, float], ticks: Sequence[tuple[float, str]]) -> None:

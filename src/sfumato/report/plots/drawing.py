@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from markupsafe import Markup
 
-from sfumato.report.style import MUTED, RULE, in_the_dark, stylesheet
+from sfumato.report.style import MUTED, RULE, figures, in_the_dark, stylesheet
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+SMALL_IMAGE = 64
 NOTHING = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 """What an SVG file would say of its making, and which would change its bytes."""
 
@@ -44,6 +48,29 @@ def logarithmic(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
+def beside(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **looks: Any) -> None:
+    """Words at so many points from a point."""
+    axes.annotate(text, point, offset, textcoords="offset points", **looks)
+
+
+def shares(axes: Axes, x: str, y: str) -> None:
+    """Ticks from 0 to 1 on both axes, with what they are of."""
+    ticks = (0, 0.25, 0.5, 0.75, 1)
+    axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
+    axes.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
+    axes.set_xlabel(x, color=MUTED, labelpad=4)
+    axes.set_ylabel(y, color=MUTED, labelpad=6)
+
+
+@contextmanager
+def plot(name: str, width: float, height: float) -> Iterator[Figure]:
+    """A figure of a file of its own, to be drawn and written within."""
+    from matplotlib.figure import Figure
+
+    with figures(name, size=8.5):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
 def svg(figure: Figure, **layout: Any) -> str:
     """The figure as an SVG file, which is dark on a dark screen. Within `figures`, the same figure, the same bytes."""
     out = io.StringIO()
@@ -64,6 +91,12 @@ def _compiled(template: str) -> Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.from_string(files("sfumato.report").joinpath(template).read_text("utf-8"))
+
+
+def in_page(png: bytes) -> dict[str, object]:
+    """An image for a page: its address, and whether it is so small that its pixels are to be seen."""
+    width = int.from_bytes(png[16:20], "big")  # in the header of every PNG file
+    return {"source": "data:image/png;base64," + base64.b64encode(png).decode("ascii"), "small": width <= SMALL_IMAGE}
 
 
 def png(image: np.ndarray) -> bytes:

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sfumato.report.plots.curves import HEIGHT, inline
-from sfumato.report.plots.drawing import calm
+from sfumato.report.plots.drawing import beside, calm
 from sfumato.report.sections.numbers import percent, significant
 from sfumato.report.style import INK, MUTED, RULE, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_LINE = SERIES[0]
 
 
 def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str:
@@ -36,7 +34,7 @@ def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str
         from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
         axes = figure.add_axes((0.135, 0.18, 0.83, 0.76))
-        axes.plot(rates, recalls, color=_LINE, linewidth=1.8, solid_capstyle="round", solid_joinstyle="round")
+        axes.plot(rates, recalls, color=SERIES[0], linewidth=1.8, solid_capstyle="round", solid_joinstyle="round")
         axes.set_xscale("log")
         axes.set_xlim(rates[0] / (1.1 if len(rates) > 1 else 10), max(rates[-1], 10 * rates[0]) * 1.1)
         axes.set_ylim(0, 1.02)
@@ -47,17 +45,11 @@ def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str
         axes.set_xlabel("false accept rate", color=MUTED, labelpad=2)
         if place is not None:
             axes.axvline(rates[place], color=RULE, linewidth=0.8)
-            axes.plot(rates[place], recalls[place], "o", color=_LINE, markersize=5)
+            axes.plot(rates[place], recalls[place], "o", color=SERIES[0], markersize=5)
             low = recalls[place] < 0.85
-            axes.annotate(
-                percent(recalls[place]),
-                (rates[place], recalls[place]),
-                xytext=(-6, 6) if low else (6, -14),
-                textcoords="offset points",
-                ha="right" if low else "left",
-                color=INK,
-                fontweight="bold",
-            )
+            offset, side = ((-6, 6), "right") if low else ((6, -14), "left")
+            point = (rates[place], recalls[place])
+            beside(axes, percent(recalls[place]), point, offset, ha=side, color=INK, fontweight="bold")
         calm(axes)
         axes.tick_params(axis="x", pad=9)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from markupsafe import escape
+
 from sfumato.report.plots.curves import WIDTH, inline
-from sfumato.report.plots.drawing import calm, svg
+from sfumato.report.plots.drawing import calm, shares, svg
 from sfumato.report.sections.numbers import percent
 from sfumato.report.style import INK, MUTED, RULE, SERIES, figures
 
@@ -31,7 +33,7 @@ def receiver(curves: Mapping[str, Curve], areas: Mapping[str, float]) -> str:
     drawn = sorted(curves, key=lambda name: areas[name])[: 1 if len(curves) == 2 else len(_DASHES)]
     if not drawn:
         return ""
-    named = ", ".join(f"{percent(areas[name])} of {_plain(name)}" for name in drawn)
+    named = ", ".join(f"{percent(areas[name])} of {escape(name)}" for name in drawn)
     return inline(
         lambda figure: _draw(figure, {name: curves[name] for name in drawn}, areas),
         name="receiver",
@@ -60,18 +62,7 @@ def _draw(figure: Figure, curves: Mapping[str, Curve], areas: Mapping[str, float
         axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1.8, linestyle=dashes, label=label)
     axes.set_xlim(-0.01, 1)
     axes.set_ylim(0, 1.01)
-    ticks = (0, 0.25, 0.5, 0.75, 1)
-    axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
-    axes.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
-    axes.set_xlabel("others taken for it", color=MUTED, labelpad=4)
-    axes.set_ylabel("of the class, found", color=MUTED, labelpad=6)
+    shares(axes, "others taken for it", "of the class, found")
     legend = axes.legend(loc="lower right", frameon=False, fontsize=10, labelcolor=INK, title="area under the curve")
     legend.get_title().set_color(MUTED)
     calm(axes, "both")
-
-
-def _plain(name: str) -> str:
-    """A class's name inside an attribute."""
-    from markupsafe import escape
-
-    return str(escape(name))

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from sfumato.report.plots.curves import INK, MUTED, RULE, WIDTH, calm, inline
-from sfumato.report.plots.drawing import rendered
+from sfumato.report.plots.curves import WIDTH, inline
+from sfumato.report.plots.drawing import calm, rendered, shares
 from sfumato.report.plots.receiver import receiver
 from sfumato.report.sections.classes import ClassScore
 from sfumato.report.sections.facts import Calibration, Interval, Published
 from sfumato.report.sections.numbers import percent
+from sfumato.report.style import INK, MUTED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,15 +119,9 @@ def reliability(points: Sequence[Point], *, name: str) -> str:
         axes.plot([one[0] for one in points], [one[1] for one in points], "o-", color=_POINTS[0], markersize=4.5)
         axes.set_xlim(0, 1.02)
         axes.set_ylim(0, 1.02)
-        ticks = (0, 0.25, 0.5, 0.75, 1)
-        axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
-        axes.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
-        axes.grid(color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.set_xlabel("the model is so sure", color=MUTED, labelpad=4)
-        axes.set_ylabel("and so often right", color=MUTED, labelpad=6)
+        shares(axes, "the model is so sure", "and so often right")
         axes.text(0.03, 0.95, "above the line: better than it says", color=INK, fontsize=9.5)
-        calm(axes)
+        calm(axes, "both")
 
     listed = ", ".join(f"{percent(right)} at {percent(sure)}" for sure, right, *_ in points)
     return inline(

@@ -1,4 +1,7 @@
-"""What a page says of an embedding: recall, its curve over false accept rates, and the nearest of some images."""
+"""What a page says of an embedding: recall, its curve over false accept rates, and the nearest of some images.
+
+These are images of the data: they belong on a page for their owner alone, unless they are public.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,71 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato._checks import SfumatoError
-from sfumato.report.neighbours import Looked, Neighbour, neighbours
+from sfumato.report.plots.drawing import in_page, rendered
 from sfumato.report.plots.recall import roc
 from sfumato.report.sections.numbers import percent, significant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbour:
+    """An image that was found.
+
+    Args:
+        png: the image as the bytes of a PNG file.
+        name: of its class.
+        similarity: to the image that was looked for, from 0 to 1.
+    """
+
+    png: bytes
+    name: str
+    similarity: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """An image that was looked for, and what was found.
+
+    Args:
+        png: the image as the bytes of a PNG file.
+        name: of its class.
+        found: by falling similarity.
+    """
+
+    png: bytes
+    name: str
+    found: Sequence[Neighbour]
+
+
+def neighbours(rows: Sequence[Looked]) -> Markup:
+    """A line of images for each that was looked for, as a part of the page: its class, and which neighbours share it.
+
+    Args:
+        rows: in the order in which they are shown.
+
+    Returns:
+        HTML that needs no network and runs no script; empty without rows.
+    """
+    return Markup(
+        rendered(
+            "neighbours.html.jinja",
+            rows=[
+                {
+                    "name": row.name,
+                    **in_page(row.png),
+                    "found": [
+                        {
+                            "name": found.name,
+                            "same": found.name == row.name,
+                            "similarity": significant(found.similarity),
+                            **in_page(found.png),
+                        }
+                        for found in row.found
+                    ],
+                }
+                for row in rows
+            ],
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,7 @@
-"""How well the model does on the test part: over all classes, class by class, and on samples."""
+"""How well the model does on the test part: the first figure, then over all classes, class by class, and on samples."""
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +9,17 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato.report.plots.curves import heat_map
+from sfumato.report.plots.drawing import in_page
 from sfumato.report.sections.calibrated import calibrated
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
-from sfumato.report.sections.facts import Evaluation, OverSteps
+from sfumato.report.sections.embedding import EmbeddingEvaluation
+from sfumato.report.sections.facts import Evaluation, OverSteps, Published
+from sfumato.report.sections.multilabel import MultilabelEvaluation
 from sfumato.report.sections.numbers import percent, significant
 
 _MOST_BARS = 40
 _LOWEST_BARS = 20
 _MOST_NUMBERED = 40
-_SMALL_IMAGE = 64
 _AVERAGES = {
     "last": "the last weights, each by itself",
     "upa": "mean of {} weights (UPA)",
@@ -162,12 +163,70 @@ def _sample(record: bytes | str, truth: str, prediction: str, score: float) -> d
     if isinstance(record, str):
         own: dict[str, Any] = {"text": record if len(record) <= _LONGEST_TEXT else f"{record[:_LONGEST_TEXT]} …"}
     else:
-        width = int.from_bytes(record[16:20], "big")
-        own = {"source": "data:image/png;base64," + base64.b64encode(record).decode("ascii")}
-        own |= {"small": width <= _SMALL_IMAGE}
+        own = in_page(record)
     return own | {
         "truth": truth,
         "prediction": prediction,
         "right": truth == prediction,
         "score": f"{float(score):.0%}" if math.isfinite(score) else "not a number",
+    }
+
+
+def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
+    """The figure that a reader looks for first, and what it has to be compared with."""
+    if isinstance(evaluation, EmbeddingEvaluation):
+        figures = evaluation.presented()
+        return {
+            "name": f"recall at a false accept rate of {figures['far']}",
+            "value": figures["recall"],
+            "lines": [f"{figures['same']} pairs of test images that show the same class"],
+            "track": None,
+            "with_noise": False,
+        }
+    if isinstance(evaluation, MultilabelEvaluation):
+        track = _track(*evaluation.accuracy, evaluation.baseline)
+        return evaluation.headline() | {"track": track, "with_noise": False}
+    if evaluation is None or not evaluation.examples:
+        return None
+    low, high = wilson(evaluation.correct, evaluation.examples)
+    chance, majority, what = evaluation.chance, evaluation.majority, what_was_tested(evaluation)
+    return {
+        "name": "accuracy",
+        "value": percent(evaluation.accuracy),
+        "lines": [
+            f"95% interval {percent(low)} to {percent(high)}, from {evaluation.examples:,} test {what}s",
+            f"by chance {percent(chance)}; always the most frequent class {percent(majority)}",
+        ],
+        "track": _track(evaluation.accuracy, low, high, chance, majority),
+        "with_noise": False,
+    }
+
+
+def published_headline(found: Published | None) -> dict[str, Any] | None:
+    """The same of a page whose exact figures are left out: with the noise by which it may be published."""
+    accuracy, low, high = (None, 0.0, 1.0) if found is None else found.accuracy
+    if found is None or accuracy is None:
+        return None
+    records, chance = max(0.0, found.records[0] or 0.0), 1 / max(1, len(found.per_class))
+    return {
+        "name": "accuracy",
+        "value": percent(accuracy),
+        "lines": [
+            f"95% interval {percent(low)} to {percent(high)}, from about {records:,.0f} test images, with noise that "
+            f"is worth epsilon {found.epsilon:g}",
+            f"by chance {percent(chance)}"
+            + ("" if found.majority is None else f"; always the most frequent class about {percent(found.majority)}"),
+        ],
+        "track": _track(accuracy, low, high, chance, *([] if found.majority is None else [found.majority])),
+        "with_noise": True,
+    }
+
+
+def _track(value: float, low: float, high: float, *marks: float) -> dict[str, Any]:
+    """A share as a bar, with its interval and marks of what it has to be compared with."""
+    return {
+        "width": f"{100 * value:.2f}",
+        "low": f"{100 * low:.2f}",
+        "spread": f"{100 * (high - low):.2f}",
+        "marks": [f"{100 * mark:.2f}" for mark in marks],
     }
