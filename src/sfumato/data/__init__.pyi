@@ -7,15 +7,12 @@ from .classes import UnknownClassError as UnknownClassError
 from .clock import Clock as Clock
 from .declared import TEST_FRACTION as TEST_FRACTION
 from .declared import Declared as Declared
-from .file_records import FileRecords as FileRecords
 from .form import Form as Form
 from .form import Images as Images
 from .identity.codes import known_again as known_again
 from .identity.duplicates import Pair as Pair
 from .identity.duplicates import find_duplicates as find_duplicates
 from .identity.likeness import find_alike as find_alike
-from .images.crops import InceptionCrops as InceptionCrops
-from .images.crops import randomness_of as randomness_of
 from .images.given import Picture as Picture
 from .images.given import each as each
 from .images.normalise import AsStored as AsStored
@@ -24,6 +21,8 @@ from .images.normalise import Transform as Transform
 from .images.normalise import preparation as preparation
 from .images.views import ViewDraws as ViewDraws
 from .images.views import Views as Views
+from .images.windows import InceptionCrops as InceptionCrops
+from .images.windows import randomness_of as randomness_of
 from .kinds import KINDS as KINDS
 from .kinds import is_public as is_public
 from .kinds import parse as parse
@@ -31,7 +30,9 @@ from .kinds import refuse_absent as refuse_absent
 from .opening import open_source as open_source
 from .parts import Part as Part
 from .readers.dicom import BY_PATIENT as BY_PATIENT
+from .records import FileRecords as FileRecords
 from .records import Records as Records
+from .records import TextRecords as TextRecords
 from .source import FACTS as FACTS
 from .source import Source as Source
 from .source import facts as facts
@@ -44,5 +45,4 @@ from .subsets.users import refuse_nameless as refuse_nameless
 from .subsets.users import shared_users as shared_users
 from .subsets.users import user_codes as user_codes
 from .subsets.validation import hold_out as hold_out
-from .texts.records import TextRecords as TextRecords
 from .texts.tokens import Tokens as Tokens

@@ -8,9 +8,7 @@ import numpy as np
 
 from sfumato.data.caches.features import Cache
 from sfumato.data.caches.pieces import CachedRecords
-from sfumato.data.file_records import FileRecords
-from sfumato.data.records import Records
-from sfumato.data.texts.records import TextRecords
+from sfumato.data.records import FileRecords, Records, TextRecords
 from sfumato.data.texts.tokens import Tokens
 
 Part = Records | FileRecords | TextRecords | CachedRecords

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from sfumato._checks import SfumatoError
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
@@ -23,6 +26,27 @@ def status(path: Path) -> os.stat_result:
         return os.stat(path)
     except ValueError:  # a path with a zero byte in it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+
+
+@contextmanager
+def reading(name: str, absent: str, folder: str = "") -> Iterator[None]:
+    """What the system says of a file that cannot be read, as a refusal that names it.
+
+    Args:
+        absent: what to do where nothing lies there.
+        folder: what to do where a folder does.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(f"{name} does not exist", absent) from None
+    except PermissionError:
+        raise SfumatoError(f"{name} may not be read", "give yourself permission to read it") from None
+    except OSError as problem:
+        if folder and isinstance(problem, IsADirectoryError):
+            raise SfumatoError(f"{name} is a folder", folder) from None
+        reason = problem.strerror or problem
+        raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
 
 
 def identity(path: Path, known: os.stat_result) -> Hashable:

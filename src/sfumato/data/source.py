@@ -14,14 +14,13 @@ from sfumato._choices import OfParts
 from sfumato._renamed import OldName
 from sfumato.data.caches.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.declared import Declared
-from sfumato.data.file_records import FileRecords
 from sfumato.data.form import Form, Images
 from sfumato.data.identity.codes import codes_of
 from sfumato.data.images.normalise import AsStored
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import KINDS
 from sfumato.data.parts import Part, Reading, RecordSets
-from sfumato.data.records import Records
+from sfumato.data.records import FileRecords, Records
 from sfumato.data.texts.tokens import Tokens
 
 FACTS = ("examples", "classes", "size", "channels")
@@ -142,6 +141,7 @@ class Source(OfParts):
     cut = OldName("cropped_share")
     parted = OldName("has_own_split")
     left_out = OldName("unreadable_files")
+    read_by_user = OldName("facts_read")
     shown = OldName("images_for")
 
     def __init__(self, **given: Any):
@@ -173,13 +173,9 @@ class Source(OfParts):
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Which facts a promise for examples does not cover: it makes no use of the users' number."""
+        """Which facts a promise for examples does not cover: it makes no use of the users' number, as one for users
+        does (`facts_read`)."""
         return tuple(fact for fact in self.facts_read if fact != USERS)
-
-    @property
-    def read_by_user(self) -> tuple[str, ...]:
-        """Which facts a promise for users does not cover."""
-        return self.facts_read
 
     @property
     def users_read(self) -> bool:

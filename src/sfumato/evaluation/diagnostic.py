@@ -79,16 +79,12 @@ def diagnostic(
             f"{len(own)} records are of the class and {len(others)} are not", "give a source that has some of each"
         )
     found, rejected = int((own >= threshold).sum()), int((others < threshold).sum())
-    values: dict[str, Interval | None] = {"positive_value": None, "negative_value": None}
+    positive_value = negative_value = None
     if prevalence is not None:
         exact = math.sqrt(CONFIDENCE)
-        sensitive, specific = share(found, len(own), exact), share(rejected, len(others), exact)
-        ends = zip(sensitive, specific, strict=True)
-        each = [predictive_values(*end, prevalence) for end in ends]
-        values = {
-            "positive_value": Interval(*(positive_value for positive_value, _ in each)),
-            "negative_value": Interval(*(negative_value for _, negative_value in each)),
-        }
+        ends = zip(share(found, len(own), exact), share(rejected, len(others), exact), strict=True)
+        each = zip(*(predictive_values(*end, prevalence) for end in ends), strict=True)
+        positive_value, negative_value = (Interval(*values) for values in each)
     return Diagnostic(
         positives=len(own),
         negatives=len(others),
@@ -97,8 +93,9 @@ def diagnostic(
         sensitivity=share(found, len(own)),
         specificity=share(rejected, len(others)),
         prevalence=prevalence,
+        positive_value=positive_value,
+        negative_value=negative_value,
         curve=curve(own, others),
-        **values,
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.evaluation.similarity import BLOCK, STEPS, Labels, checked, codes_of, in_steps, unit
+from sfumato.models import evaluating
 
 _LAST = (1 << 32) - 1
 
@@ -24,15 +25,9 @@ def embed(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
     Returns:
         (images, D) float32, on the CPU.
     """
-    modes = [(module, module.training) for module in model.modules()]
     device = next(model.parameters()).device
-    try:
-        model.eval()
-        with torch.no_grad():
-            made = [unit(model(images.to(device))).float().cpu() for images in batches]
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model), torch.no_grad():
+        made = [unit(model(images.to(device))).float().cpu() for images in batches]
     if not made:
         raise SfumatoError("there are no images to embed", "give at least one batch")
     return torch.cat(made)

@@ -32,21 +32,8 @@ INDEX = "features.json"
 BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PARTS = ("train", "test")
-SOURCE_FACTS = frozenset(
-    {
-        "kind",
-        "fingerprint",
-        "material",
-        "classes",
-        "examples",
-        "read",
-        "public",
-        "size",
-        "channels",
-        "size_rule",
-        "filtered",
-        "parted",
-    }
+SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "classes", "examples", "read", "public")) | frozenset(
+    ("size", "channels", "size_rule", "filtered", "parted")
 )
 USER_FACTS = frozenset({"users", "users_read", "user_from"})
 """What a cache says of its source only where that knows whose record each one is."""
@@ -126,11 +113,8 @@ class Contents:
     def pieces(self, part: str) -> list[tuple[str, range]]:
         """The files of a part, and which of its records each holds."""
         count = self.counts[part]
-        starts = range(0, count, self.rows)
-        return [
-            (f"{part}-{number:05d}.safetensors", range(start, min(start + self.rows, count)))
-            for number, start in enumerate(starts)
-        ]
+        rows = (range(start, min(start + self.rows, count)) for start in range(0, count, self.rows))
+        return [(f"{part}-{number:05d}.safetensors", some) for number, some in enumerate(rows)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -212,14 +196,13 @@ class Cache:
     def discard_damaged(self) -> list[str]:
         """Delete the pieces that are not what was written, and name them."""
         damaged = []
-        for part in PARTS:
-            for name, rows in self.contents.pieces(part):
-                if (self.path / name).is_file():
-                    try:
-                        self._piece(part, name, rows).check()
-                    except SfumatoError:
-                        (self.path / name).unlink()
-                        damaged.append(name)
+        lying = [(part, *one) for part in PARTS for one in self.contents.pieces(part) if (self.path / one[0]).is_file()]
+        for part, name, rows in lying:
+            try:
+                self._piece(part, name, rows).check()
+            except SfumatoError:
+                (self.path / name).unlink()
+                damaged.append(name)
         return damaged
 
     def write(
@@ -286,14 +269,10 @@ def _anywhere(contents: dict[str, Any]) -> dict[str, Any]:
 
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """In what two descriptions differ, in words."""
-    odd = [
-        (
-            name,
-            "its images or labels were others"
-            if name in ("fingerprint", "material", "pixels")
-            else f"{name} was {shortened(before)} and is {shortened(after)}",
-        )
-        for (*_, name), before, after in differing(was, now)
-    ]
-    chosen = [words for name, words in odd if name not in _FOLLOWING]
-    return list(dict.fromkeys(chosen or [words for _, words in odd]))
+    chosen, following = [], []
+    for (*_, name), before, after in differing(was, now):
+        words = f"{name} was {shortened(before)} and is {shortened(after)}"
+        if name in ("fingerprint", "material", "pixels"):
+            words = "its images or labels were others"
+        (following if name in _FOLLOWING else chosen).append(words)
+    return list(dict.fromkeys(chosen or following))

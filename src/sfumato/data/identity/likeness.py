@@ -54,16 +54,8 @@ def find_alike(public: Tensor, private: Tensor, *, on_progress: OnProgress | Non
         cosine, match = (asked[start : start + _BLOCK] @ known.T).max(1)
         share = (1 - cosine).clamp_min(0) / apart[match].clamp_min(1e-12)
         for row in (share < NEARER).nonzero().flatten().tolist():
-            found.append(
-                Pair(
-                    private=start + row,
-                    public=int(match[row]),
-                    exact=False,
-                    mirrored=False,
-                    difference=float(share[row]),
-                    by_features=True,
-                )
-            )
+            nearest = int(match[row])
+            found.append(Pair(private=start + row, public=nearest, difference=float(share[row]), by_features=True))
         if on_progress is not None:
             on_progress(len(known) + start + len(cosine), total)
     return found

@@ -42,18 +42,14 @@ def write_without(
         file = path.with_suffix(".csv")
         write(file, _table(parts, classes, kept, marked=marked).encode(), private=True)
         return f"csv:{file}"
-    arrays = {
-        f"{letter}_{name}": array[kept[name]]
-        for name, part in parts.items()
-        for letter, array in (("x", part.take(slice(None))), ("y", part.labels))
-    }
-    beside = {
-        f"{column}_{name}": (known, kept[name])
-        for name, part in parts.items()
-        for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups))
-    }
-    arrays |= {name: known[chosen] for name, (known, chosen) in beside.items() if known is not None}
-    arrays["classes"] = np.array(classes)
+    arrays: dict[str, np.ndarray] = {}
+    beside: dict[str, np.ndarray] = {}
+    for name, part in parts.items():
+        arrays |= {f"x_{name}": part.take(slice(None))[kept[name]], f"y_{name}": part.labels[kept[name]]}
+        for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups)):
+            if known is not None:
+                beside[f"{column}_{name}"] = known[kept[name]]
+    arrays |= beside | {"classes": np.array(classes)}
     if marked:
         arrays[MARK] = np.array(True)
     memory = io.BytesIO()
