@@ -7,8 +7,6 @@ from .classes import UnknownClassError as UnknownClassError
 from .clock import Clock as Clock
 from .declared import TEST_FRACTION as TEST_FRACTION
 from .declared import Declared as Declared
-from .form import Form as Form
-from .form import Images as Images
 from .identity.codes import known_again as known_again
 from .identity.duplicates import Pair as Pair
 from .identity.duplicates import find_duplicates as find_duplicates
@@ -16,6 +14,8 @@ from .identity.likeness import find_alike as find_alike
 from .images.given import Picture as Picture
 from .images.given import each as each
 from .images.normalise import AsStored as AsStored
+from .images.normalise import Form as Form
+from .images.normalise import Images as Images
 from .images.normalise import Preparation as Preparation
 from .images.normalise import Transform as Transform
 from .images.normalise import preparation as preparation
@@ -38,11 +38,11 @@ from .source import Source as Source
 from .source import facts as facts
 from .source import own_codes as own_codes
 from .spec import SourceSpec as SourceSpec
-from .subsets.cap import capped as capped
 from .subsets.filtered import write_without as write_without
+from .subsets.smaller import capped as capped
+from .subsets.smaller import hold_out as hold_out
 from .subsets.users import by_user as by_user
 from .subsets.users import refuse_nameless as refuse_nameless
 from .subsets.users import shared_users as shared_users
 from .subsets.users import user_codes as user_codes
-from .subsets.validation import hold_out as hold_out
 from .texts.tokens import Tokens as Tokens

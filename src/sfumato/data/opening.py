@@ -193,7 +193,7 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
     known = dict(contents.source)
     train, test = (cache.records(part, progress=progress) for part in ("train", "test"))
     _check_labels(np.concatenate([train.labels, test.labels]), cache)
-    told = json.dumps([contents.identity, train.sums, test.sums])
+    held = json.dumps([contents.identity, train.sums, test.sums])
     if declared.examples is not None:
         known |= {"examples": declared.examples, "read": [fact for fact in known["read"] if fact != "examples"]}
     if declared.people.users is not None:
@@ -208,7 +208,7 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
         test_fraction=contents.test_fraction,
         cache=cache,
         assignment=assignment(owner_key, train, test),
-        features=hmac.new(owner_key, b"features" + told.encode(), hashlib.sha256).hexdigest(),
+        features=hmac.new(owner_key, b"features" + held.encode(), hashlib.sha256).hexdigest(),
     )
 
 

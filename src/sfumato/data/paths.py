@@ -1,4 +1,5 @@
-"""What a path leads to, found out before anything is opened: reading from a pipe or a device might never end."""
+"""What a path leads to, found out before anything is opened: reading from a pipe or a device might never end. And why a
+file cannot be read."""
 
 from __future__ import annotations
 
@@ -72,3 +73,25 @@ def places_of(spec: str) -> tuple[str, ...]:
         return (place,)
     given = f"{kind}:{os.path.abspath(expanded(argument))}"
     return (place,) if given == place else (place, given)
+
+
+LARGEST_IMAGE = 80_000_000
+"""Pixels: a file that would unpack to more is refused, since a small file can claim any size."""
+
+
+class UnreadableError(SfumatoError):
+    """A file from which no image can be read, whatever is declared: it may be left out, by the owner's choice."""
+
+
+def refuse_too_large(pixels: int, name: str) -> None:
+    """Refuse an image of more pixels than `LARGEST_IMAGE`."""
+    if pixels > LARGEST_IMAGE:
+        raise too_large(name)
+
+
+def too_large(name: str) -> SfumatoError:
+    """The refusal of an image by the number of its pixels."""
+    return SfumatoError(
+        f"{name} would unpack to more than {LARGEST_IMAGE:,} pixels",
+        "make it smaller, or take it out",
+    )

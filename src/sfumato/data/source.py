@@ -14,9 +14,8 @@ from sfumato._choices import OfParts
 from sfumato._renamed import OldName
 from sfumato.data.caches.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.declared import Declared
-from sfumato.data.form import Form, Images
 from sfumato.data.identity.codes import codes_of
-from sfumato.data.images.normalise import AsStored
+from sfumato.data.images.normalise import AsStored, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import KINDS
 from sfumato.data.parts import Part, Reading, RecordSets
@@ -162,9 +161,9 @@ class Source(OfParts):
         else:
             form = f"images of {self.size} x {self.size} pixels {'in grey' if self.channels == 1 else 'in colour'}"
         users = "" if self.users is None else f", of {self.users:,} users"
-        told = f"{self.kind}, {'public' if self.public else 'private'}"
+        kind = f"{self.kind}, {'public' if self.public else 'private'}"
         named = "labels" if self.multilabel else "classes"
-        return f"Source({told}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
+        return f"Source({kind}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
 
     @property
     def test_fraction(self) -> float:
@@ -291,5 +290,5 @@ def facts(source: Source) -> dict[str, Any]:
 
 def from_facts(known: Mapping[str, Any], **attributes: Any) -> Source:
     """The source that a cache has kept these facts of, and has in these further attributes."""
-    told = {_SPELT.get(name, name): tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    return Source(**{**told, **attributes})
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    return Source(**{_SPELT.get(name, name): value for name, value in plain.items()} | attributes)

@@ -63,7 +63,7 @@ class Contents:
         backbone: how to build the network again; None for features that came from elsewhere.
         digest: SHA-256 of the backbone's function and weights; None without backbone.
         weights: SHA-256 of the weights alone, which are kept beside the features.
-        origins: what stands behind the backbone's weights, as statements say it.
+        origins: where the backbone's weights come from, as statements say it.
         trained_on: `Source.stored_digest` of what they were trained on without privacy, as far as it is known.
         transform: how images become the backbone's input, as `Transform.to_dict` has it.
         crop: how views are cut out of a training image, in words and numbers.
@@ -153,12 +153,12 @@ class Cache:
     def contents(self) -> Contents:
         """What the cache holds, or is to hold."""
         try:
-            told = parse_json(ordinary(self.path / INDEX).read_text("utf-8"))
-            if told["format"] != _FORMAT:
+            index = parse_json(ordinary(self.path / INDEX).read_text("utf-8"))
+            if index["format"] != _FORMAT:
                 raise SfumatoError(
                     f"cache {str(self.path)!r} was made by another version of sfumato", "compute it anew, elsewhere"
                 )
-            return Contents.from_dict(told)
+            return Contents.from_dict(index)
         except SfumatoError:
             raise
         except FileNotFoundError:
@@ -196,8 +196,10 @@ class Cache:
     def discard_damaged(self) -> list[str]:
         """Delete the pieces that are not what was written, and name them."""
         damaged = []
-        lying = [(part, *one) for part in PARTS for one in self.contents.pieces(part) if (self.path / one[0]).is_file()]
-        for part, name, rows in lying:
+        pieces = [(part, *piece) for part in PARTS for piece in self.contents.pieces(part)]
+        for part, name, rows in pieces:
+            if not (self.path / name).is_file():
+                continue
             try:
                 self._piece(part, name, rows).check()
             except SfumatoError:
@@ -231,9 +233,10 @@ class Cache:
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give `dtype=bfloat16` or float32"
             )
-        if "users" not in contents.source:  # a cache goes on as it began
-            users = groups = None
-        write_piece(self.path / name, stored, labels, codes, users=users, groups=groups, cache=contents.identity)
+        known = {"labels": labels, "codes": codes}
+        if "users" in contents.source:  # a cache goes on as it began
+            known |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
+        write_piece(self.path / name, stored, known, cache=contents.identity)
 
     def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:
         """A part of a complete cache, whose files have been read once to see that they are what was written.

@@ -29,31 +29,20 @@ _CHECKED = 4 << 20
 MOST_LABELS = 1 << 16
 
 
-def write_piece(
-    path: Path,
-    features: Tensor,
-    labels: np.ndarray,
-    codes: np.ndarray,
-    *,
-    users: np.ndarray | None = None,
-    groups: np.ndarray | None = None,
-    cache: str,
-) -> None:
+def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *, cache: str) -> None:
     """Write a piece, whole or not at all.
 
     Args:
         features: (n, S, D), as they are to be stored.
-        labels: int64 (n,) or (n, L), as of `Records`.
-        codes: uint8 (n, 32), each record's own two (`codes`).
-        users, groups: text (n,), where they are known.
+        known: `labels`, `codes` and, where they are known, `users` and `groups`, as `Cache.write` has them.
         cache: the identity of the cache that it belongs to.
     """
-    own = torch.from_numpy(np.array(codes))  # safetensors wants to own what it writes
-    tensors = {"features": features, "labels": torch.from_numpy(labels), "codes": own}
-    for name, texts in (("users", users), ("groups", groups)):
-        if texts is not None:
-            encoded = np.char.encode(texts, "utf-8")
-            tensors[name] = torch.from_numpy(encoded.view(np.uint8).reshape(len(texts), -1))
+    tensors = {"features": features}
+    for name, array in known.items():
+        stored = np.array(array)  # safetensors wants to own what it writes
+        if name in _TEXTS:
+            stored = np.char.encode(array, "utf-8").view(np.uint8).reshape(len(array), -1)
+        tensors[name] = torch.from_numpy(stored)
     code = hashlib.sha256()
     for tensor in tensors.values():
         code.update(tensor.flatten().view(torch.uint8).numpy().data)

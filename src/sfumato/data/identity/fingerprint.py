@@ -50,13 +50,13 @@ def fingerprint(
     parts = {"train": train, "test": test}
     users = {name: None if part.users is None else part.users.tolist() for name, part in parts.items()}
     shapes = {name: list(part.shape) for name, part in parts.items()}
-    told = {"classes": list(classes), "shapes": shapes, "users": users}
+    always = {"classes": list(classes), "shapes": shapes, "users": users}
     times = {name: [str(time) for time in part.times] for name, part in parts.items() if part.times is not None}
     groups = {name: part.groups.tolist() for name, part in parts.items() if part.groups is not None}
     matrices = {name: list(part.labels.shape) for name, part in parts.items() if part.labels.ndim > 1}
     known = (("times", times), ("groups", groups), ("labels", matrices))
     further = {name: some for name, some in known if some}
-    header = json.dumps(told | further, sort_keys=True).encode()
+    header = json.dumps(always | further, sort_keys=True).encode()
     code.update(len(header).to_bytes(8, "big"))
     code.update(header)
     done, total = 0, len(train) + len(test)

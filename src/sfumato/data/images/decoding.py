@@ -17,8 +17,8 @@ from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey
+from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
 from sfumato.data.readers import dicom
-from sfumato.data.readers.unreadable import UnreadableError, refuse_too_large, too_large
 
 EXTENSIONS = (
     *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),

@@ -88,7 +88,9 @@ class Views:
     crop_area: float = 1.0
 
     def __post_init__(self):
-        _checks.positive_integer("views", self.count)
+        _checks.positive_integer(
+            "views", self.count, remedy="give the number of views of each example, such as 1 or 16"
+        )
         if self.shift != 0 or isinstance(self.shift, (bool, float)):
             _checks.positive_integer("shift", self.shift, remedy="give a whole number of pixels, 0 for none")
         if not 1 <= _checks.number("zoom", self.zoom) <= 4:

@@ -18,9 +18,8 @@ from sfumato.data import paths
 from sfumato.data.declared import Labels, Order, Texts
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
-from sfumato.data.readers import columns
 from sfumato.data.readers.files import memory
-from sfumato.data.readers.from_arrays import parts_of
+from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
@@ -50,18 +49,18 @@ def load(path: str, order: Order) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    asked = order.declared.labels
+    declared = order.declared.labels
     arrays, names, filtered = _read(file, where, order)
     multilabel = any(array.ndim == 2 for name, array in arrays.items() if name.startswith("y"))
     if multilabel:
-        arrays, classes, listed = _several(arrays, names, asked, where)
+        arrays, classes, listed = _several(arrays, names, declared, where)
     else:
-        if asked.label_columns is not None:
+        if declared.label_columns is not None:
             raise SfumatoError(
                 f"`label_columns` are declared, and {where} has one label for each image",
                 "save y as rows of 0 and 1, or leave them out",
             )
-        classes, listed = _classes(arrays, names, asked, where)
+        classes, listed = _classes(arrays, names, declared, where)
     has_own_split, of_texts = "x" not in arrays, arrays["x" if "x" in arrays else "x_train"].ndim == 2
     if not has_own_split:
         arrays = _split(arrays, order)
@@ -71,7 +70,7 @@ def load(path: str, order: Order) -> Parts:
         if multilabel:
             raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
         for side in ("_train", "_test"):
-            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, asked.classes, where)
+            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where)
         return load_numbers(arrays, order, where, classes=classes, **known)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
@@ -107,7 +106,7 @@ def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], 
                     f"{where} has no array {name!r}; it holds {found}",
                     "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
                 )
-        beside = columns.named(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
+        beside = columns_among(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
         chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
         _check_sizes(archive, chosen, where)
         arrays = {name: _array(archive, member) for name, member in chosen.items()}
@@ -127,7 +126,7 @@ def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], 
             raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
     for name in beside:
         _, *side = name.partition("_")
-        arrays[name] = columns.checked(arrays[name], name, where, len(arrays["x" + "".join(side)]))
+        arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]))
     return arrays, _names(listed, where), filtered
 
 
@@ -260,7 +259,7 @@ def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
 
 
 def _several(
-    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, asked: Labels, where: str
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Labels, where: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...], bool]:
     """The arrays with the chosen columns of labels, the labels' names, and whether these were written down."""
     matrices = {name: array for name, array in arrays.items() if name.startswith("y")}
@@ -268,11 +267,11 @@ def _several(
     if len(widths) > 1:
         raise SfumatoError(f"the two arrays of labels of {where} differ in shape", "save both in one shape")
     ((width,),) = widths
-    if asked.classes is not None:
+    if declared.classes is not None:
         raise SfumatoError(
             f"classes are declared, and {where} has {width} labels for each image", "name them as `label_columns`"
         )
-    chosen = asked.label_columns
+    chosen = declared.label_columns
     if chosen is None and all((array.sum(1) == 1).all() for array in matrices.values()):
         raise SfumatoError(
             f"each image of {where} has exactly one of {width} labels, as classes have",
@@ -292,14 +291,14 @@ def _several(
 
 
 def _classes(
-    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, asked: Labels, where: str
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Labels, where: str
 ) -> tuple[tuple[str, ...], bool]:
     labels = [array for name, array in arrays.items() if name.startswith("y")]
     largest = int(max(array.max() for array in labels))
-    known = names or asked.classes
+    known = names or declared.classes
     if known is not None:
         class_lists.require_named(largest, len(known), f"{where} holds", first=0)
-        return asked.classes or known, True
+        return declared.classes or known, True
     if largest >= sum(map(len, labels)):
         raise SfumatoError(
             f"{where} holds the label {largest}, more than it has images",

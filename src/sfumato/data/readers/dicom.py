@@ -19,7 +19,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data.images.levels import Levels, UndeclaredError
-from sfumato.data.readers.unreadable import UnreadableError, refuse_too_large
+from sfumato.data.paths import UnreadableError, refuse_too_large
 
 if TYPE_CHECKING:
     from pydicom import FileDataset

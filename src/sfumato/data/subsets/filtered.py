@@ -67,12 +67,12 @@ def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
-    told = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
+    given = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
     several = any(part.labels.ndim == 2 for part in parts.values())
-    lines.writerow(["path", *(classes if several else ["label"]), "split", *told, *([MARK] if marked else [])])
+    lines.writerow(["path", *(classes if several else ["label"]), "split", *given, *([MARK] if marked else [])])
     for name, part in parts.items():
         assert part.files is not None
-        beside = [known for column in told if (known := columns[name][column]) is not None]
+        beside = [known for column in given if (known := columns[name][column]) is not None]
         for place in np.flatnonzero(kept[name]):
             labels = part.labels[place].tolist() if several else [classes[int(part.labels[place])]]
             further = [known[place] for known in beside]

@@ -29,7 +29,7 @@ class Text(lines.Listed):
     text: str
 
 
-def columns_of(first: Sequence[str], asked: Texts) -> tuple[str, ...] | None:
+def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
     """Which columns of a table with this first line hold its texts; None for a table of images.
 
     >>> columns_of(["text", "label"], Texts())
@@ -37,8 +37,8 @@ def columns_of(first: Sequence[str], asked: Texts) -> tuple[str, ...] | None:
     >>> columns_of(["3", "A title", "A description"], Texts())
     ('column 2', 'column 3')
     """
-    if asked.text_column is not None:
-        return asked.text_column
+    if declared.text_column is not None:
+        return declared.text_column
     if _bare(first):
         return tuple(f"column {number}" for number in range(2, len(first) + 1))
     return (COLUMN,) if COLUMN in first and "path" not in first else None
@@ -162,8 +162,8 @@ def load_numbers(
 
 
 def _form(order: Order, *, numbers: bool = False) -> Tokens:
-    asked = order.declared.texts
-    return Tokens.declared(length=asked.length, vocabulary=asked.vocabulary, words=asked.words, numbers=numbers)
+    texts = order.declared.texts
+    return Tokens.declared(length=texts.length, vocabulary=texts.vocabulary, words=texts.words, numbers=numbers)
 
 
 def _size_rule(order: Order) -> str:
