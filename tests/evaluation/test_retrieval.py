@@ -8,7 +8,7 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.evaluation import nearest, recall_at_k, similarity
-from sfumato.evaluation.retrieval import embed
+from sfumato.evaluation.similarity import embed
 
 
 def sorted_all(queries, gallery, *, themselves):

@@ -14,8 +14,8 @@ from torch import nn
 from sfumato import optim
 from sfumato.averaging import LastMean
 from sfumato.data import InceptionCrops, Transform, Views, find_duplicates
-from sfumato.data.images.crops import _window
 from sfumato.data.images.decoding import prepare_array
+from sfumato.data.images.windows import _window
 from sfumato.evaluation import label_sets
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient
@@ -753,7 +753,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: area and place",
         says="area uniform in 8% to 100%, of windows that fit; the place uniform: quantiles of 12,000 windows",
-        code="data/images/crops.py: InceptionCrops",
+        code="data/images/windows.py: InceptionCrops",
         draw=a_large_image,
         runs=areas_and_places,
         formula=law_of_areas(),
@@ -770,7 +770,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: ratio",
         says="log(width / height) uniform in log(3/4) to log(4/3), of windows that fit: quantiles over log(4/3)",
-        code="data/images/crops.py: InceptionCrops",
+        code="data/images/windows.py: InceptionCrops",
         draw=a_large_image,
         runs=log_ratios,
         formula=law_of_ratios(),
@@ -788,7 +788,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: pixels",
         says="the window by an antialiased triangle, or cubic with a = -1/2, to R x R; mirrored by a coin",
-        code="data/images/crops.py: InceptionCrops.apply",
+        code="data/images/windows.py: InceptionCrops.apply",
         draw=an_image_and_its_window,
         runs=cropped,
         formula=by_windows,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfumato._checks import SfumatoError
-from sfumato.runs import pins, processor
+from sfumato.runs import pins
 
 INTEL = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -31,15 +31,15 @@ OLD = {name: value for name, value in THERE.items() if name != "processor's mode
 
 @pytest.fixture(autouse=True)
 def unknown():
-    processor.processor_model.cache_clear()
+    pins.processor_model.cache_clear()
     yield
-    processor.processor_model.cache_clear()
+    pins.processor_model.cache_clear()
 
 
 def test_the_first_processor_of_a_linux_machine_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(processor, "LISTING", tmp_path / "cpuinfo")
+    monkeypatch.setattr(pins, "LISTING", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text(INTEL)
-    assert processor.processor_model() == NAMED
+    assert pins.processor_model() == NAMED
     assert pins.environment()["processor's model"] == NAMED
 
 
@@ -61,16 +61,16 @@ def test_other_systems_are_asked_in_their_way(tmp_path, monkeypatch, answers, na
             raise subprocess.CalledProcessError(1, command)
         return subprocess.CompletedProcess(command, 0, stdout=f"{answers[name]}\n")
 
-    monkeypatch.setattr(processor, "LISTING", tmp_path / "none")
-    monkeypatch.setattr(processor.platform, "system", lambda: "Darwin")
-    monkeypatch.setattr(processor.platform, "processor", lambda: "arm")
-    monkeypatch.setattr(processor.subprocess, "run", sysctl)
-    assert processor.processor_model() == named
+    monkeypatch.setattr(pins, "LISTING", tmp_path / "none")
+    monkeypatch.setattr(pins.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(pins.platform, "processor", lambda: "arm")
+    monkeypatch.setattr(pins.subprocess, "run", sysctl)
+    assert pins.processor_model() == named
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="no /proc/cpuinfo here")
 def test_this_machine_s_processor_is_named():
-    named = processor.processor_model()
+    named = pins.processor_model()
     assert named
     assert "\n" not in named
 

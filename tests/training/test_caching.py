@@ -197,9 +197,9 @@ def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images)
     assert known.train.users.tolist() == user_codes(source.train, KEY).tolist()
     assert known.train.groups.tolist() == source.train.groups.tolist()
     assert known.test.groups is None
-    assert (known.users, known.read_by_user) == (9, (*source.read, "users"))
+    assert (known.users, known.facts_read) == (9, (*source.read, "users"))
     declared = open_source(f"features:{cache.path}", owner_key=KEY, users=30)
-    assert (declared.users, declared.read_by_user) == (30, source.read)
+    assert (declared.users, declared.facts_read) == (30, source.read)
     assert shared_users(known, KEY) == shared_users(known, KEY, source) - 3 == 6
     for made in (lambda one: capped(one, KEY, 2), lambda one: hold_out(one, KEY, 0.3)[0]):
         ours, theirs = (made(one) for one in (source, known))

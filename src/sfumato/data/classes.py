@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -28,6 +28,31 @@ class UnknownClassError(SfumatoError):
 
     def __reduce__(self):
         return type(self), (self.record, self.declared, self.remedy)
+
+
+def require_declared(label: object, classes: Collection[str], where: str, remove: str) -> None:
+    """Refuse a label that is none of the declared classes.
+
+    Args:
+        where: what holds it.
+        remove: the other remedy.
+    """
+    if label not in classes:
+        raise UnknownClassError(
+            f"{where} the label {label!r}",
+            "which is not among the declared classes",
+            f"add it to the declared classes, or take {remove} out",
+        )
+
+
+def require_named(label: int, classes: int, where: str, *, first: int) -> None:
+    """Refuse a label by number, counted from `first`, that is beyond the classes that are named."""
+    if label >= classes + first:
+        raise UnknownClassError(
+            f"{where} the label {label}",
+            f"and {classes} classes are named",
+            f"name every class in the order of the labels, which count from {first}",
+        )
 
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -106,12 +131,7 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
     if declared is None or declared == found:
         return labels
     for label in np.unique(labels):
-        if found[label] not in declared:
-            raise UnknownClassError(
-                f"{where} holds the label {found[label]!r}",
-                "which is not among the declared classes",
-                "add it to the declared classes, or take its images out",
-            )
+        require_declared(found[label], declared, f"{where} holds", "its images")
     table = np.array([declared.index(name) if name in declared else -1 for name in found])
     return table[labels]
 

@@ -93,19 +93,14 @@ class Clock:
     period: str
 
     def __post_init__(self) -> None:
+        problem, remedy = f"start must be a date by ISO 8601 or a number, got {self.start!r}", f"give one {WRITTEN}"
         try:
             start = time_stamp(self.start)
-        except ValueError:
-            raise SfumatoError(
-                f"start must be a date by ISO 8601 or a number, got {self.start!r}", f"give one {WRITTEN}"
-            ) from None
-        try:
+            problem = f"period must be a duration or a number above 0, got {self.period!r}"
+            remedy = "give one such as 1d, 12h or 30m, or a number where the start is one"
             period = _duration(self.period)
         except ValueError:
-            raise SfumatoError(
-                f"period must be a duration or a number above 0, got {self.period!r}",
-                "give one such as 1d, 12h or 30m, or a number where the start is one",
-            ) from None
+            raise SfumatoError(problem, remedy) from None
         if isinstance(start, float) != isinstance(period, float):
             words = ("date", "number") if isinstance(period, float) else ("number", "duration")
             raise SfumatoError(

@@ -54,13 +54,6 @@ class Labels:
     """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
     or the columns of an archive's y."""
 
-    def refuse_both(self) -> None:
-        """Refuse classes, which exclude each other, beside labels that do not."""
-        if self.label_columns is not None and self.classes is not None:
-            raise SfumatoError(
-                "`classes` and `label_columns` are both given", "name several labels as `label_columns` alone"
-            )
-
     def checked(self) -> Labels:
         """With both as tuples."""
         from sfumato.data.classes import declared_names
@@ -249,7 +242,9 @@ class Declared(OfParts):
             about = choices_of(Declared)[name].metadata
             if "only" in about and not {name, f"{name}={value}"} & set(understood):
                 raise SfumatoError(f"{about['only'].format(value)}, and the source is {spec}", about["remedy"])
-        self.labels.refuse_both()
+        if self.labels.label_columns is not None and self.labels.classes is not None:
+            problem = "`classes` and `label_columns` are both given"
+            raise SfumatoError(problem, "name several labels as `label_columns` alone")
 
     def refuse_of_other_form(self, spec: str, holds: str) -> None:
         """Refuse what says nothing of such records.
@@ -258,16 +253,14 @@ class Declared(OfParts):
             holds: "images" or "texts".
         """
         other = "images" if holds == "texts" else "texts"
-        given = [(name, choices_of(Declared)[name].metadata, value) for name, value in self.given.items()]
-        named = [
-            about.get("called", name)
-            for name, about, value in given
-            if about.get("of") == other and value != about.get("neutral")
-        ]
+        named = []
+        for name, value in self.given.items():
+            about = choices_of(Declared)[name].metadata
+            if about.get("of") == other and value != about.get("neutral"):
+                named.append(about.get("called", name))
         if named:
-            raise SfumatoError(
-                f"{', '.join(dict.fromkeys(named))} says something of {other}, and {spec} holds {holds}", "leave it out"
-            )
+            problem = f"{', '.join(dict.fromkeys(named))} says something of {other}, and {spec} holds {holds}"
+            raise SfumatoError(problem, "leave it out")
 
     def checked(self) -> Self:
         """With every part checked, and values in the types that readers take."""

@@ -8,9 +8,7 @@ import numpy as np
 
 from sfumato.data.caches.features import Cache
 from sfumato.data.caches.pieces import CachedRecords
-from sfumato.data.file_records import FileRecords
-from sfumato.data.records import Records
-from sfumato.data.texts.records import TextRecords
+from sfumato.data.records import FileRecords, Records, TextRecords
 from sfumato.data.texts.tokens import Tokens
 
 Part = Records | FileRecords | TextRecords | CachedRecords
@@ -56,7 +54,7 @@ class Reading:
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
         unreadable_files: the files from which no image could be read, where such may be left out: for the owner's eyes.
         tokens: how texts became numbers, where the records are such.
-        cache: where the records are features; size and channels are then those of the images behind them.
+        cache: where the records are features; size and channels are then those of the images that they were made of.
     """
 
     size_rule: str

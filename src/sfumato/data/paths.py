@@ -1,11 +1,15 @@
-"""What a path leads to, found out before anything is opened: reading from a pipe or a device might never end."""
+"""What a path leads to, found out before anything is opened: reading from a pipe or a device might never end. And why a
+file cannot be read."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from sfumato._checks import SfumatoError
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
@@ -23,6 +27,27 @@ def status(path: Path) -> os.stat_result:
         return os.stat(path)
     except ValueError:  # a path with a zero byte in it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+
+
+@contextmanager
+def reading(name: str, absent: str, folder: str = "") -> Iterator[None]:
+    """What the system says of a file that cannot be read, as a refusal that names it.
+
+    Args:
+        absent: what to do where nothing lies there.
+        folder: what to do where a folder does.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(f"{name} does not exist", absent) from None
+    except PermissionError:
+        raise SfumatoError(f"{name} may not be read", "give yourself permission to read it") from None
+    except OSError as problem:
+        if folder and isinstance(problem, IsADirectoryError):
+            raise SfumatoError(f"{name} is a folder", folder) from None
+        reason = problem.strerror or problem
+        raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
 
 
 def identity(path: Path, known: os.stat_result) -> Hashable:
@@ -48,3 +73,25 @@ def places_of(spec: str) -> tuple[str, ...]:
         return (place,)
     given = f"{kind}:{os.path.abspath(expanded(argument))}"
     return (place,) if given == place else (place, given)
+
+
+LARGEST_IMAGE = 80_000_000
+"""Pixels: a file that would unpack to more is refused, since a small file can claim any size."""
+
+
+class UnreadableError(SfumatoError):
+    """A file from which no image can be read, whatever is declared: it may be left out, by the owner's choice."""
+
+
+def refuse_too_large(pixels: int, name: str) -> None:
+    """Refuse an image of more pixels than `LARGEST_IMAGE`."""
+    if pixels > LARGEST_IMAGE:
+        raise too_large(name)
+
+
+def too_large(name: str) -> SfumatoError:
+    """The refusal of an image by the number of its pixels."""
+    return SfumatoError(
+        f"{name} would unpack to more than {LARGEST_IMAGE:,} pixels",
+        "make it smaller, or take it out",
+    )

@@ -14,14 +14,12 @@ from sfumato._choices import OfParts
 from sfumato._renamed import OldName
 from sfumato.data.caches.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.declared import Declared
-from sfumato.data.file_records import FileRecords
-from sfumato.data.form import Form, Images
 from sfumato.data.identity.codes import codes_of
-from sfumato.data.images.normalise import AsStored
+from sfumato.data.images.normalise import AsStored, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import KINDS
 from sfumato.data.parts import Part, Reading, RecordSets
-from sfumato.data.records import Records
+from sfumato.data.records import FileRecords, Records
 from sfumato.data.texts.tokens import Tokens
 
 FACTS = ("examples", "classes", "size", "channels")
@@ -142,6 +140,7 @@ class Source(OfParts):
     cut = OldName("cropped_share")
     parted = OldName("has_own_split")
     left_out = OldName("unreadable_files")
+    read_by_user = OldName("facts_read")
     shown = OldName("images_for")
 
     def __init__(self, **given: Any):
@@ -162,9 +161,9 @@ class Source(OfParts):
         else:
             form = f"images of {self.size} x {self.size} pixels {'in grey' if self.channels == 1 else 'in colour'}"
         users = "" if self.users is None else f", of {self.users:,} users"
-        told = f"{self.kind}, {'public' if self.public else 'private'}"
+        kind = f"{self.kind}, {'public' if self.public else 'private'}"
         named = "labels" if self.multilabel else "classes"
-        return f"Source({told}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
+        return f"Source({kind}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
 
     @property
     def test_fraction(self) -> float:
@@ -173,13 +172,9 @@ class Source(OfParts):
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Which facts a promise for examples does not cover: it makes no use of the users' number."""
+        """Which facts a promise for examples does not cover: it makes no use of the users' number, as one for users
+        does (`facts_read`)."""
         return tuple(fact for fact in self.facts_read if fact != USERS)
-
-    @property
-    def read_by_user(self) -> tuple[str, ...]:
-        """Which facts a promise for users does not cover."""
-        return self.facts_read
 
     @property
     def users_read(self) -> bool:
@@ -295,5 +290,5 @@ def facts(source: Source) -> dict[str, Any]:
 
 def from_facts(known: Mapping[str, Any], **attributes: Any) -> Source:
     """The source that a cache has kept these facts of, and has in these further attributes."""
-    told = {_SPELT.get(name, name): tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    return Source(**{**told, **attributes})
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    return Source(**{_SPELT.get(name, name): value for name, value in plain.items()} | attributes)

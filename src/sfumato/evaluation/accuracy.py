@@ -131,13 +131,7 @@ def summary(outputs: Tensor, labels: Tensor, classes: Sequence[str], *, loss: st
     """How logits (N, classes) do against labels (N,), both on the CPU."""
     count, figures = len(classes), score_of(outputs, labels, loss=loss)
     confusion = torch.bincount(labels * count + outputs.argmax(1), minlength=count * count).reshape(count, count)
-    return Evaluation(
-        accuracy=figures.accuracy,
-        top5=figures.top5,
-        loss=figures.loss,
-        classes=tuple(classes),
-        confusion=confusion.tolist(),
-    )
+    return Evaluation(**vars(figures), classes=tuple(classes), confusion=confusion.tolist())
 
 
 def calibration(outputs: Tensor, labels: Tensor, *, loss: str) -> Calibration | None:
@@ -151,8 +145,7 @@ def calibration(outputs: Tensor, labels: Tensor, *, loss: str) -> Calibration | 
     right = (chosen == labels).double()
     place = (confidence * BINS).long().clamp(max=BINS - 1)
     count, sure, hits = (
-        torch.zeros(BINS, dtype=torch.double).index_add_(0, place, values)
-        for values in (torch.ones_like(right), confidence, right)
+        torch.bincount(place, values, minlength=BINS) for values in (torch.ones_like(right), confidence, right)
     )
     return Calibration(
         error=((sure - hits).abs().sum() / len(labels)).item(),
@@ -181,16 +174,10 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
         [{"text": one} if isinstance(one, str) else base64.b64encode(one).decode("ascii"), truth, chosen, finite(score)]
         for one, truth, chosen, score in result.samples
     ]
-    return {
-        "accuracy": result.accuracy,
-        "top5": result.top5,
-        "loss": finite(result.loss),
-        "classes": list(result.classes),
-        "confusion": [list(row) for row in result.confusion],
-        "samples": samples,
-        **({} if result.over_steps is None else {"over_steps": asdict(result.over_steps)}),
-        **({} if result.calibration is None else {"calibration": asdict(result.calibration)}),
-    }
+    names = ("accuracy", "top5", "loss", "classes", "confusion", "samples", "over_steps", "calibration")
+    known = asdict(replace(result, samples=[])) | {"loss": finite(result.loss), "samples": samples}
+    known["classes"] = list(result.classes)
+    return {name: known[name] for name in names if known[name] is not None or name in ("top5", "loss")}
 
 
 def from_dict(data: Mapping[str, Any]) -> Evaluation:
@@ -200,12 +187,9 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
             (one["text"] if isinstance(one, dict) else base64.b64decode(one), truth, chosen, _known(value))
             for one, truth, chosen, value in data["samples"]
         ]
-        over = data.get("over_steps")
-        over_steps = None if over is None else OverSteps(**over)
-        found = data.get("calibration")
-        calibration = None if found is None else Calibration(**found)
-        known = {"samples": samples, "over_steps": over_steps, "calibration": calibration}
-        return Evaluation(**{**data, **known, "loss": _known(data["loss"])})
+        kinds = {"over_steps": OverSteps, "calibration": Calibration}
+        parts = {name: kind(**data[name]) for name, kind in kinds.items() if data.get(name) is not None}
+        return Evaluation(**{**data, **parts, "samples": samples, "loss": _known(data["loss"])})
     except (KeyError, TypeError, ValueError) as error:
         raise SfumatoError(
             f"evaluation.json holds other things than were measured ({error!r})", "restore it from a copy"

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sfumato._checks import SfumatoError, fraction
+from sfumato.report import Between
 
 CONFIDENCE = 0.95
 Z = 1.959964
-
-
-class Interval(NamedTuple):
-    """A figure and the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +37,20 @@ class Diagnostic:
 
     positives: int
     negatives: int
-    auc: Interval
+    auc: Between
     threshold: float
-    sensitivity: Interval
-    specificity: Interval
+    sensitivity: Between
+    specificity: Between
     prevalence: float | None
-    positive_value: Interval | None
-    negative_value: Interval | None
+    positive_value: Between | None
+    negative_value: Between | None
     curve: list[tuple[float, float]]
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as JSON-ready data; of a long curve 200 points."""
         places = np.unique(np.linspace(0, len(self.curve) - 1, min(200, len(self.curve))).round().astype(int))
         shown = vars(self) | {"curve": [self.curve[place] for place in places]}
-        return {name: list(value) if isinstance(value, Interval) else value for name, value in shown.items()}
+        return {name: list(value) if isinstance(value, Between) else value for name, value in shown.items()}
 
 
 def diagnostic(
@@ -79,16 +72,12 @@ def diagnostic(
             f"{len(own)} records are of the class and {len(others)} are not", "give a source that has some of each"
         )
     found, rejected = int((own >= threshold).sum()), int((others < threshold).sum())
-    values: dict[str, Interval | None] = {"positive_value": None, "negative_value": None}
+    positive_value = negative_value = None
     if prevalence is not None:
         exact = math.sqrt(CONFIDENCE)
-        sensitive, specific = share(found, len(own), exact), share(rejected, len(others), exact)
-        ends = zip(sensitive, specific, strict=True)
-        each = [predictive_values(*end, prevalence) for end in ends]
-        values = {
-            "positive_value": Interval(*(positive_value for positive_value, _ in each)),
-            "negative_value": Interval(*(negative_value for _, negative_value in each)),
-        }
+        ends = zip(share(found, len(own), exact), share(rejected, len(others), exact), strict=True)
+        each = zip(*(predictive_values(*end, prevalence) for end in ends), strict=True)
+        positive_value, negative_value = (Between(*values) for values in each)
     return Diagnostic(
         positives=len(own),
         negatives=len(others),
@@ -97,12 +86,13 @@ def diagnostic(
         sensitivity=share(found, len(own)),
         specificity=share(rejected, len(others)),
         prevalence=prevalence,
+        positive_value=positive_value,
+        negative_value=negative_value,
         curve=curve(own, others),
-        **values,
     )
 
 
-def share(hits: int, count: int, confidence: float = CONFIDENCE) -> Interval:
+def share(hits: int, count: int, confidence: float = CONFIDENCE) -> Between:
     """A share with its exact interval (Clopper and Pearson 1934).
 
     >>> [round(end, 4) for end in share(8, 10)]
@@ -113,7 +103,7 @@ def share(hits: int, count: int, confidence: float = CONFIDENCE) -> Interval:
     tail = (1 - confidence) / 2
     low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
-    return Interval(hits / count, low, high)
+    return Between(hits / count, low, high)
 
 
 def predictive_values(sensitivity: float, specificity: float, prevalence: float) -> tuple[float, float]:
@@ -127,7 +117,7 @@ def predictive_values(sensitivity: float, specificity: float, prevalence: float)
     return (true / (true + false) if true else 0.0), (right / (right + missed) if right else 0.0)
 
 
-def auc(own: np.ndarray, others: np.ndarray) -> Interval:
+def auc(own: np.ndarray, others: np.ndarray) -> Between:
     """The area under the ROC curve of scores of the class (P,) and of others (Q,)."""
     above, below = np.sort(others), np.sort(own)
     by_own = (np.searchsorted(above, own, "left") + np.searchsorted(above, own, "right")) / (2 * len(others))
@@ -146,7 +136,7 @@ def auc(own: np.ndarray, others: np.ndarray) -> Interval:
         variance = _hanley_mcneil(inner, len(own), len(others))
     middle, spread = math.log(inner / (1 - inner)), Z * math.sqrt(variance) / (inner * (1 - inner))
     low, high = (_logistic(middle - spread), _logistic(middle + spread))
-    return Interval(value, min(low, value), max(high, value))
+    return Between(value, min(low, value), max(high, value))
 
 
 def _hanley_mcneil(value: float, own: int, others: int) -> float:

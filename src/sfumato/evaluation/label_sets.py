@@ -52,6 +52,7 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
         chosen = [data[name] for name in _named(files, data, path)]
     elif isinstance(data, list):
         numbers = [_NUMBERED.fullmatch(file.name) for file in files]
+        chosen = data
         if files and all(numbers):
             places = [int(number[1]) - 1 for number in numbers if number]
             if max(places) >= len(data):
@@ -62,12 +63,9 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
                 f"label sets {path} are a list, and a hash has split these records, whose order then means nothing",
                 "give an object by file name, or keep the train and test parts yourself",
             )
-        elif len(data) == count:
-            chosen = data
-        else:
-            raise SfumatoError(
-                f"label sets {path} hold {len(data)} sets for {count} records", "give one for each, or go by file name"
-            )
+        elif len(data) != count:
+            problem = f"label sets {path} hold {len(data)} sets for {count} records"
+            raise SfumatoError(problem, "give one for each, or go by file name")
     else:
         raise SfumatoError(f"label sets {path} are neither a list nor an object", "write a list of lists")
     positions = {name: place for place, name in enumerate(classes)}

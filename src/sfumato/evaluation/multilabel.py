@@ -58,7 +58,7 @@ def evaluation(
     scores = probabilities(outputs.double(), MULTILABEL).numpy()
     return MultilabelEvaluation(
         accuracy=_mean(right.double().mean(1)),
-        exact_match=Between(*diagnostic.share(int(right.all(1).sum()), len(right))),
+        exact_match=diagnostic.share(int(right.all(1).sum()), len(right)),
         loss=multilabel_cross_entropy(outputs.double(), labels).item(),
         threshold=threshold,
         labels=[
@@ -77,9 +77,9 @@ def _label(name: str, scores: np.ndarray, true: np.ndarray, threshold: float) ->
         name=name,
         positives=len(own),
         negatives=len(others),
-        auc=Between(*diagnostic.auc(own, others)) if known else None,
-        sensitivity=Between(*diagnostic.share(found, len(own))) if len(own) else None,
-        specificity=Between(*diagnostic.share(rejected, len(others))) if len(others) else None,
+        auc=diagnostic.auc(own, others) if known else None,
+        sensitivity=diagnostic.share(found, len(own)) if len(own) else None,
+        specificity=diagnostic.share(rejected, len(others)) if len(others) else None,
     )
 
 

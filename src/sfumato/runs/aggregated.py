@@ -158,8 +158,7 @@ def refuse_to_overwrite(run: RunDirectory, path: Path) -> None:
 
 def read(path: Path) -> Recipe | None:
     """How the model of a file was made; None where it is no aggregate."""
-    made = about(path)
-    return described(made) if made else None
+    return described(made) if (made := about(path)) else None
 
 
 def about(path: Path) -> Mapping[str, Any]:

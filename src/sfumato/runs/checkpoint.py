@@ -100,16 +100,10 @@ class Checkpoint:
         """Write the file, whole or not at all."""
         tensors: dict[str, Tensor] = {}
         skeleton = _lift(self.optimizer, "optimizer", tensors)
-        tensors |= {f"model.{name}": value for name, value in self.model.items()}
-        tensors |= {f"average.{name}": value for name, value in self.average.items()}
-        tensors |= {f"noise.{name}": value for name, value in self.noise.tensors.items()}
-        about = {
-            "step": self.step,
-            "optimizer": skeleton,
-            "noise": self.noise.step,
-            "run": self.run,
-            "ledger": self.ledger,
-        }
+        for prefix, held in (("model", self.model), ("average", self.average), ("noise", self.noise.tensors)):
+            tensors |= {f"{prefix}.{name}": value for name, value in held.items()}
+        about = {"step": self.step, "run": self.run, "ledger": self.ledger}
+        about |= {"optimizer": skeleton, "noise": self.noise.step}
         write(path, to_bytes(tensors, {METADATA: json.dumps(about, sort_keys=True)}), private=True)
 
     @classmethod
@@ -121,13 +115,11 @@ class Checkpoint:
             if not all(type(about[name]) is int for name in ("step", "noise")):
                 raise ValueError
             return cls(
-                step=about["step"],
                 model=_under("model.", tensors),
                 average=_under("average.", tensors),
                 optimizer=_lower(about["optimizer"], tensors),
-                run=about["run"],
                 noise=NoiseState(step=about["noise"], tensors=_under("noise.", tensors)),
-                ledger=about["ledger"],
+                **{name: about[name] for name in ("step", "run", "ledger")},
             )
         except (KeyError, ValueError, TypeError):
             raise SfumatoError(
@@ -204,11 +196,10 @@ def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value
         return {"tensor": name}
     if isinstance(value, dict):
-        items = [[key, _lift(item, f"{name}.{key}", tensors)] for key, item in value.items()]
-        return {"dict": items}
+        return {"dict": [[key, _lift(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_lift(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]}
+        items = [_lift(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
+        return {"list" if isinstance(value, list) else "tuple": items}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     raise SfumatoError(
@@ -223,8 +214,7 @@ def _lower(value: Any, tensors: dict[str, Tensor]) -> Any:
         return tensors[content]
     if kind == "dict":
         return {key: _lower(item, tensors) for key, item in content}
-    if kind == "list":
-        return [_lower(item, tensors) for item in content]
-    if kind == "tuple":
-        return tuple(_lower(item, tensors) for item in content)
+    if kind in ("list", "tuple"):
+        items = [_lower(item, tensors) for item in content]
+        return items if kind == "list" else tuple(items)
     return content

@@ -98,17 +98,11 @@ class RunDirectory:
 
     def _has_ended(self) -> bool:
         """Whether the ledger ends with the model and the statement that lie here."""
-        if not (self / LEDGER).is_file():
+        entries = ledger.read(self / LEDGER) if (self / LEDGER).is_file() else []
+        if not entries or entries[-1].kind != "end":
             return False
-        last = ledger.read(self / LEDGER)[-1:]
-        return (
-            bool(last)
-            and last[0].kind == "end"
-            and all(
-                (self / name).is_file() and file_hash(self / name) == last[0].body.get(key)
-                for key, name in (("model", MODEL), ("statement", STATEMENT))
-            )
-        )
+        bound = {"model": self / MODEL, "statement": self / STATEMENT}
+        return all(path.is_file() and file_hash(path) == entries[-1].body.get(key) for key, path in bound.items())
 
     def clean(self) -> None:
         """After the end: delete the run key, so that nobody can subtract the noise again, and the checkpoint."""
@@ -181,12 +175,11 @@ class RunDirectory:
         path = self / name
         if not path.exists():
             return []
-        rows = []
-        for position, line in enumerate(ordinary(path).read_bytes().split(b"\n")[:-1], start=1):
-            try:
-                rows.append(parse_json(line))
-            except ValueError:
-                raise SfumatoError(f"line {position} of {path} is not valid JSON", "remove that line") from None
+        rows, lines = [], ordinary(path).read_bytes().split(b"\n")[:-1]
+        try:
+            rows.extend(map(parse_json, lines))
+        except ValueError:
+            raise SfumatoError(f"line {len(rows) + 1} of {path} is not valid JSON", "remove that line") from None
         return rows
 
     def append_row(self, row: Mapping[str, Any], name: str = METRICS) -> None:

@@ -27,10 +27,8 @@ class Heading:
     purpose: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value is not None and not (
-                isinstance(value, str) and value.strip() and len(value) <= LONGEST and value.isprintable()
-            ):
+        for name, value in self.given.items():
+            if not (isinstance(value, str) and value.strip() and len(value) <= LONGEST and value.isprintable()):
                 start = value if isinstance(value, str) and len(value) <= 40 else f"{str(value)[:40]}..."
                 raise SfumatoError(
                     f"{name} must be one line of 1 to {LONGEST} characters, got {start!r}",

@@ -75,10 +75,8 @@ class Loaded:
                 )
         if source.multilabel == exclusive(self.loss):
             given, own = ("several labels", "one class") if source.multilabel else ("one label", "several labels")
-            raise SfumatoError(
-                f"the source has {given} for each record, and the model tells {own}",
-                "give a source of the same kind",
-            )
+            problem = f"the source has {given} for each record, and the model tells {own}"
+            raise SfumatoError(problem, "give a source of the same kind")
         if (source.tokens is None) == isinstance(self.transform, Tokens):
             given, taken = ("images", "texts") if source.tokens is None else ("texts", "images")
             raise SfumatoError(f"the source holds {given}, and the model takes {taken}", f"give a source of {taken}")
@@ -102,12 +100,10 @@ class Loaded:
         else:
             own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
         if not exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
-            raise SfumatoError(
-                f"{spec} has one label for each image, and the model tells several",
-                "give a csv: or npz: of them",
-            )
-        named = "classes" if exclusive(self.loss) else "label_columns"
-        own |= {named: self.classes} if self.embedding is None else {}
+            problem = f"{spec} has one label for each image, and the model tells several"
+            raise SfumatoError(problem, "give a csv: or npz: of them")
+        if self.embedding is None:
+            own["classes" if exclusive(self.loss) else "label_columns"] = self.classes
         # As the model was trained, so that no training image is counted as a test image.
         own["test_fraction"] = self.test_fraction
         return open_source(spec, owner_key=owner_key(), **(own | declared))
@@ -233,17 +229,12 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
             f"the weights of {path} do not fit the model ({first})", "pass the model of the run"
         ) from None
     model.eval()
+    names = ("statement", "loss", "features", "embedding", "test_fraction", "user_from", "temperature")
     return Loaded(
         module=model,
         transform=preparation(about["transform"]),
         classes=tuple(about["classes"]),
-        statement=about["statement"],
-        loss=about.get("loss", "softmax"),
-        features=about.get("features"),
-        embedding=about.get("embedding"),
-        test_fraction=about["test_fraction"],
-        user_from=about.get("user_from"),
-        temperature=about.get("temperature", 1.0),
+        **{name: about[name] for name in names if name in about},
     )
 
 
@@ -261,26 +252,19 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
     features, classes = about.get("features"), len(about["classes"])
 
     def trusted(spelling: str) -> str:
-        return models.trusted(
-            spelling,
-            named,
-            where=path,
-            remedy="if you trust that code, name it: `model={0}`",
-        )
+        return models.trusted(spelling, named, where=path, remedy="if you trust that code, name it: `model={0}`")
 
+    if features is not None and "embedding" not in about:
+        known = features["backbone"]
+        if known is not None and not known["name"].startswith(models.TORCHVISION):
+            trusted(known["name"])
+        backbone = None if known is None else models.build_backbone(models.Architecture(**known))
+        return models.create_head(about["model"], classes=classes, width=features["width"], backbone=backbone)
+    spelling = named if named and about["model"] == "module" else trusted(about["model"])
     if "embedding" in about:
-        spelling = named if named and about["model"] == "module" else trusted(about["model"])
-        return models.create_embedding(
-            spelling, channels=about["channels"], size=about["size"], dimension=about["embedding"]
-        )
-    if features is None:
-        spelling = named if named and about["model"] == "module" else trusted(about["model"])
-        read = preparation(about["transform"])
-        if isinstance(read, Tokens):
-            return models.create_for_texts(spelling, classes=classes, vocabulary=read.vocabulary, length=read.length)
-        return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])
-    known = features["backbone"]
-    if known is not None and not known["name"].startswith(models.TORCHVISION):
-        trusted(known["name"])
-    backbone = None if known is None else models.build_backbone(models.Architecture(**known))
-    return models.create_head(about["model"], classes=classes, width=features["width"], backbone=backbone)
+        shape = {"channels": about["channels"], "size": about["size"]}
+        return models.create_embedding(spelling, **shape, dimension=about["embedding"])
+    read = preparation(about["transform"])
+    if isinstance(read, Tokens):
+        return models.create_for_texts(spelling, classes=classes, vocabulary=read.vocabulary, length=read.length)
+    return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])

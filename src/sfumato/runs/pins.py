@@ -1,13 +1,21 @@
-"""Pins: everything besides the plan that decides the bytes of a run. A resumed run must agree with them."""
+"""Pins: everything besides the plan that decides the bytes of a run. A resumed run must agree with them.
+
+Another processor may round sums otherwise, though it has the same instructions, so its model is among them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import hashlib
 import os
 import platform
+import re
+import subprocess
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +23,6 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, differing, shortened
 from sfumato.models import forget_moments
-from sfumato.runs.processor import processor_model
 
 LIBRARIES = ("sfumato", "torch", "numpy", "timm")
 VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
@@ -81,7 +88,9 @@ def compare_environment(recorded: Mapping[str, Any], present: Mapping[str, Any],
 
     A run that was begun before the processor's model was recorded is compared in what it recorded.
     """
-    if differences := _of_environment(recorded, present, recorded_only=PROCESSOR not in recorded):
+    if PROCESSOR not in recorded:
+        present = {name: value for name, value in present.items() if name in recorded or name == "accelerator"}
+    if differences := _differences(recorded, present, written=str):
         raise SfumatoError(f"what began in {where} differs in its environment: {', '.join(differences)}", remedy)
 
 
@@ -95,39 +104,76 @@ def compare_model(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     """
     differences = _differences(recorded.get("model", {}), present["model"])
     environment = {PROCESSOR: "not recorded"} | recorded.get("environment", {})
-    elsewhere = _of_environment(environment, present["environment"])
-    if differences and elsewhere:
-        raise SfumatoError(
-            f"what began in {where} differs in its model: {', '.join(differences)}, where rounding may be "
-            f"all that differs: {', '.join(elsewhere)}",
-            "go back to the machine and versions that the run began with, and give its model unchanged",
-        )
+    elsewhere = _differences(environment, present["environment"], written=str)
+    problem = f"what began in {where} differs in its model: {', '.join(differences)}"
+    remedy = "give the model that the run began with, unchanged, or another `directory`"
+    if elsewhere:
+        problem += f", where rounding may be all that differs: {', '.join(elsewhere)}"
+        remedy = "go back to the machine and versions that the run began with, and give its model unchanged"
     if differences:
-        raise SfumatoError(
-            f"what began in {where} differs in its model: {', '.join(differences)}",
-            "give the model that the run began with, unchanged, or another `directory`",
-        )
-
-
-def _of_environment(
-    recorded: Mapping[str, Any], present: Mapping[str, Any], *, recorded_only: bool = False
-) -> list[str]:
-    """The differences of two environments in full: a processor's number stands at the end of its name."""
-    if recorded_only:
-        present = {name: value for name, value in present.items() if name in recorded or name == "accelerator"}
-    return _differences(recorded, present, written=str)
+        raise SfumatoError(problem, remedy)
 
 
 def _differences(
-    recorded: Mapping[str, Any],
-    present: Mapping[str, Any],
-    *,
-    written: Callable[[Any], str] = shortened,
+    recorded: Mapping[str, Any], present: Mapping[str, Any], *, written: Callable[[Any], str] = shortened
 ) -> list[str]:
+    """In words; of environments `written` in full, since a processor's number stands at the end of its name."""
+
     def of(value: Any) -> str:
         return "absent" if value is None else written(value)
 
-    return [
-        f"{' '.join(names)} was {of(before)} and is {of(after)}"
-        for names, before, after in differing(recorded, present)
-    ]
+    return [f"{' '.join(names)} was {of(one)} and is {of(two)}" for names, one, two in differing(recorded, present)]
+
+
+LISTING = Path("/proc/cpuinfo")
+_SYSCTL = "/usr/sbin/sysctl"
+
+
+@functools.cache
+def processor_model() -> str:
+    """The processor's name, with vendor and model as its system gives them.
+
+    Linux: /proc/cpuinfo. macOS: sysctl. Elsewhere what Python's `platform` knows.
+    """
+    with contextlib.suppress(OSError):
+        if found := from_listing(LISTING.read_text("utf-8", errors="replace")):
+            return found
+    if platform.system() == "Darwin" and (found := from_sysctl()):
+        return found
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def from_listing(text: str) -> str:
+    r"""What /proc/cpuinfo says of the first processor; empty where it names none.
+
+    >>> from_listing("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n")
+    'AMD EPYC (AuthenticAMD, family 25, model 17)'
+    >>> from_listing("processor\t: 0\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n")
+    'implementer 0x41, variant 0x3, part 0xd0c'
+    """
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(name.strip(), value.strip())
+    named = fields.get("model name") or fields.get("cpu model") or fields.get("cpu", "")
+    numbers = {"family": "cpu family", "model": "model"}
+    numbers |= {name: f"CPU {name}" for name in ("implementer", "variant", "part")}  # ARM gives these alone
+    return _named(named, fields.get("vendor_id", ""), {name: fields.get(field) for name, field in numbers.items()})
+
+
+def _named(name: str, vendor: str, numbers: Mapping[str, str | None]) -> str:
+    further = ", ".join(filter(None, [vendor, *(f"{what} {value}" for what, value in numbers.items() if value)]))
+    return f"{name} ({further})" if name and further else name or further
+
+
+def from_sysctl() -> str:
+    """What macOS says: the brand alone on Apple's processors, with vendor, family and model on Intel's."""
+    answers: dict[str, str] = {}
+    for name in ("brand_string", "vendor", "family", "model"):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            command = [_SYSCTL, "-n", f"machdep.cpu.{name}"]
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            answers[name] = re.sub(r"\s+", " ", answer.stdout).strip()
+    numbers = {name: answers.get(name) for name in ("family", "model")}
+    return _named(answers.get("brand_string", ""), answers.get("vendor", ""), numbers)

@@ -104,15 +104,14 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
         _require(not differing, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(differing)}")
     with _noted(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
-            _require(file_hash(run / name) == last[key], f"{name} is not the file that the ledger ends with")
+            _require_bound(run / name, last[key])
     recorded, stored = kept.recorded(last), kept.files(run)
     if recorded or stored or facts.kept:
         with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
             steps = list(facts.kept)
             _require(list(recorded) == steps, f"the statement tells of steps {steps}, the ledger of {list(recorded)}")
             for step, path in stored.items():
-                right = recorded.get(step) == file_hash(path)
-                _require(right, f"{path.name} is not the file that the ledger ends with")
+                _require_bound(path, recorded.get(step))
     present = (run / names.FIGURES).is_file()
     if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or present:
         with _noted(checks, "the published figures are the one release that statement and ledger tell of"):
@@ -180,10 +179,13 @@ def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, la
     _require(facts.figures is not None, f"the statement does not tell of the figures in ledger or {names.FIGURES}")
     promised = facts.figures and published.body(facts.figures, last["steps_taken"])
     _require(published.recorded(entries) == promised, "the ledger records other figures than the statement tells of")
-    found = file_hash(run / names.FIGURES)
-    _require(found == last.get(published.ENTRY), f"{names.FIGURES} is not the file that the ledger ends with")
+    _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")
+
+
+def _require_bound(path: Path, recorded: str | None) -> None:
+    _require(file_hash(path) == recorded, f"{path.name} is not the file that the ledger ends with")
 
 
 def _require(condition: bool, found: str) -> None:

@@ -22,7 +22,7 @@ from sfumato.data import (
     randomness_of,
     user_codes,
 )
-from sfumato.data.images.crops import AREA
+from sfumato.data.images.windows import AREA
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
 from sfumato.observers.progress import Progress, Silence

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
 from sfumato.data import InceptionCrops, randomness_of
-from sfumato.data.images.crops import _window
+from sfumato.data.images.windows import _window
 
 
 @settings(max_examples=200, deadline=None)

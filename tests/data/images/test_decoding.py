@@ -115,7 +115,7 @@ def test_arrays_follow_the_rule_of_files():
 
 def test_an_image_that_claims_too_many_pixels_is_refused(monkeypatch):
     data = encoded(grey(RAMP))
-    monkeypatch.setattr("sfumato.data.readers.unreadable.LARGEST_IMAGE", 63)
+    monkeypatch.setattr("sfumato.data.paths.LARGEST_IMAGE", 63)
     for read in (decoding.header, lambda *given: decoding.decode(*given, size=8, channels=1)):
         with pytest.raises(SfumatoError, match="would unpack to more than 63 pixels; make it smaller"):
             read(data, NAME)

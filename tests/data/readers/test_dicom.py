@@ -16,8 +16,8 @@ from sfumato.data import Transform, open_source
 from sfumato.data.identity.codes import user_code
 from sfumato.data.images.decoding import decode, decode_whole, header, quiet_decoder
 from sfumato.data.images.levels import Levels, UndeclaredError
+from sfumato.data.paths import UnreadableError
 from sfumato.data.readers import dicom
-from sfumato.data.readers.unreadable import UnreadableError
 from sfumato.data.subsets import users
 
 pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed: pip install 'sfumato[dicom]'")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import FileRecords, Records, file_records, open_source
+from sfumato.data import FileRecords, Records, open_source, records
 from sfumato.data.readers import files
 
 KEY = bytes(range(32))
@@ -85,7 +85,7 @@ def test_broken_ones_are_refused_before_anything_is_done(images, tmp_path, monke
 
 def test_progress_counts_files_then_records(images, monkeypatch):
     monkeypatch.setattr(files, "MEMORY_SHARE", 0)
-    monkeypatch.setattr(file_records, "_BLOCK", 5)
+    monkeypatch.setattr(records, "_BLOCK", 5)
     told = []
     source = open_source(f"folder:{images}", owner_key=KEY, progress=lambda *figures: told.append(figures))
     assert told[:24] == [(done, 24) for done in range(1, 25)]

@@ -196,8 +196,8 @@ def test_classes_called_train_and_test_may_hold_users(tmp_path):
 def test_the_number_of_users_is_declared_or_read(made, tmp_path):
     spec = made(tmp_path, np.arange(COUNT))
     counted, declared = open_source(spec, owner_key=KEY), open_source(spec, owner_key=KEY, users=200)
-    assert (declared.users, declared.read_by_user) == (200, declared.read)
-    assert (counted.users, counted.read_by_user) == (len({*counted.train.users}), (*counted.read, "users"))
+    assert (declared.users, declared.facts_read) == (200, declared.read)
+    assert (counted.users, counted.facts_read) == (len({*counted.train.users}), (*counted.read, "users"))
     assert counted.read == declared.read
     assert hold_out(declared, KEY, 0.4)[0].users == 120
 
@@ -281,7 +281,7 @@ def test_without_users_nothing_is_known_of_them(declared):
             open_source("digits", owner_key=KEY, **declared)
         return
     source = open_source("digits", owner_key=KEY)
-    assert (source.users, source.read_by_user, user_codes(source.train, KEY)) == (None, (), None)
+    assert (source.users, source.facts_read, user_codes(source.train, KEY)) == (None, (), None)
     with pytest.raises(SfumatoError, match="the source does not say whose record each one is; give a table"):
         by_user(source.train)
 

@@ -36,7 +36,7 @@ def test_a_table_of_texts(table, key):
     assert source.shape == (8,)
     assert source.classes == ("money", "sport")
     assert source.read == ("examples", "classes")
-    assert source.read_by_user == ("examples", "classes", "users")
+    assert source.facts_read == ("examples", "classes", "users")
     for text, row in zip(source.train.texts, source.train.tokens, strict=True):
         assert row.tolist() == source.tokens.read(text).tolist()
     assert not set(source.train.users) & set(source.test.users)
@@ -45,7 +45,7 @@ def test_a_table_of_texts(table, key):
 
 def test_declared_facts_are_not_read(table, key):
     source = open_source(f"csv:{table}", owner_key=key, examples=50, classes=["money", "sport"], users=16)
-    assert source.read_by_user == ()
+    assert source.facts_read == ()
     assert source.size == 64
 
 

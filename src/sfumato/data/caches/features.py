@@ -32,21 +32,8 @@ INDEX = "features.json"
 BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PARTS = ("train", "test")
-SOURCE_FACTS = frozenset(
-    {
-        "kind",
-        "fingerprint",
-        "material",
-        "classes",
-        "examples",
-        "read",
-        "public",
-        "size",
-        "channels",
-        "size_rule",
-        "filtered",
-        "parted",
-    }
+SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "classes", "examples", "read", "public")) | frozenset(
+    ("size", "channels", "size_rule", "filtered", "parted")
 )
 USER_FACTS = frozenset({"users", "users_read", "user_from"})
 """What a cache says of its source only where that knows whose record each one is."""
@@ -76,7 +63,7 @@ class Contents:
         backbone: how to build the network again; None for features that came from elsewhere.
         digest: SHA-256 of the backbone's function and weights; None without backbone.
         weights: SHA-256 of the weights alone, which are kept beside the features.
-        origins: what stands behind the backbone's weights, as statements say it.
+        origins: where the backbone's weights come from, as statements say it.
         trained_on: `Source.stored_digest` of what they were trained on without privacy, as far as it is known.
         transform: how images become the backbone's input, as `Transform.to_dict` has it.
         crop: how views are cut out of a training image, in words and numbers.
@@ -126,11 +113,8 @@ class Contents:
     def pieces(self, part: str) -> list[tuple[str, range]]:
         """The files of a part, and which of its records each holds."""
         count = self.counts[part]
-        starts = range(0, count, self.rows)
-        return [
-            (f"{part}-{number:05d}.safetensors", range(start, min(start + self.rows, count)))
-            for number, start in enumerate(starts)
-        ]
+        rows = (range(start, min(start + self.rows, count)) for start in range(0, count, self.rows))
+        return [(f"{part}-{number:05d}.safetensors", some) for number, some in enumerate(rows)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -169,12 +153,12 @@ class Cache:
     def contents(self) -> Contents:
         """What the cache holds, or is to hold."""
         try:
-            told = parse_json(ordinary(self.path / INDEX).read_text("utf-8"))
-            if told["format"] != _FORMAT:
+            index = parse_json(ordinary(self.path / INDEX).read_text("utf-8"))
+            if index["format"] != _FORMAT:
                 raise SfumatoError(
                     f"cache {str(self.path)!r} was made by another version of sfumato", "compute it anew, elsewhere"
                 )
-            return Contents.from_dict(told)
+            return Contents.from_dict(index)
         except SfumatoError:
             raise
         except FileNotFoundError:
@@ -212,14 +196,15 @@ class Cache:
     def discard_damaged(self) -> list[str]:
         """Delete the pieces that are not what was written, and name them."""
         damaged = []
-        for part in PARTS:
-            for name, rows in self.contents.pieces(part):
-                if (self.path / name).is_file():
-                    try:
-                        self._piece(part, name, rows).check()
-                    except SfumatoError:
-                        (self.path / name).unlink()
-                        damaged.append(name)
+        pieces = [(part, *piece) for part in PARTS for piece in self.contents.pieces(part)]
+        for part, name, rows in pieces:
+            if not (self.path / name).is_file():
+                continue
+            try:
+                self._piece(part, name, rows).check()
+            except SfumatoError:
+                (self.path / name).unlink()
+                damaged.append(name)
         return damaged
 
     def write(
@@ -248,9 +233,10 @@ class Cache:
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give `dtype=bfloat16` or float32"
             )
-        if "users" not in contents.source:  # a cache goes on as it began
-            users = groups = None
-        write_piece(self.path / name, stored, labels, codes, users=users, groups=groups, cache=contents.identity)
+        known = {"labels": labels, "codes": codes}
+        if "users" in contents.source:  # a cache goes on as it began
+            known |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
+        write_piece(self.path / name, stored, known, cache=contents.identity)
 
     def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:
         """A part of a complete cache, whose files have been read once to see that they are what was written.
@@ -286,14 +272,10 @@ def _anywhere(contents: dict[str, Any]) -> dict[str, Any]:
 
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """In what two descriptions differ, in words."""
-    odd = [
-        (
-            name,
-            "its images or labels were others"
-            if name in ("fingerprint", "material", "pixels")
-            else f"{name} was {shortened(before)} and is {shortened(after)}",
-        )
-        for (*_, name), before, after in differing(was, now)
-    ]
-    chosen = [words for name, words in odd if name not in _FOLLOWING]
-    return list(dict.fromkeys(chosen or [words for _, words in odd]))
+    chosen, following = [], []
+    for (*_, name), before, after in differing(was, now):
+        words = f"{name} was {shortened(before)} and is {shortened(after)}"
+        if name in ("fingerprint", "material", "pixels"):
+            words = "its images or labels were others"
+        (following if name in _FOLLOWING else chosen).append(words)
+    return list(dict.fromkeys(chosen or following))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 from collections import deque
@@ -28,31 +29,20 @@ _CHECKED = 4 << 20
 MOST_LABELS = 1 << 16
 
 
-def write_piece(
-    path: Path,
-    features: Tensor,
-    labels: np.ndarray,
-    codes: np.ndarray,
-    *,
-    users: np.ndarray | None = None,
-    groups: np.ndarray | None = None,
-    cache: str,
-) -> None:
+def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *, cache: str) -> None:
     """Write a piece, whole or not at all.
 
     Args:
         features: (n, S, D), as they are to be stored.
-        labels: int64 (n,) or (n, L), as of `Records`.
-        codes: uint8 (n, 32), each record's own two (`codes`).
-        users, groups: text (n,), where they are known.
+        known: `labels`, `codes` and, where they are known, `users` and `groups`, as `Cache.write` has them.
         cache: the identity of the cache that it belongs to.
     """
-    own = torch.from_numpy(np.array(codes))  # safetensors wants to own what it writes
-    tensors = {"features": features, "labels": torch.from_numpy(labels), "codes": own}
-    for name, texts in (("users", users), ("groups", groups)):
-        if texts is not None:
-            encoded = np.char.encode(texts, "utf-8")
-            tensors[name] = torch.from_numpy(encoded.view(np.uint8).reshape(len(texts), -1))
+    tensors = {"features": features}
+    for name, array in known.items():
+        stored = np.array(array)  # safetensors wants to own what it writes
+        if name in _TEXTS:
+            stored = np.char.encode(array, "utf-8").view(np.uint8).reshape(len(array), -1)
+        tensors[name] = torch.from_numpy(stored)
     code = hashlib.sha256()
     for tensor in tensors.values():
         code.update(tensor.flatten().view(torch.uint8).numpy().data)
@@ -124,11 +114,11 @@ class CachedRecords:
         return lambda rows: self._read(rows, memory)
 
     def _texts(self, name: str) -> np.ndarray | None:
-        held = [piece.text(name) for piece in self._pieces if name in piece.texts]
+        held = [piece.text(name) for piece in self._pieces if name in piece.shapes]
         if not held:
             return None
         if len(held) < len(self._pieces):
-            (odd, *_) = (piece.path for piece in self._pieces if name not in piece.texts)
+            (odd, *_) = (piece.path for piece in self._pieces if name not in piece.shapes)
             raise SfumatoError(f"{odd} lacks the {name} that other pieces hold", "make the cache anew")
         texts = np.concatenate(held)
         return texts if self._which is None else texts[self._which]
@@ -165,14 +155,14 @@ class Piece:
 
     path: Path
     dtype: torch.dtype
-    shape: tuple[int, ...]
-    features_at: int
-    labels_at: int
-    labels_of: tuple[int, ...]
-    codes_at: int
-    coded: int
-    texts: Mapping[str, tuple[int, int]]
+    at: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
     sha256: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N, S, D."""
+        return self.shapes["features"]
 
     @property
     def record_bytes(self) -> int:
@@ -196,15 +186,13 @@ class Piece:
             held = ("features", "labels", "codes", *(name for name in _TEXTS if name in header))
             places = {name: header[name]["data_offsets"] for name in held}
             end = 8 + length + max(stop for _, stop in places.values())
-            coded = header["codes"]["shape"][1]
-            widths = {name: header[name]["shape"][1] for name in held[3:]}
-            several = header["labels"]["shape"][1:]
+            shapes = {name: tuple(header[name]["shape"]) for name in held}
+            several = shapes["labels"][1:]
             if len(several) > 1 or any(type(width) is not int or not 0 < width <= MOST_LABELS for width in several):
                 raise ValueError("labels of another shape")
-            shapes = {"features": list(shape), "labels": [shape[0], *several], "codes": [shape[0], coded]}
-            shapes |= {name: [shape[0], width] for name, width in widths.items()}
-            fits = end == size and all(header[name]["shape"] == expected for name, expected in shapes.items())
-            fits = fits and coded in (LENGTH, 2 * LENGTH)
+            fits = end == size and shapes["features"] == shape and shapes["codes"][1] in (LENGTH, 2 * LENGTH)
+            fits = fits and all(one[0] == shape[0] for one in shapes.values())
+            fits = fits and all(len(shapes[name]) == 2 for name in held[2:])
             own = parse_json(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))
         except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
@@ -214,18 +202,7 @@ class Piece:
         if not fits:
             raise SfumatoError(f"{path} is cut short or of another shape", "delete it and give the command again")
         at = {name: 8 + length + start for name, (start, _) in places.items()}
-        return cls(
-            path=path,
-            dtype=dtype,
-            shape=shape,
-            features_at=at["features"],
-            labels_at=at["labels"],
-            labels_of=tuple(several),
-            codes_at=at["codes"],
-            coded=coded,
-            texts={name: (at[name], width) for name, width in widths.items()},
-            sha256=sha256,
-        )
+        return cls(path=path, dtype=dtype, at=at, shapes=shapes, sha256=sha256)
 
     def check(self) -> None:
         """Refuse a file whose numbers are not those that were written."""
@@ -236,10 +213,9 @@ class Piece:
             some = memory[: min(rows, self.shape[0] - first)]
             self.fill(some, first)
             code.update(some.data)
-        code.update(self.labels().reshape(-1).data)
-        code.update(self._stored_codes().data)
-        for name in self.texts:
-            code.update(self._stored_text(name).data)
+        for name in self.shapes:
+            if name != "features":
+                code.update(self._array(name).data)
         if code.hexdigest() != self.sha256:
             raise SfumatoError(
                 f"{self.path} holds other numbers than were written", "delete it and compute the features again"
@@ -247,34 +223,26 @@ class Piece:
 
     def labels(self) -> np.ndarray:
         """int64 (n,) or (n, L)."""
-        labels = np.empty((self.shape[0], *self.labels_of), np.int64)
-        self._fill(labels.view(np.uint8).reshape(-1), self.labels_at)
-        return labels
+        return self._array("labels").view(np.int64).reshape(self.shapes["labels"])
 
     def codes(self) -> np.ndarray:
         """uint8 (n, 32); where a file has but the first of each record's codes, that one twice."""
-        codes = self._stored_codes()
-        return np.tile(codes, (1, 2 * LENGTH // self.coded))
-
-    def _stored_codes(self) -> np.ndarray:
-        codes = np.empty((self.shape[0], self.coded), np.uint8)
-        self._fill(codes.reshape(-1), self.codes_at)
-        return codes
+        shape = self.shapes["codes"]
+        return np.tile(self._array("codes").reshape(shape), (1, 2 * LENGTH // shape[1]))
 
     def text(self, name: str) -> np.ndarray:
         """Text (n,): "users" or "groups"."""
-        stored = self._stored_text(name)
-        return np.char.decode(stored.view(f"S{stored.shape[1]}")[:, 0], "utf-8")
+        return np.char.decode(self._array(name).view(f"S{self.shapes[name][1]}"), "utf-8")
 
-    def _stored_text(self, name: str) -> np.ndarray:
-        offset, width = self.texts[name]
-        stored = np.empty((self.shape[0], width), np.uint8)
-        self._fill(stored.reshape(-1), offset)
-        return stored
+    def _array(self, name: str) -> np.ndarray:
+        """The bytes of an array, uint8."""
+        memory = np.empty(math.prod(self.shapes[name]) * (8 if name == "labels" else 1), np.uint8)
+        self._fill(memory, self.at[name])
+        return memory
 
     def fill(self, memory: np.ndarray, first: int) -> None:
         """Read as many records as the memory, uint8 (n, bytes), holds, from the record `first` on."""
-        self._fill(memory.reshape(-1), self.features_at + first * self.record_bytes)
+        self._fill(memory.reshape(-1), self.at["features"] + first * self.record_bytes)
 
     def _fill(self, memory: np.ndarray, offset: int) -> None:
         # Not mapped: mapped pages would count as the process's own memory.

@@ -16,8 +16,9 @@ Images are looked at in 32 x 32 pixels, whatever their size.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -83,8 +84,8 @@ class Pair:
 
     private: int
     public: int
-    exact: bool
-    mirrored: bool
+    exact: bool = False
+    mirrored: bool = False
     difference: float
     by_features: bool = False
 
@@ -124,12 +125,10 @@ def find_duplicates(
         near = _near(public, block, views, limit)
         for place, copy in enumerate(copies):
             if copy is not None:
-                found.append(Pair(private=start + place, public=copy, exact=True, mirrored=False, difference=0.0))
+                found.append(Pair(private=start + place, public=copy, exact=True, difference=0.0))
             elif place in near:
                 match, mirrored, difference = near[place]
-                found.append(
-                    Pair(private=start + place, public=match, exact=False, mirrored=mirrored, difference=difference)
-                )
+                found.append(Pair(private=start + place, public=match, mirrored=mirrored, difference=difference))
         if on_progress is not None:
             on_progress(min(start + _ROWS, len(private)), len(private))
     return found
@@ -141,9 +140,9 @@ Parts = tuple[Tensor, Tensor]
 
 def _parts(images: np.ndarray, window: Window) -> Parts:
     halves = []
-    for block in _blocks(images, _COLUMNS):
-        grey = block.float().mean(1, keepdim=True)
-        shown = grey if window == _WHOLE else _cut(grey, _matrices(window, len(grey)), 2 * _COARSE)
+    for start in range(0, len(images), _COLUMNS):
+        grey = _images(images[start : start + _COLUMNS]).mean(1, keepdim=True)
+        shown = grey if window == _WHOLE else _cut(grey, torch.tensor([window]).expand(len(grey), 3), 2 * _COARSE)
         small = functional.interpolate(shown, (_COARSE, _COARSE), mode="area")
         small = small - small.mean((2, 3), keepdim=True)
         small = small / small.flatten(1).norm(dim=1).clamp_min(1e-3).reshape(-1, 1, 1, 1)
@@ -186,30 +185,30 @@ def _near(
         mirrored[some] = (own[mine][1][rows[some]] * views[theirs][1][place[some]]).sum(1) < 0
     if not len(rows):
         return {}
-    candidates = _Candidates(rows=rows, public=place, mirrored=mirrored, number=number)
+    mine, theirs = (torch.tensor(windows)[number] for windows in zip(*WINDOWS, strict=True))
+    theirs[mirrored, 1] *= -1  # the public image is mirrored first, then cut
+    candidates = _Candidates(rows=rows, public=place, mirrored=mirrored, mine=mine, theirs=theirs)
     return _registered(public, block, candidates, limit)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Candidates:
-    """Pairs that may be duplicates: rows of the block, public positions, whether mirrored, and which of `WINDOWS`."""
+class _Candidates(NamedTuple):
+    """Pairs that may be duplicates: rows of the block, public positions, whether mirrored, and both windows."""
 
     rows: Tensor
     public: Tensor
     mirrored: Tensor
-    number: Tensor
+    mine: Tensor
+    theirs: Tensor
 
 
 def _registered(
     public: np.ndarray, block: np.ndarray, found: _Candidates, limit: float
 ) -> dict[int, tuple[int, bool, float]]:
-    mine = torch.tensor([mine for mine, _ in WINDOWS])[found.number]
-    theirs = torch.tensor([theirs for _, theirs in WINDOWS])[found.number]
-    theirs[found.mirrored, 1] *= -1  # the public image is mirrored first, then cut
+    theirs = found.theirs
 
     def shown(some: Tensor, side: int) -> tuple[Tensor, Tensor]:
         """The window on each private image, and the whole public one."""
-        own = _cut(_images(block[found.rows[some].numpy()]), _as_matrices(mine[some]), side)
+        own = _cut(_images(block[found.rows[some].numpy()]), found.mine[some], side)
         other = _images(public[found.public[some].numpy()])
         return own, torch.where(found.mirrored[some].reshape(-1, 1, 1, 1), other.flip(-1), other)
 
@@ -226,7 +225,7 @@ def _registered(
     result: dict[int, tuple[int, bool, float]] = {}
     for some, rest in zip(left.split(_PAIRS), difference.split(_PAIRS), strict=True) if len(left) else ():
         own, other = shown(some, SIDE)
-        alike = _difference(_detail(own), _detail(_cut(other, _as_matrices(theirs[some]), SIDE))) <= _DETAIL * limit
+        alike = _difference(_detail(own), _detail(_cut(other, theirs[some], SIDE))) <= _DETAIL * limit
         for place, least in zip(some[alike].tolist(), rest[alike].tolist(), strict=True):
             row = int(found.rows[place])
             if row not in result or least < result[row][2]:
@@ -248,7 +247,7 @@ def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) 
         for right in (0.0, -step, step):
             for down in (0.0, -step, step):
                 tried = windows * torch.tensor([growth, 1, 1]) + torch.tensor([0, right, down])
-                rest = _difference(own, _cut(other, _as_matrices(tried), side))
+                rest = _difference(own, _cut(other, tried, side))
                 better = rest < least
                 least, best = torch.where(better, rest, least), torch.where(better[:, None], tried, best)
     return best, least
@@ -267,23 +266,10 @@ def _images(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).float() / 255
 
 
-def _blocks(images: np.ndarray, size: int) -> Iterator[Tensor]:
-    for start in range(0, len(images), size):
-        yield _images(images[start : start + size])
-
-
-def _matrices(window: Window, count: int) -> Tensor:
-    return _as_matrices(torch.tensor([window]).expand(count, 3))
-
-
-def _as_matrices(windows: Tensor) -> Tensor:
-    """Windows (n, 3) as affine maps (n, 2, 3)."""
+def _cut(pixels: Tensor, windows: Tensor, side: int) -> Tensor:
+    """What windows (n, 3) show of images (n, C, H, W): (n, C, side, side)."""
     scale, right, down = windows.float().unbind(1)
     none = torch.zeros_like(scale)
-    return torch.stack([torch.stack([scale, none, right], 1), torch.stack([none, scale, down], 1)], 1)
-
-
-def _cut(pixels: Tensor, matrices: Tensor, side: int) -> Tensor:
-    """What windows show of images (n, C, H, W): (n, C, side, side)."""
+    matrices = torch.stack([torch.stack([scale, none, right], 1), torch.stack([none, scale, down], 1)], 1)
     grid = functional.affine_grid(matrices, [len(pixels), pixels.shape[1], side, side], align_corners=False)
     return functional.grid_sample(pixels, grid, padding_mode="reflection", align_corners=False)

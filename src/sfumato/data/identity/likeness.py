@@ -40,8 +40,8 @@ def find_alike(public: Tensor, private: Tensor, *, on_progress: OnProgress | Non
             "give a larger public set, or leave `backbone` out",
         )
     mean = public.mean(0)
-    known, asked = (functional.normalize(features - mean, dim=1) for features in (public, private))
-    total, apart = len(known) + len(asked), torch.empty(len(known))
+    known, sought = (functional.normalize(features - mean, dim=1) for features in (public, private))
+    total, apart = len(known) + len(sought), torch.empty(len(known))
     for start in range(0, len(known), _BLOCK):
         cosines = known[start : start + _BLOCK] @ known.T
         rows = torch.arange(len(cosines))
@@ -50,20 +50,12 @@ def find_alike(public: Tensor, private: Tensor, *, on_progress: OnProgress | Non
         if on_progress is not None:
             on_progress(start + len(cosines), total)
     found = []
-    for start in range(0, len(asked), _BLOCK):
-        cosine, match = (asked[start : start + _BLOCK] @ known.T).max(1)
+    for start in range(0, len(sought), _BLOCK):
+        cosine, match = (sought[start : start + _BLOCK] @ known.T).max(1)
         share = (1 - cosine).clamp_min(0) / apart[match].clamp_min(1e-12)
         for row in (share < NEARER).nonzero().flatten().tolist():
-            found.append(
-                Pair(
-                    private=start + row,
-                    public=int(match[row]),
-                    exact=False,
-                    mirrored=False,
-                    difference=float(share[row]),
-                    by_features=True,
-                )
-            )
+            nearest = int(match[row])
+            found.append(Pair(private=start + row, public=nearest, difference=float(share[row]), by_features=True))
         if on_progress is not None:
             on_progress(len(known) + start + len(cosine), total)
     return found

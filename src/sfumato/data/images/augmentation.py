@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sfumato._checks import not_negative, positive_integer
 from sfumato._choices import choice
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ class Augmentation:
     """Random crops as in Inception: the least share of the image's area that a view shows, such as 0.08; 1 for none."""
 
     def __post_init__(self) -> None:
-        positive_integer("views", self.views, remedy="give the number of views of each example, such as 1 or 16")
-        not_negative("shift", self.shift, remedy="give a number of pixels")
         self.rule()  # refuses what the views refuse
 
     def rule(self) -> Views:

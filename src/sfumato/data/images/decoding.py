@@ -16,10 +16,9 @@ from PIL import Image, ImageOps
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.images import wide
-from sfumato.data.images.levels import Levels
+from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey
+from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
 from sfumato.data.readers import dicom
-from sfumato.data.readers.unreadable import UnreadableError, refuse_too_large, too_large
 
 EXTENSIONS = (
     *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
@@ -67,19 +66,12 @@ def is_image_file(path: Path) -> bool:
 def read_bytes(path: Path) -> bytes:
     """The bytes of an image file, or a refusal that names it."""
     name = f"image {str(path)!r}"
-    try:
+    with paths.reading(name, "correct the path, or take it out"):
         known = paths.status(path)
         refuse_special(known, name)
         if known.st_size > LARGEST_FILE:
             raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or take it out")
         content = path.read_bytes()
-    except FileNotFoundError:
-        raise SfumatoError(f"{name} does not exist", "correct the path, or take it out") from None
-    except PermissionError:
-        raise SfumatoError(f"{name} may not be read", "give yourself permission to read it") from None
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
     if not content:
         raise UnreadableError(f"{name} is empty", "replace the file, or take it out")
     return content
@@ -87,21 +79,18 @@ def read_bytes(path: Path) -> bytes:
 
 def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Header:
     """The image's shorter side and whether it is grey, without decoding it."""
-    name = f"image {str(path)!r}"
     if dicom.is_dicom(content):
         with refusals(path):
-            width, height, grey = dicom.shape(content, name)
-            return Header(shorter_side=min(width, height), longer_side=max(width, height), grey=grey)
-    with refusals(path), _opened(content, levels, name) as image:
-        _check(image, levels, name)
-        return Header(shorter_side=min(image.size), longer_side=max(image.size), grey=image.mode in _GREY)
+            *sides, grey = dicom.shape(content, f"image {str(path)!r}")
+    else:
+        with _opened(content, path, levels) as (image, _):
+            sides, grey = image.size, image.mode in _GREY
+    return Header(shorter_side=min(sides), longer_side=max(sides), grey=grey)
 
 
 def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
     """The image in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
-    name = f"image {str(path)!r}"
-    with refusals(path), _opened(content, levels, name) as image:
-        _check(image, levels, name)
+    with _opened(content, path, levels) as (image, name):
         # A JPEG can be unpacked at a fraction of its size; twice the target leaves the final filter its work.
         image.draft(None, (2 * size, 2 * size))
         return prepare(image, size=size, channels=channels, levels=levels, name=name)
@@ -118,12 +107,10 @@ def decode_whole(
     """
     found: list[np.ndarray] = []
     whole = None
-    name = f"image {str(path)!r}"
     for size in (*sizes, None):
         if size is None and whole is not None:
             break
-        with refusals(path), _opened(content, levels, name) as image:
-            _check(image, levels, name)
+        with _opened(content, path, levels) as (image, name):
             full = image.size
             if size is not None:
                 image.draft(None, (2 * size, 2 * size))
@@ -171,8 +158,8 @@ def prepare(
 
 def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Image:
     """The image in eight bits, turned as its EXIF orientation says, its transparent parts on white."""
-    if levels is not None and wide.is_grey(image):
-        image = wide.in_eight_bits(image, levels, name)
+    if levels is not None and is_deep_grey(image):
+        image = deep_grey_in_eight_bits(image, levels, name)
     else:
         image = ImageOps.exif_transpose(image)
     if image.has_transparency_data:
@@ -202,16 +189,23 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
     return result
 
 
-def _opened(content: bytes, levels: Levels | None, name: str) -> Image.Image:
-    """The image in a file's bytes: as Pillow opens it, or of a DICOM file in eight bits, by the levels."""
-    if dicom.is_dicom(content):
-        return dicom.in_eight_bits(content, levels, name)
-    return Image.open(io.BytesIO(content), formats=_FORMATS)
+@contextlib.contextmanager
+def _opened(content: bytes, path: Path, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
+    """The image in a file's bytes, checked: as Pillow opens it, or of a DICOM file in eight bits; and its name."""
+    name = f"image {str(path)!r}"
+    with refusals(path):
+        if dicom.is_dicom(content):
+            image = dicom.in_eight_bits(content, levels, name)
+        else:
+            image = Image.open(io.BytesIO(content), formats=_FORMATS)
+        with image:
+            _check(image, levels, name)
+            yield image, name
 
 
 def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
     refuse_too_large(image.width * image.height, name)
-    wide.check(image, levels, name)
+    check_depth(image, levels, name)
 
 
 @contextlib.contextmanager

@@ -1,19 +1,19 @@
-"""From stored images to what a model takes, by constants that everybody knows."""
+"""From stored records to what a model takes, by constants that everybody knows: images, features or texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data.declared import check_size
-from sfumato.data.form import waves
 from sfumato.data.images.given import Picture, each, is_one, pixels_of
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.texts.tokens import Tokens
@@ -237,3 +237,42 @@ def preparation(data: Mapping[str, Any]) -> Preparation:
     if "tokenizer" in data:
         return Tokens.from_dict(data)
     return AsStored(width=data["width"]) if set(data) == {"width"} else Transform.from_dict(data)
+
+
+class Form(Protocol):
+    """One form of input: `Images`, `AsStored` for features, `Tokens` for texts."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record as a model takes it."""
+        ...
+
+    def synthetic(self, count: int) -> Tensor:
+        """Made-up records (count, ...) as a model takes them: what is found out about a model is found out on these."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """Images of `channels` colours and `size` pixels a side.
+
+    >>> Images(size=8, channels=1).synthetic(2).shape
+    torch.Size([2, 1, 8, 8])
+    """
+
+    size: int
+    channels: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, H, W)."""
+        return (self.channels, self.size, self.size)
+
+    def synthetic(self, count: int) -> Tensor:
+        """Float images (count, C, H, W)."""
+        return waves(count, self.shape)
+
+
+def waves(count: int, shape: tuple[int, ...]) -> Tensor:
+    """Numbers from -1 to 1 in order, (count, ...)."""
+    return torch.linspace(-1, 1, count * int(torch.Size(shape).numel())).reshape(count, *shape)

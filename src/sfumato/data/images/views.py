@@ -43,17 +43,12 @@ class ViewDraws:
         return len(self.down)
 
     def __getitem__(self, chosen: slice) -> ViewDraws:
-        sides = None if self.sides is None else self.sides[chosen]
-        return ViewDraws(down=self.down[chosen], right=self.right[chosen], mirrored=self.mirrored[chosen], sides=sides)
+        return ViewDraws(**{name: moves[chosen] for name, moves in vars(self).items() if moves is not None})
 
     def followed_by(self, other: ViewDraws) -> ViewDraws:
         """Those of these examples and of others after them."""
-        return ViewDraws(
-            down=np.concatenate([self.down, other.down]),
-            right=np.concatenate([self.right, other.right]),
-            mirrored=np.concatenate([self.mirrored, other.mirrored]),
-            sides=None if self.sides is None or other.sides is None else np.concatenate([self.sides, other.sides]),
-        )
+        pairs = {name: (moves, getattr(other, name)) for name, moves in vars(self).items()}
+        return ViewDraws(**{name: np.concatenate(pair) for name, pair in pairs.items() if pair[0] is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +88,9 @@ class Views:
     crop_area: float = 1.0
 
     def __post_init__(self):
-        _checks.positive_integer("views", self.count)
+        _checks.positive_integer(
+            "views", self.count, remedy="give the number of views of each example, such as 1 or 16"
+        )
         if self.shift != 0 or isinstance(self.shift, (bool, float)):
             _checks.positive_integer("shift", self.shift, remedy="give a whole number of pixels, 0 for none")
         if not 1 <= _checks.number("zoom", self.zoom) <= 4:
@@ -135,9 +132,8 @@ class Views:
     def refuse_for_texts(self) -> None:
         """Refuse views that move, mirror or enlarge: of a text there is only the text."""
         if self != Views():
-            odd = ("views", self.count, 1), ("shift", self.shift, 0), ("flip", self.flip, False), ("zoom", self.zoom, 1)
-            odd += (("crop_area", self.crop_area, 1),)
-            listing = ", ".join(f"{name} {value}" for name, value, none in odd if value != none)
+            odd = {name: value for name, value in vars(self).items() if value != getattr(Views, name)}
+            listing = ", ".join(f"{'views' if name == 'count' else name} {value}" for name, value in odd.items())
             raise SfumatoError(f"{listing} is for images, and a text has no views", "leave it out")
 
     def check(self, size: int) -> None:
@@ -166,10 +162,10 @@ class Views:
             down, right = (
                 generator.integers(size=shape, **reach) if room else np.zeros(shape, np.int16) for _ in range(2)
             )
-        if not self.flip:
-            return ViewDraws(down=down, right=right, mirrored=np.zeros(shape, bool), sides=sides)
-        coins = generator.integers(2, size=(n, 1), dtype=np.uint8)
-        mirrored = (np.arange(self.count) + coins) % 2 == 1
+        mirrored = np.zeros(shape, bool)
+        if self.flip:
+            coins = generator.integers(2, size=(n, 1), dtype=np.uint8)
+            mirrored = (np.arange(self.count) + coins) % 2 == 1
         return ViewDraws(down=down, right=right, mirrored=mirrored, sides=sides)
 
     def apply(self, images: Tensor, draws: ViewDraws, *, size: int | None = None) -> Tensor:
@@ -201,7 +197,7 @@ class Views:
             return self._crops(images, draws, height)
         if not (self.moves or self.flip):
             return images.unsqueeze(1).expand(-1, self.count, -1, -1, -1)
-        down, right, mirrored = (torch.from_numpy(moves).to(images.device) for moves in _contiguous(draws))
+        down, right, mirrored = (_on(images.device, moves) for moves in (draws.down, draws.right, draws.mirrored))
         rows, columns = _window(down, height), _window(right, width)
         columns = torch.where(mirrored.unsqueeze(-1), columns.flip(-1), columns)
         if self.zoom > 1:
@@ -227,15 +223,14 @@ class Views:
         side = self.side(size)
         if images.shape[2] != side:
             images = functional.interpolate(images, [side, side], mode="bilinear", align_corners=False)
-        places = torch.from_numpy(np.stack([draws.down, draws.right], axis=-1)).to(images.device)
-        sides = torch.from_numpy(np.ascontiguousarray(draws.sides)).to(images.device)
-        mirrored = torch.from_numpy(np.ascontiguousarray(draws.mirrored)).to(images.device)
+        moves = (np.stack([draws.down, draws.right], axis=-1), draws.sides, draws.mirrored)
+        places, sides, mirrored = (_on(images.device, one) for one in moves)
         shown = cropped(images, places, sides, size)
         return torch.where(mirrored[:, :, None, None, None], shown.flip(-1), shown)
 
 
-def _contiguous(draws: ViewDraws) -> tuple[np.ndarray, ...]:
-    return tuple(np.ascontiguousarray(moves) for moves in (draws.down, draws.right, draws.mirrored))
+def _on(device: torch.device, moves: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(moves)).to(device)
 
 
 def _window(offsets: Tensor, length: int) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,8 @@ from sfumato.data import paths
 from sfumato.data.declared import Labels, Order, Texts
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
-from sfumato.data.readers import columns
 from sfumato.data.readers.files import memory
-from sfumato.data.readers.from_arrays import parts_of
+from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
@@ -48,14 +49,18 @@ def load(path: str, order: Order) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    asked = order.declared.labels
+    declared = order.declared.labels
     arrays, names, filtered = _read(file, where, order)
     multilabel = any(array.ndim == 2 for name, array in arrays.items() if name.startswith("y"))
     if multilabel:
-        arrays, classes, listed = _several(arrays, names, asked, where)
+        arrays, classes, listed = _several(arrays, names, declared, where)
     else:
-        _refuse_single(asked, where)
-        classes, listed = _classes(arrays, names, asked, where)
+        if declared.label_columns is not None:
+            raise SfumatoError(
+                f"`label_columns` are declared, and {where} has one label for each image",
+                "save y as rows of 0 and 1, or leave them out",
+            )
+        classes, listed = _classes(arrays, names, declared, where)
     has_own_split, of_texts = "x" not in arrays, arrays["x" if "x" in arrays else "x_train"].ndim == 2
     if not has_own_split:
         arrays = _split(arrays, order)
@@ -65,7 +70,7 @@ def load(path: str, order: Order) -> Parts:
         if multilabel:
             raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
         for side in ("_train", "_test"):
-            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, asked.classes, where)
+            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where)
         return load_numbers(arrays, order, where, classes=classes, **known)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
@@ -91,38 +96,21 @@ def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]
 
 
 def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
-    try:
-        refuse_special(paths.status(file), where)
-        with file.open("rb") as stream:
-            if not zipfile.is_zipfile(stream):
-                raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
-            with zipfile.ZipFile(stream) as archive:
-                members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-                wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
-                for name in wanted:
-                    if name not in members:
-                        found = ", ".join(members) or "nothing"
-                        raise SfumatoError(
-                            f"{where} has no array {name!r}; it holds {found}",
-                            "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
-                        )
-                beside = columns.named(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
-                chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
-                _check_sizes(archive, chosen, where)
-                arrays = {name: _array(archive, member) for name, member in chosen.items()}
-                filtered = MARK in members
-    except SfumatoError:
-        raise
-    except (FileNotFoundError, NotADirectoryError):
-        raise SfumatoError(f"{where} does not exist", "correct the path after npz:") from None
-    except PermissionError:
-        raise SfumatoError(f"{where} may not be read", "give yourself permission to read it") from None
-    except IsADirectoryError:
-        raise SfumatoError(f"{where} is a folder", "give the .npz file, or use folder:") from None
-    except MemoryError:
-        raise SfumatoError(f"{where} unpacks to more than the memory that is free", "free some, or save less") from None
-    except Exception:  # zipfile, its decoders and the reading of headers raise a dozen types for broken archives
-        raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
+    with _opened(file, where) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
+        for name in wanted:
+            if name not in members:
+                found = ", ".join(members) or "nothing"
+                raise SfumatoError(
+                    f"{where} has no array {name!r}; it holds {found}",
+                    "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
+                )
+        beside = columns_among(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
+        chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
+        _check_sizes(archive, chosen, where)
+        arrays = {name: _array(archive, member) for name, member in chosen.items()}
+        filtered = MARK in members
     listed = arrays.pop("classes", None)
     for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
         if not _are_texts(arrays[images_name], order.declared.texts):
@@ -138,8 +126,30 @@ def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], 
             raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
     for name in beside:
         _, *side = name.partition("_")
-        arrays[name] = columns.checked(arrays[name], name, where, len(arrays["x" + "".join(side)]))
+        arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]))
     return arrays, _names(listed, where), filtered
+
+
+@contextmanager
+def _opened(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
+    """The archive; what goes wrong meanwhile is refused by name."""
+    with paths.reading(where, "correct the path after npz:", "give the .npz file, or use folder:"):
+        refuse_special(paths.status(file), where)
+        with file.open("rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
+            try:
+                with zipfile.ZipFile(stream) as archive:
+                    yield archive
+            except SfumatoError:
+                raise
+            except MemoryError:
+                problem = f"{where} unpacks to more than the memory that is free"
+                raise SfumatoError(problem, "free some, or save less") from None
+            except (
+                Exception
+            ):  # zipfile, its decoders and the reading of headers raise a dozen types for broken archives
+                raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
 
 
 def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> None:
@@ -147,10 +157,8 @@ def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) 
     sizes = {}
     for name, member in members.items():
         with archive.open(member) as stream:
-            version = format.read_magic(stream)
-            shape, _, dtype = (
-                format.read_array_header_1_0(stream) if version == (1, 0) else format.read_array_header_2_0(stream)
-            )
+            old = format.read_magic(stream) == (1, 0)
+            shape, _, dtype = (format.read_array_header_1_0 if old else format.read_array_header_2_0)(stream)
             if dtype.hasobject:
                 raise SfumatoError(
                     f"{where} holds pickled objects, which can run code when they are read",
@@ -231,7 +239,7 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
             f"{name} of {where} is {labels.dtype}",
             "save whole numbers 0, 1, 2, ..., and their names as an array called classes",
         )
-    for label in (labels.min(), labels.max()) if len(labels) else ():
+    for label in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= label <= np.iinfo(np.int64).max:
             raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")
     return labels.astype(np.int64)
@@ -250,16 +258,8 @@ def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
     return tuple(listed.tolist())
 
 
-def _refuse_single(asked: Labels, where: str) -> None:
-    if asked.label_columns is not None:
-        raise SfumatoError(
-            f"`label_columns` are declared, and {where} has one label for each image",
-            "save y as rows of 0 and 1, or leave them out",
-        )
-
-
 def _several(
-    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, asked: Labels, where: str
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Labels, where: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...], bool]:
     """The arrays with the chosen columns of labels, the labels' names, and whether these were written down."""
     matrices = {name: array for name, array in arrays.items() if name.startswith("y")}
@@ -267,11 +267,11 @@ def _several(
     if len(widths) > 1:
         raise SfumatoError(f"the two arrays of labels of {where} differ in shape", "save both in one shape")
     ((width,),) = widths
-    if asked.classes is not None:
+    if declared.classes is not None:
         raise SfumatoError(
             f"classes are declared, and {where} has {width} labels for each image", "name them as `label_columns`"
         )
-    chosen = asked.label_columns
+    chosen = declared.label_columns
     if chosen is None and all((array.sum(1) == 1).all() for array in matrices.values()):
         raise SfumatoError(
             f"each image of {where} has exactly one of {width} labels, as classes have",
@@ -282,11 +282,8 @@ def _several(
     if names is None and chosen is not None and len(chosen) != width:
         raise SfumatoError(f"`label_columns` names {len(chosen)} labels, and {where} has {width}", "name each one")
     if names is not None and chosen is not None:
-        for name in chosen:
-            if name not in names:
-                raise SfumatoError(
-                    f"`label_columns` names {name!r}, and {where} has no such label", "name one of its own"
-                )
+        for name in (name for name in chosen if name not in names):
+            raise SfumatoError(f"`label_columns` names {name!r}, and {where} has no such label", "name one of its own")
         places = [names.index(name) for name in chosen]
         arrays = arrays | {name: array[:, places] for name, array in matrices.items()}
     known = chosen or names
@@ -294,19 +291,14 @@ def _several(
 
 
 def _classes(
-    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, asked: Labels, where: str
+    arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Labels, where: str
 ) -> tuple[tuple[str, ...], bool]:
     labels = [array for name, array in arrays.items() if name.startswith("y")]
     largest = int(max(array.max() for array in labels))
-    known = names or asked.classes
+    known = names or declared.classes
     if known is not None:
-        if largest >= len(known):
-            raise class_lists.UnknownClassError(
-                f"{where} holds the label {largest}",
-                f"and {len(known)} classes are named",
-                "name every class in the order of the labels, which count from 0",
-            )
-        return asked.classes or known, True
+        class_lists.require_named(largest, len(known), f"{where} holds", first=0)
+        return declared.classes or known, True
     if largest >= sum(map(len, labels)):
         raise SfumatoError(
             f"{where} holds the label {largest}, more than it has images",

@@ -8,6 +8,7 @@ patient's identifier where it is asked for; no tag is told to anybody.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 from pathlib import Path
@@ -18,7 +19,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data.images.levels import Levels, UndeclaredError
-from sfumato.data.readers.unreadable import UnreadableError, refuse_too_large
+from sfumato.data.paths import UnreadableError, refuse_too_large
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
@@ -145,10 +146,9 @@ def _require_decoder(dataset: FileDataset, name: str) -> None:
     syntax = dataset.file_meta.TransferSyntaxUID
     if not syntax.is_encapsulated:
         return
-    try:
+    available = False
+    with contextlib.suppress(NotImplementedError):
         available = _library(name).pixels.decoders.base.get_decoder(syntax).is_available
-    except NotImplementedError:
-        available = False
     if not available:
         raise UnreadableError(
             f"{name} is compressed ({'privately' if syntax.is_private else syntax.name}), and no plug-in of pydicom "

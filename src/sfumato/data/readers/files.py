@@ -15,13 +15,12 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, Order, Pixels, check_size
-from sfumato.data.file_records import FileRecords, in_threads
 from sfumato.data.identity.codes import as_array, pixel_code, stored_code, user_code
 from sfumato.data.images import decoding as image_files
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers.dicom import BY_PATIENT, patient
-from sfumato.data.readers.listed import Listed, columns_of, refuse_unwritable_names
-from sfumato.data.records import Records
+from sfumato.data.readers.rows import Listed, columns_of, reading_of, refuse_unwritable_names
+from sfumato.data.records import FileRecords, Records, in_threads
 
 MEMORY_SHARE = 0.5
 """How much of the machine's memory images may take; more of them stay in their files."""
@@ -65,11 +64,9 @@ def load_files(entries: Sequence[Entry], order: Order, *, where: str, unreadable
         classes=classes,
         reading=Reading(
             size_rule=size_rule,
-            classes_listed=(declared.labels.classes or declared.labels.label_columns) is not None,
-            has_own_split=entries[0].part is not None,
             cropped_share=cropped_share,
-            filtered=any(entry.filtered for entry in entries),
             unreadable_files=tuple(map(str, unreadable)),
+            **reading_of(entries, order),
         ),
     )
 
@@ -78,12 +75,7 @@ def _classes(entries: Sequence[Entry], declared: Declared, where: str) -> tuple[
     """The class list, as declared or as it is read; every entry's class is in it."""
     classes = declared.labels.classes or class_lists.in_order(str(entry.label) for entry in entries)
     for entry in entries:
-        if entry.label not in classes:
-            raise class_lists.UnknownClassError(
-                f"{str(entry.path)!r} has the label {entry.label!r}",
-                "which is not among the declared classes",
-                "add it to the declared classes, or take the file out",
-            )
+        class_lists.require_declared(entry.label, classes, f"{str(entry.path)!r} has", "the file")
     if len(classes) == 1 and not declared.purpose.open_set:
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
     return classes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
@@ -52,12 +52,7 @@ def load(path: str, order: Order) -> Parts:
     elif {folder.name for folder in folders} == {"train", "test"}:
         raise SfumatoError(f"train and test of {where} have no class folders", users.layout)
     else:
-        found: dict[Hashable, Path] = {}
-        entries = [
-            Entry(path=file, label=folder.name, user=user)
-            for folder in folders
-            for file, user in users.files(folder, found)
-        ]
+        entries = users.entries({None: folders})
     return load_files(entries, order, where=where, unreadable=users.strays)
 
 
@@ -89,11 +84,21 @@ class _Users:
         inner = _subfolders(folder)
         return any(_subfolders(one) for one in inner) if self.by_folder else bool(inner)
 
-    def files(self, folder: Path, found: dict[Hashable, Path]) -> Iterator[tuple[Path, str | None]]:
+    def entries(self, parts: Mapping[str | None, Sequence[Path]]) -> list[Entry]:
+        """The images of the class folders of each part, or of both."""
+        found: dict[Hashable, Path] = {}
+        return [
+            Entry(path=file, label=folder.name, part=part, user=user)
+            for part, folders in parts.items()
+            for folder in folders
+            for file, user in self._files(folder, found)
+        ]
+
+    def _files(self, folder: Path, found: dict[Hashable, Path]) -> Iterator[tuple[Path, str | None]]:
         """The images of a class folder with their users. `found` has those of all folders by their identity."""
         if not self.by_folder:
             for file in _files(folder, found, strays=self._strays):
-                yield file, None if self.pattern is None else self._named(file, self.pattern)
+                yield file, self._named(file)
             return
         for item in _listing(folder):
             if not _is_folder(item):
@@ -104,7 +109,9 @@ class _Users:
             for file in _files(item, found, kind="user's folder", strays=self._strays):
                 yield file, item.name
 
-    def _named(self, file: Path, pattern: re.Pattern[str]) -> str:
+    def _named(self, file: Path) -> str | None:
+        if (pattern := self.pattern) is None:
+            return None
         match = pattern.search(file.name)
         user = match and match[1 if pattern.groups else 0]
         if not user:
@@ -138,13 +145,7 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
         )
     for part in parts.values():
         _refuse_loose_images(part)
-    found: dict[Hashable, Path] = {}
-    return [
-        Entry(path=file, label=folder.name, part=name, user=user)
-        for name in ("train", "test")
-        for folder in _subfolders(parts[name])
-        for file, user in users.files(folder, found)
-    ]
+    return users.entries({name: _subfolders(parts[name]) for name in ("train", "test")})
 
 
 def _files(
@@ -162,14 +163,12 @@ def _files(
                 f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
             )
         if not is_image_file(item):
-            if strays is not None:
-                strays.append(item)
-                continue
-            kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}, or leave all such out (`skip_unreadable`)"
-            raise SfumatoError(
-                f"{str(item)!r} is not an image file by its name",
-                f"take it out, or export it to {kinds}",
-            )
+            if strays is None:
+                kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}"
+                remedy = f"take it out, or export it to {kinds}, or leave all such out (`skip_unreadable`)"
+                raise SfumatoError(f"{str(item)!r} is not an image file by its name", remedy)
+            strays.append(item)
+            continue
         first = found.setdefault(paths.identity(item, known), item)
         if first != item:
             raise SfumatoError(
@@ -224,7 +223,6 @@ def _existing_folder(path: str) -> Path:
     if not os.path.exists(root):
         raise SfumatoError(f"folder {str(root)!r} does not exist", "correct the path after folder:")
     if not root.is_dir():
-        raise SfumatoError(
-            f"folder {str(root)!r} is a file", "give the folder that holds the class folders, or use npz: or csv:"
-        )
+        remedy = "give the folder that holds the class folders, or use npz: or csv:"
+        raise SfumatoError(f"folder {str(root)!r} is a file", remedy)
     return root

@@ -1,4 +1,5 @@
-"""The lines of a table in a CSV file, compressed or not, and what a line may say besides its record."""
+"""Records that are listed, by files or by lines: what is said of each besides the record itself; and the lines of a
+table in a CSV file, compressed or not."""
 
 from __future__ import annotations
 
@@ -7,14 +8,20 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
+
+import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
+from sfumato.data.classes import refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
+from sfumato.data.declared import Order
 from sfumato.data.subsets.filtered import MARK
+from sfumato.data.subsets.split import record_in_test
 
 OTHER_NAME = "a column that says something else needs another name"
 FACTS = ("label", "user", "group", "time", "split")
@@ -51,29 +58,18 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
 def _reading(table: Path) -> Iterator[TextIO]:
     """The table as text; what goes wrong meanwhile is refused by name."""
     where = f"table {str(table)!r}"
-    try:
-        refuse_special(paths.status(table), where)
-        how: dict[str, Any] = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}
-        with gzip.open(table, **how) if table.suffix == ".gz" else table.open(**how) as stream:
-            yield stream
-    except SfumatoError:
-        raise
-    except (FileNotFoundError, NotADirectoryError):
-        raise SfumatoError(f"{where} does not exist", "correct the path after csv:") from None
-    except IsADirectoryError:
-        raise SfumatoError(f"{where} is a folder", "give the .csv file, or use folder:") from None
-    except PermissionError:
-        raise SfumatoError(f"{where} may not be read", "give yourself permission to read it") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise SfumatoError(f"{where} is no whole gzip file", "compress it again, or give it as .csv") from None
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise SfumatoError(f"{where} cannot be read ({reason})", "check the file and its disk") from None
-    except (UnicodeDecodeError, csv.Error) as problem:
-        reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem
-        raise SfumatoError(
-            f"{where} cannot be read as comma-separated text ({reason})", "save it as CSV in UTF-8"
-        ) from None
+    with paths.reading(where, "correct the path after csv:", "give the .csv file, or use folder:"):
+        try:
+            refuse_special(paths.status(table), where)
+            how: dict[str, Any] = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}
+            with gzip.open(table, **how) if table.suffix == ".gz" else table.open(**how) as stream:
+                yield stream
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise SfumatoError(f"{where} is no whole gzip file", "compress it again, or give it as .csv") from None
+        except (UnicodeDecodeError, csv.Error) as problem:
+            reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem
+            what = f"{where} cannot be read as comma-separated text ({reason})"
+            raise SfumatoError(what, "save it as CSV in UTF-8") from None
 
 
 def _lines(stream: TextIO) -> Iterator[str]:
@@ -125,25 +121,20 @@ def facts_of(
         wanted: the record's own columns, which must be filled in like those that say these things.
         labels: as for `check_columns`.
     """
+    where = f"line {line} of {str(table)!r}"
     for column in (*wanted, *(FACTS if labels is None else FACTS[1:])):
         if column in row and not (row[column] or "").strip():
             other = f"; {OTHER_NAME}" if column == "time" else ""
-            raise SfumatoError(
-                f"line {line} of {str(table)!r} has no {column}", f"fill in its {column}, or take the line out{other}"
-            )
-    part = row["split"].strip() if "split" in row else None
+            raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or take the line out{other}")
+    found: dict[str, Any] = {name: (row[name] or "").strip() for name in FACTS if name in row}
+    part = found.pop("split", None)
     if part not in ("train", "test", None):
-        raise SfumatoError(f"line {line} of {str(table)!r} has the split {part!r}", "write train or test")
-    user, group = (row[column].strip() if column in row else None for column in ("user", "group"))
-    time = _time(row["time"].strip(), table, line) if "time" in row else None
-    return {
-        "label": row["label"].strip() if labels is None else _zeros_and_ones(row, labels, table),
-        "part": part,
-        "user": user,
-        "group": group,
-        "time": time,
-        "filtered": MARK in row,
-    }
+        raise SfumatoError(f"{where} has the split {part!r}", "write train or test")
+    if "time" in found:
+        found["time"] = _time(found["time"], where)
+    if labels is not None:
+        found["label"] = _zeros_and_ones(row, labels, table)
+    return {**found, "part": part, "filtered": MARK in row}
 
 
 def _zeros_and_ones(row: dict[str, str], labels: Sequence[str], table: Path) -> tuple[int, ...]:
@@ -166,11 +157,82 @@ def refuse_other_time(time: TimeStamp | None, first: TimeStamp | None, where: st
         )
 
 
-def _time(text: str, table: Path, line: int) -> TimeStamp:
+def _time(text: str, where: str) -> TimeStamp:
     try:
         return time_stamp(text)
     except ValueError:
         raise SfumatoError(
-            f"line {line} of {str(table)!r} has a time that is neither a date by ISO 8601 nor a finite number",
+            f"{where} has a time that is neither a date by ISO 8601 nor a finite number",
             f"write one {WRITTEN}; {OTHER_NAME}",
         ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What is said of one record.
+
+    Args:
+        label: its class's name; or 0 or 1 for each of the source's labels.
+        part: "train", "test", or None to let the keyed hash decide.
+        user: whose it is, where that is known.
+        group: the public group that the user belongs to, likewise.
+        time: its own time stamp, likewise.
+        filtered: whether it stands in a list that was filtered by looking at private data.
+    """
+
+    label: str | tuple[int, ...]
+    part: str | None = None
+    user: str | None = None
+    group: str | None = None
+    time: TimeStamp | None = None
+    filtered: bool = False
+
+    def in_test(self, content: bytes, order: Order) -> bool:
+        """Whether it belongs to the test part: as it says itself, else by a keyed hash of what is stored of it."""
+        if self.part is not None:
+            return self.part == "test"
+        return record_in_test(order.owner_key, content, self.user, order.declared.loading.share)
+
+
+def refuse_unwritable_names(listed: Sequence[Listed]) -> None:
+    """Refuse names of classes, users and groups that could not be shown."""
+    for what in ("label", "user", "group"):
+        for name in sorted({name for one in listed if isinstance(name := getattr(one, what), str)}):
+            refuse_unwritable(name, "class name" if what == "label" else what)
+
+
+def reading_of(listed: Sequence[Listed], order: Order) -> dict[str, Any]:
+    """What is to be said of how they were read, as `Reading` has it."""
+    labels = order.declared.labels
+    return {
+        "classes_listed": (labels.classes or labels.label_columns) is not None,
+        "has_own_split": listed[0].part is not None,
+        "filtered": any(one.filtered for one in listed),
+    }
+
+
+def columns_of(listed: Sequence[Listed], classes: tuple[str, ...], *, several: bool = False) -> dict[str, Any]:
+    """Labels, users, groups and times of the records of one part, as `Records` holds them.
+
+    Args:
+        listed: if any names its user, group or time, all do, and all times are of one kind.
+        classes: which classes there are, or which labels where these do not exclude each other.
+        several: whether they don't.
+    """
+    labels = [one.label for one in listed]
+    if several:
+        known = np.array(labels, dtype=np.int64).reshape(-1, len(classes))
+    else:
+        numbers = {name: number for number, name in enumerate(classes)}
+        known = np.array([numbers[str(label)] for label in labels], dtype=np.int64)
+    timed = bool(listed) and listed[0].time is not None
+    return {
+        "labels": known,
+        "users": _names([one.user for one in listed]),
+        "groups": _names([one.group for one in listed]),
+        "times": np.array([one.time for one in listed]) if timed else None,
+    }
+
+
+def _names(names: Sequence[str | None]) -> np.ndarray | None:
+    return None if None in names else np.array(names, dtype=np.str_)

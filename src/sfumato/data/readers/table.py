@@ -9,7 +9,7 @@ from pathlib import Path
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import UnknownClassError
+from sfumato.data.classes import require_declared
 from sfumato.data.declared import Order
 from sfumato.data.parts import Parts
 from sfumato.data.readers import rows
@@ -47,11 +47,11 @@ def load(path: str, order: Order) -> Parts:
 
 
 def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
-    asked = order.declared
-    labels = asked.labels.label_columns
+    declared = order.declared
+    labels = declared.labels.label_columns
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
-    if asked.people.user_from == BY_PATIENT and "user" in first:
+    if declared.people.user_from == BY_PATIENT and "user" in first:
         raise SfumatoError(
             f"table {str(table)!r} has the column user, and `user_from={BY_PATIENT}` is given", "leave one of them out"
         )
@@ -67,12 +67,8 @@ def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
                 f"{where} lists {row['path']!r}, which line {earlier} lists already",
                 "list each image once, since a promise for one record covers one line",
             )
-        if asked.labels.classes is not None and entry.label not in asked.labels.classes:
-            raise UnknownClassError(
-                f"{where} has the label {entry.label!r}",
-                "which is not among the declared classes",
-                "add it to the declared classes, or take the line out",
-            )
+        if declared.labels.classes is not None:
+            require_declared(entry.label, declared.labels.classes, f"{where} has", "the line")
         rows.refuse_other_time(entry.time, entries[0].time if entries else entry.time, where)
         entries.append(entry)
     if not entries:

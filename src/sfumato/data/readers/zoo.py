@@ -58,18 +58,14 @@ def _dataset(name: str, root: Path, *, train: bool, download: bool) -> Any:
     try:
         return getattr(datasets, name)(root, train=train, download=download, **options)
     except (RuntimeError, OSError, ValueError, EOFError) as problem:
-        if "not found" in str(problem) and not download:
-            raise SfumatoError(
-                f"torchvision:{name} is not in {str(root)!r}, or is damaged there",
-                "pass `download=True` to fetch it, or `root` with the folder that holds it",
-            ) from None
         reason = " ".join(str(problem).split()) or type(problem).__name__
-        if download:
-            raise SfumatoError(
-                f"torchvision:{name} could not be fetched into {str(root)!r} ({reason})",
-                "check the connection and the folder, or pass `root` with a folder that holds the data set",
-            ) from None
-        raise SfumatoError(
-            f"torchvision:{name} could not be read in {str(root)!r} ({reason})",
-            "delete its files and pass `download=True` to fetch them again",
-        ) from None
+        if "not found" in str(problem) and not download:
+            what = f"is not in {str(root)!r}, or is damaged there"
+            remedy = "pass `download=True` to fetch it, or `root` with the folder that holds it"
+        elif download:
+            what = f"could not be fetched into {str(root)!r} ({reason})"
+            remedy = "check the connection and the folder, or pass `root` with a folder that holds the data set"
+        else:
+            what = f"could not be read in {str(root)!r} ({reason})"
+            remedy = "delete its files and pass `download=True` to fetch them again"
+        raise SfumatoError(f"torchvision:{name} {what}", remedy) from None

@@ -42,18 +42,14 @@ def write_without(
         file = path.with_suffix(".csv")
         write(file, _table(parts, classes, kept, marked=marked).encode(), private=True)
         return f"csv:{file}"
-    arrays = {
-        f"{letter}_{name}": array[kept[name]]
-        for name, part in parts.items()
-        for letter, array in (("x", part.take(slice(None))), ("y", part.labels))
-    }
-    beside = {
-        f"{column}_{name}": (known, kept[name])
-        for name, part in parts.items()
-        for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups))
-    }
-    arrays |= {name: known[chosen] for name, (known, chosen) in beside.items() if known is not None}
-    arrays["classes"] = np.array(classes)
+    arrays: dict[str, np.ndarray] = {}
+    beside: dict[str, np.ndarray] = {}
+    for name, part in parts.items():
+        arrays |= {f"x_{name}": part.take(slice(None))[kept[name]], f"y_{name}": part.labels[kept[name]]}
+        for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups)):
+            if known is not None:
+                beside[f"{column}_{name}"] = known[kept[name]]
+    arrays |= beside | {"classes": np.array(classes)}
     if marked:
         arrays[MARK] = np.array(True)
     memory = io.BytesIO()
@@ -71,12 +67,12 @@ def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
-    told = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
+    given = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
     several = any(part.labels.ndim == 2 for part in parts.values())
-    lines.writerow(["path", *(classes if several else ["label"]), "split", *told, *([MARK] if marked else [])])
+    lines.writerow(["path", *(classes if several else ["label"]), "split", *given, *([MARK] if marked else [])])
     for name, part in parts.items():
         assert part.files is not None
-        beside = [known for column in told if (known := columns[name][column]) is not None]
+        beside = [known for column in given if (known := columns[name][column]) is not None]
         for place in np.flatnonzero(kept[name]):
             labels = part.labels[place].tolist() if several else [classes[int(part.labels[place])]]
             further = [known[place] for known in beside]

@@ -73,15 +73,11 @@ def shared_users(source: Source, owner_key: bytes, other: Source | None = None) 
     Returns:
         None where one of the parts does not say whose its records are.
     """
-    train = [part for part in (source.train, source.held_out) if part is not None]
-    one = train if other is None else [*train, source.test]
-    two = (
-        [source.test]
-        if other is None
-        else [part for part in (other.train, other.held_out, other.test) if part is not None]
-    )
-    known = [[user_codes(part, owner_key) for part in parts] for parts in (one, two)]
+    one, two = [source.train, source.held_out], [source.test]
+    if other is not None:
+        one, two = [*one, source.test], [other.train, other.held_out, other.test]
+    known = [[user_codes(part, owner_key) for part in parts if part is not None] for parts in (one, two)]
     if any(codes is None for parts in known for codes in parts):
         return None
-    first, second = (np.concatenate([codes for codes in parts if codes is not None]) for parts in known)
-    return len(np.intersect1d(first, second))
+    first, second = ({code for codes in parts if codes is not None for code in codes.tolist()} for parts in known)
+    return len(first & second)

@@ -14,9 +14,8 @@ from sfumato.data import classes as class_lists
 from sfumato.data.declared import Order, Texts
 from sfumato.data.identity.codes import as_array, stored_code, word_code
 from sfumato.data.parts import Parts, Reading, RecordSets
-from sfumato.data.readers import listed
 from sfumato.data.readers import rows as lines
-from sfumato.data.texts.records import TextRecords
+from sfumato.data.records import TextRecords
 from sfumato.data.texts.tokens import Tokens
 
 COLUMN = "text"
@@ -24,13 +23,13 @@ _EXAMPLE = "text,label or text,label,user,split"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(listed.Listed):
+class Text(lines.Listed):
     """One labelled text, as a table's line says it."""
 
     text: str
 
 
-def columns_of(first: Sequence[str], asked: Texts) -> tuple[str, ...] | None:
+def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
     """Which columns of a table with this first line hold its texts; None for a table of images.
 
     >>> columns_of(["text", "label"], Texts())
@@ -38,8 +37,8 @@ def columns_of(first: Sequence[str], asked: Texts) -> tuple[str, ...] | None:
     >>> columns_of(["3", "A title", "A description"], Texts())
     ('column 2', 'column 3')
     """
-    if asked.text_column is not None:
-        return asked.text_column
+    if declared.text_column is not None:
+        return declared.text_column
     if _bare(first):
         return tuple(f"column {number}" for number in range(2, len(first) + 1))
     return (COLUMN,) if COLUMN in first and "path" not in first else None
@@ -95,27 +94,19 @@ def _bare_texts(
                 f"line {line} of {str(table)!r} begins with {number[:40]!r}, which is no class counted from 1",
                 "give the table a first line with names of columns, such as text,label",
             )
-        if classes is not None and int(number) > len(classes):
-            raise class_lists.UnknownClassError(
-                f"line {line} of {str(table)!r} has the label {number}",
-                f"and {len(classes)} classes are named",
-                "name every class in the order of the labels, which count from 1",
-            )
-        label = str(int(number)) if classes is None else classes[int(number) - 1]
+        label = str(int(number))
+        if classes is not None:
+            class_lists.require_named(int(number), len(classes), f"line {line} of {str(table)!r} has", first=1)
+            label = classes[int(number) - 1]
         yield Text(text=" ".join(row[column] or "" for column in columns), label=label)
 
 
 def _parts(found: Sequence[Text], order: Order, where: str) -> Parts:
-    asked, key = order.declared.labels.classes, order.owner_key
-    listed.refuse_unwritable_names(found)
-    classes = asked or class_lists.in_order(str(text.label) for text in found)
+    key = order.owner_key
+    lines.refuse_unwritable_names(found)
+    classes = order.declared.labels.classes or class_lists.in_order(str(text.label) for text in found)
     for text in found:
-        if text.label not in classes:
-            raise class_lists.UnknownClassError(
-                f"{where} has the label {text.label!r}",
-                "which is not among the declared classes",
-                "add it to the declared classes, or take the text out",
-            )
+        class_lists.require_declared(text.label, classes, f"{where} has", "the text")
     form = _form(order)
     stored = [text.text.encode("utf-8", "surrogatepass") for text in found]
     test = [text.in_test(content, order) for text, content in zip(found, stored, strict=True)]
@@ -128,19 +119,13 @@ def _parts(found: Sequence[Text], order: Order, where: str) -> Parts:
             codes=as_array(stored_code(key, stored[place]) + word_code(key, found[place].text) for place in own),
             texts=np.array([text.text for text in texts], dtype=object),
             rows=np.array(own, np.int64),
-            **listed.columns_of(texts, classes),
+            **lines.columns_of(texts, classes),
         )
 
     return Parts(
         records=RecordSets(train=part(False), test=part(True)),
         classes=classes,
-        reading=_reading(
-            form,
-            order,
-            classes_listed=asked is not None,
-            has_own_split=found[0].part is not None,
-            filtered=any(text.filtered for text in found),
-        ),
+        reading=Reading(size_rule=_size_rule(order), tokens=form, **lines.reading_of(found, order)),
     )
 
 
@@ -173,16 +158,16 @@ def load_numbers(
         )
 
     records = RecordSets(train=part("_train"), test=part("_test"))
-    return Parts(records=records, classes=classes, reading=_reading(form, order, **reading))
+    return Parts(records=records, classes=classes, reading=Reading(size_rule=_size_rule(order), tokens=form, **reading))
 
 
 def _form(order: Order, *, numbers: bool = False) -> Tokens:
-    asked = order.declared.texts
-    return Tokens.declared(length=asked.length, vocabulary=asked.vocabulary, words=asked.words, numbers=numbers)
+    texts = order.declared.texts
+    return Tokens.declared(length=texts.length, vocabulary=texts.vocabulary, words=texts.words, numbers=numbers)
 
 
-def _reading(form: Tokens, order: Order, **known: Any) -> Reading:
-    return Reading(size_rule="declared" if order.declared.texts.length else "by rule", tokens=form, **known)
+def _size_rule(order: Order) -> str:
+    return "declared" if order.declared.texts.length else "by rule"
 
 
 def _stacked(rows: Sequence[np.ndarray], form: Tokens) -> np.ndarray:

@@ -9,7 +9,6 @@ there are is in all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -77,7 +76,7 @@ class NoisyFigures:
     @property
     def accuracy(self) -> Estimate:
         """The share of records named rightly."""
-        return self._share(self.right, ~self.right)
+        return self._share_among(np.True_)
 
     @property
     def majority(self) -> float | None:
@@ -90,10 +89,7 @@ class NoisyFigures:
     def per_class(self) -> dict[str, Estimate]:
         """The share named rightly of the records of each class: its recall, the sensitivity to it."""
         rows = np.arange(len(self.classes))[:, None, None]
-        return {
-            name: self._share(self.right & (rows == place), ~self.right & (rows == place))
-            for place, name in enumerate(self.classes)
-        }
+        return {name: self._share_among(rows == place) for place, name in enumerate(self.classes)}
 
     @cached_property
     def precision(self) -> dict[str, Estimate]:
@@ -102,10 +98,7 @@ class NoisyFigures:
         if not self.table.predictions:
             return {}
         columns = np.arange(len(self.classes))[None, :, None]
-        return {
-            name: self._share(self.right & (columns == place), ~self.right & (columns == place))
-            for place, name in enumerate(self.classes)
-        }
+        return {name: self._share_among(columns == place) for place, name in enumerate(self.classes)}
 
     @cached_property
     def auc(self) -> dict[str, Estimate]:
@@ -133,7 +126,7 @@ class NoisyFigures:
         """Accuracy by confidence."""
         bins = np.arange(self.table.shape[2])
         return [
-            Band(low, high, float(self.counts[..., place].sum()), self._share(*(self._in(bins == place))))
+            Band(low, high, float(self.counts[..., place].sum()), self._share_among(bins == place))
             for place, (low, high) in enumerate(zip(self.table.edges[:-1], self.table.edges[1:], strict=True))
         ]
 
@@ -161,7 +154,7 @@ class NoisyFigures:
         noise = good.sum((0, 1)) * (1 - middle) ** 2 + bad.sum((0, 1)) * middle**2
         deviations = np.sqrt(drawn + self.table.variance * noise)
         added = np.abs(np.random.default_rng(0).normal(size=(DRAWS, len(middle))) * deviations).sum(1)
-        plain, most = float(np.abs(missed).sum()) / total, _quantile(added) / total
+        plain, most = float(np.abs(missed).sum()) / total, float(np.quantile(added, CONFIDENCE)) / total
 
         def beyond(part: float) -> float:
             return float(_mean_size(part * missed, deviations).sum()) / total - plain
@@ -170,17 +163,17 @@ class NoisyFigures:
         part = float(root_scalar(beyond, bracket=(0.0, 1.0)).root if bracketed else beyond(0.0) < 0)
         return Estimate(part * plain, max(0.0, plain - most), min(1.0, plain + most))
 
-    def _in(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The right and the wrong cells of some bins."""
-        return self.right & chosen, ~self.right & chosen
-
     def _measurable(self, count: float, cells: float) -> bool:
         """Whether a sum of so many noisy counts stands out of its noise."""
         return count > FEWEST_DEVIATIONS * math.sqrt(cells * self.table.variance) and count >= 1
 
-    def _share(self, hits: np.ndarray, misses: np.ndarray) -> Estimate:
-        """The share of hits among both. Where a is right, H (1 - a) - M a is zero in the mean, with variance
-        N a (1 - a) + v (h (1 - a)^2 + m a^2), for h and m cells with noise of variance v."""
+    def _share_among(self, cells: np.ndarray | np.bool) -> Estimate:
+        """The share named rightly of the records in some cells, of hits among hits and misses.
+
+        Where a is right, H (1 - a) - M a is zero in the mean, with variance N a (1 - a) + v (h (1 - a)^2 + m a^2), for
+        h and m cells with noise of variance v.
+        """
+        hits, misses = self.right & cells, ~self.right & cells
         hit, miss = float(self.counts[hits].sum()), float(self.counts[misses].sum())
         one, other = int(hits.sum()), int(misses.sum())
         if not self._measurable(hit + miss, one + other):
@@ -245,7 +238,3 @@ def _mean_size(means: np.ndarray, deviations: np.ndarray) -> np.ndarray:
 
     ratio = means / np.maximum(deviations, np.finfo(float).tiny) / math.sqrt(2)
     return deviations * math.sqrt(2 / math.pi) * np.exp(-(ratio**2)) + means * erf(ratio)
-
-
-def _quantile(values: Sequence[float] | np.ndarray) -> float:
-    return float(np.quantile(values, CONFIDENCE))

@@ -47,15 +47,13 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
     or a source that was not opened.
     """
     if not isinstance(source, Source):
-        raise SfumatoError(
-            f"source must be an opened source, got {source!r}", "open it with `sfumato.open_source`, and give that"
-        )
+        remedy = "open it with `sfumato.open_source`, and give that"
+        raise SfumatoError(f"source must be an opened source, got {source!r}", remedy)
     if source.public:
         return RecordedUse(run="", note=sentences.called_public(source) or "")
     if run is not None and uses.plan_of(run) not in (None, plan):
-        raise SfumatoError(
-            f"run {run} is on the list of uses with another plan", "leave `run` out: another plan is another run"
-        )
+        remedy = "leave `run` out: another plan is another run"
+        raise SfumatoError(f"run {run} is on the list of uses with another plan", remedy)
     known = {"places": source.places, "users": source.assignment}
     identity = run or secrets.token_hex(32)
     uses.record(source.materials, identity, plan, **known)

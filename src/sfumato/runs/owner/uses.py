@@ -189,9 +189,7 @@ def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateCho
             use = _use_of(entry)
             if all_runs.setdefault(entry["run"], use) != use:
                 raise ValueError("its run has another plan above")
-            hash(
-                (entry["data"], entry.get("pixels"), entry.get("place"), *entry.get("origins", ()))
-            )  # as `_known` does
+            hash((entry["data"], entry.get("pixels"), entry.get("place"), *entry.get("origins", ())))  # for `_known`
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SfumatoError(
                 f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "

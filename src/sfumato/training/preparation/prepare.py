@@ -233,7 +233,7 @@ def circumstances(
     """What the statement of such a run must say, but for its parts."""
     context = context or Context()
     return Circumstances(
-        read=source.read_by_user if isinstance(plan.unit, User) else source.read,
+        read=source.facts_read if isinstance(plan.unit, User) else source.read,
         data_public=source.public,
         test_public=source.public,
         seeded=settings.seed is not None,

@@ -20,12 +20,11 @@ from sfumato.randomness import RunKey
 from sfumato.report import Facts, page
 from sfumato.runs import directory as names
 from sfumato.runs import pins
-from sfumato.runs.card import card
 from sfumato.runs.checkpoint import Checkpoint, to_bytes
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import public_records, sentences
-from sfumato.runs.run import Measured
+from sfumato.runs.run import Measured, card
 from sfumato.training.conclusion import finish, run_page
 from sfumato.training.descent import beginning_of_average, optimizer_for
 from sfumato.training.job import PUBLIC, PublicJob, PublicTraining
