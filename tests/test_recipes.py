@@ -27,9 +27,8 @@ from sfumato._choices import choices_of
 from sfumato.cli.options import recipe
 from sfumato.cli.registry import load
 from sfumato.data import kinds
-from sfumato.embedding import EmbeddingExperiment
+from sfumato.embedding import EmbeddingExperiment, noiseless
 from sfumato.embedding.choices import NOISELESS, WITHOUT_PLAN
-from sfumato.embedding.jobs import noiseless
 from sfumato.experiment import Settings
 from sfumato.experiment.budget import PairOfRecords
 from sfumato.models import create_embedding

@@ -12,8 +12,8 @@ from torch import nn
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, experiment
-from sfumato.embedding.jobs.private import prepare
-from sfumato.embedding.run import begin, job_of, recorded_job
+from sfumato.embedding.prepare import prepare
+from sfumato.embedding.run import begin, job_of, recorded
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState
@@ -228,7 +228,7 @@ def test_a_recorded_job_is_that_of_the_run(people, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
     with pytest.raises(StopError):
         embed(people, directory=tmp_path / "run", model="linear", dimension=8, per_user=4, **QUICK)
-    job, _ = recorded_job(str(tmp_path / "run"))
+    job, _ = recorded(str(tmp_path / "run"))
     assert np.bincount(np.unique(job.source.train.users, return_inverse=True)[1]).max() == 4
     assert (job.clients.dimension, job.clients.count, job.plan.unit.at_most) == (8, 3, 4)
 

@@ -13,11 +13,12 @@ from sfumato import PrivacyPlan, RunKey, SfumatoError, Views, open_source, owner
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState
 from sfumato.training import run
+from sfumato.training import run as running
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.estimate import estimate
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import preparing, running
+from sfumato.training.public import preparing
 from sfumato.training.scorer import Scorer
 from sfumato.training.steps import PublicSteps
 

@@ -23,8 +23,8 @@ from sfumato.search.repeated import with_other_runs
 from sfumato.search.trial import EarlierSearch, LookingOn, Trial
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.prepare import own_threads
-from sfumato.training.public import pretraining, running
-from sfumato.training.run import earlier_plans
+from sfumato.training.public import pretraining
+from sfumato.training.run import earlier_plans, execute
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
@@ -265,5 +265,5 @@ def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress
             given |= {"learning_rate": HEAD_RATE, "schedule": "cosine", "shift": 0, "flip": False}
         how = {"device": trial.device, "threads": trial.threads, "notes": trial.notes}
         job = pretraining.job_of(spec, given, run, **how, progress=progress)
-        running.execute(job, run.path, progress=progress)
+        execute(job, run, progress=progress)
     return run.read_json(EVALUATION)["accuracy"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,27 +20,23 @@ from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence
-from sfumato.privacy import Ledger, PrivacyPlan, Statement
+from sfumato.privacy import Ledger, NoPromise, PrivacyPlan, Statement
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
+from sfumato.runs.card import card
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, sentences, uses
-from sfumato.runs.run import Run, read
+from sfumato.runs.run import Measured, Run, read
 from sfumato.training.conclusion import finish
-from sfumato.training.job import PrivateJob
-from sfumato.training.kind import Kind
+from sfumato.training.job import PrivateJob, PublicJob
+from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, take_none, take_steps
-from sfumato.training.measure import Measure
 from sfumato.training.parts.registry import split
 from sfumato.training.preparation import beforehand, resume
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.scorer import scorer_of
-from sfumato.training.steps import PrivateSteps
-
-CLASSIFIER = Kind(steps=PrivateSteps, scorer=scorer_of)
 
 
 @own_threads()
@@ -50,7 +48,6 @@ def train(
     directory: str | os.PathLike[str],
     settings: Settings | None = None,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
-    title: str | None = None,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
     **choices: Any,
@@ -67,10 +64,11 @@ def train(
         settings: the choices that shape the model.
         averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
             mean of the last weights, leave it out.
-        title: what the run's page is called, the public one too; by default source and model.
         progress: where to report to; None for a bar in a notebook, and for nothing elsewhere.
         observers: further ones who look on.
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
+
+            title: what the run's page is called, the public one too; by default source and model.
 
             device, threads, micro_batch: performance; they don't change the promise.
 
@@ -91,7 +89,7 @@ def train(
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
-    heading, progress = Heading(title=title), shown(progress)
+    heading, progress = Heading(title=choices.pop("title", None)), shown(progress)
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     options, choices = split(choices, without=("clock",))  # which is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
@@ -124,49 +122,56 @@ def train(
     return execute(job, run, heading=heading, progress=progress, observers=observers)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublicRun(Measured):
+    """A finished training without privacy: where its files are, and how well it does on the test split."""
+
+    directory: Path
+    statement: NoPromise
+    seconds: float
+    steps: int
+
+    def __repr__(self) -> str:
+        measured = ", ".join(f"{name} {value}" for name, value in self.measured)
+        return f"PublicRun({str(self.directory)!r}: {measured}, without privacy)"
+
+    def _repr_html_(self) -> str:
+        return card(str(self.directory), [*self.measured, ("steps", f"{self.steps:,}")], self.statement.sentence)
+
+
 def execute(
-    job: PrivateJob,
+    job: PrivateJob | PublicJob,
     run: RunDirectory,
     *,
-    kind: Kind = CLASSIFIER,
     heading: Heading = Heading(),  # noqa: B008 - frozen
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
-) -> Run:
-    """Begin or resume a run, take its steps, and conclude it; further observers may look on.
+) -> Any:
+    """Begin or resume a run of any kind, take its steps, and conclude it; further observers may look on.
 
     Args:
         heading: what is written over its page.
+
+    Returns:
+        A `Run`; of training without privacy a `PublicRun`.
     """
     progress = progress or Silence()
     if run.complete():  # it was cut at its very end: only its outcome is missing
         resume.compare(job, run, going_on=False)
         return read(run)
+    refuse_finished(run)
     if run.exists:
-        refuse_finished(run)
         resume.compare(job, run)
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        if (warning := sentences.called_public(job.source)) is not None:
-            progress.report(warning)
-        earlier = earlier_plans(job)
-        if earlier:
-            progress.report(sentences.summary(earlier, job.plan))
-        if not job.source.public and (odd := others_named_otherwise(job)):
-            progress.report(f"note: {sentences.of_other_assignments(odd)}")
-        for note in sentences.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
-            progress.report(f"note: with this one, {note}")
-        for part in job.parts:
-            for note in part.notes(job.source, job.plan):
-                progress.report(note)
-        for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
+        for note in _notes(job):
             progress.report(note)
         resume.begin(job, run)
     heading.add_to(run)
-    with Ledger(run / names.LEDGER) as ledger:
+    with _ledger(job, run) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
-        outcome, scorer = go_on(job, run, ledger, kind=kind, progress=progress, observers=observers)
+        outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
         progress.report("evaluating, and writing the model and its page")
@@ -174,12 +179,36 @@ def execute(
     return _finished(job, run, statement, outcome)
 
 
+def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
+    """What to tell the owner before there is a run."""
+    if (warning := sentences.called_public(job.source)) is not None:
+        yield warning
+    if isinstance(job, PublicJob):
+        return
+    source = job.source
+    if earlier := earlier_plans(job):
+        yield sentences.summary(earlier, job.plan)
+    known = {"places": source.places, "users": source.assignment}
+    if not source.public and (odd := uses.other_assignments(source.materials, **known)):
+        yield f"note: {sentences.of_other_assignments(odd)}"
+    if (figures := job.circumstances.figures) is not None:
+        for note in sentences.of_figures([*earlier_figures(job), figures.epsilon]):
+            yield f"note: with this one, {note}"
+    for part in job.parts:
+        yield from part.notes(source, job.plan)
+    yield from public_records.unlisted(source, trained_on(source, job.settings))
+
+
+def _ledger(job: PrivateJob | PublicJob, run: RunDirectory) -> AbstractContextManager[Ledger | None]:
+    """The ledger of a run that promises something."""
+    return Ledger(run / names.LEDGER) if isinstance(job, PrivateJob) else nullcontext()
+
+
 def go_on(
-    job: PrivateJob,
+    job: PrivateJob | PublicJob,
     run: RunDirectory,
-    ledger: Ledger,
+    ledger: Ledger | None,
     *,
-    kind: Kind = CLASSIFIER,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> tuple[Outcome, Measure | None]:
@@ -187,21 +216,21 @@ def go_on(
 
     A candidate of a private selection is not measured: its scorer is None.
     """
-    progress = progress or Silence()
-    paid = resume.paid_steps(ledger, job, run)
-    resume.refuse_ended(run, ledger, job.plan)
+    progress, paid, kept = progress or Silence(), 0, ()
+    if isinstance(job, PrivateJob) and ledger is not None:
+        paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
+        resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
     if paid:
         progress.report(
             f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}, of which those that are "
             "taken again are drawn as before and cost nothing more"
         )
-    steps = kind.steps(job, key, progress)
-    scorer = kind.scorer(job, progress) if job.scored else None
-    looking_on = (Rows(run), Shown(progress, "training"), *observers)
-    outcome = take_steps(
-        job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on, kept=job.circumstances.kept
-    )
+    steps = job.kind.steps(job, key, progress)
+    scorer = job.kind.scorer(job, progress) if job.scored else None
+    what = "training without privacy" if ledger is None else "training"
+    looking_on = (Rows(run), Shown(progress, what), *observers)
+    outcome = take_steps(job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on, kept=kept)
     return outcome, scorer
 
 
@@ -211,31 +240,20 @@ def earlier_plans(job: PrivateJob) -> list[composition.Use]:
     return [] if source.public else uses.plans(source.materials, places=source.places, users=source.assignment)
 
 
-def own_figures(job: PrivateJob) -> list[float]:
-    """What the figures that this run is to publish cost each test image; empty where it publishes none."""
-    return [] if job.circumstances.figures is None else [job.circumstances.figures.epsilon]
-
-
 def earlier_figures(job: PrivateJob) -> list[float]:
     """The same of this owner's earlier runs on the same private data."""
     return uses.figures(job.source.materials, places=job.source.places)
-
-
-def others_named_otherwise(job: PrivateJob) -> int:
-    """How many runs on the same private data took other records for one user's."""
-    return uses.other_assignments(job.source.materials, places=job.source.places, users=job.source.assignment)
 
 
 def refuse_finished(run: RunDirectory) -> None:
     """A finished run stays as it is; another one on the same data costs more privacy and needs a place of its own."""
     run.complete()
     if run.finished:
-        raise SfumatoError(
-            f"the run in {run.path} is finished", "give another `directory` to train anew; privacy costs of both add up"
-        )
+        costs = "; privacy costs of both add up" if (run / names.LEDGER).exists() else ""
+        raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train anew{costs}")
 
 
-def finish_early(job: PrivateJob, run: RunDirectory, *, kind: Kind = CLASSIFIER) -> Run:
+def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
     """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
     run.require()
     refuse_finished(run)
@@ -246,20 +264,23 @@ def finish_early(job: PrivateJob, run: RunDirectory, *, kind: Kind = CLASSIFIER)
         checkpoint = resume.own_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
         outcome = take_none(job, checkpoint)
         Rows(run).begin(checkpoint.step, job.steps)
-        statement = finish.conclude(job, run, ledger, outcome, scorer=kind.scorer(job, Silence()))
+        statement = finish.conclude(job, run, ledger, outcome)
     return _finished(job, run, statement, outcome)
 
 
-def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome: Outcome) -> Run:
+def _finished(
+    job: PrivateJob | PublicJob, run: RunDirectory, statement: Statement | NoPromise, outcome: Outcome
+) -> Any:
+    """What the caller gets of a run that was concluded."""
+    known: dict[str, Any] = {"directory": run.path, "statement": statement, "seconds": outcome.seconds}
+    known |= {"figures": run.read_json(names.EVALUATION), "steps": outcome.step}
+    if isinstance(job, PublicJob):
+        return PublicRun(**known)
     used = earlier_plans(job)
     own = [use for use in used if composition.unit_of(use) == job.plan.unit.name]
     others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
     return Run(
-        directory=run.path,
-        statement=statement,
-        figures=run.read_json(names.EVALUATION),
-        seconds=outcome.seconds,
-        steps=outcome.step,
+        **known,
         kind=job.source.kind,
         uses=len(used),
         together=composition.together(own) if len(own) > 1 else None,

@@ -37,13 +37,13 @@ class Finish:
 
     def _embedding(self) -> int:
         from sfumato.cli.output import embedded
-        from sfumato.embedding.run import kind_of, recorded_job
+        from sfumato.embedding.run import recorded as of_embedding
         from sfumato.training.preparation import recorded
         from sfumato.training.run import finish_early
 
         ended = recorded.ended(self.run_directory)
         if ended is None:
-            job, run = recorded_job(self.run_directory)
-            ended = finish_early(job, run, kind=kind_of(job))
+            job, run = of_embedding(self.run_directory)
+            ended = finish_early(job, run)  # type: ignore[arg-type] - a private one, as was seen
         embedded.show(ended, json=self.json)
         return 0

@@ -14,7 +14,7 @@ from sfumato.observers.progress import Bars
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.job import PublicJob
-    from sfumato.training.public.running import PublicRun
+    from sfumato.training.run import PublicRun
 
 
 @partial(spelt, weight_decay="by rule: 0.0005", schedule="by rule: step")
@@ -44,12 +44,12 @@ class Pretrain(Observed, TrainingChoices):
         if not self.resumes(self.what):
             self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
         self.refuse_unobserved()
-        from sfumato.training.public import running
+        from sfumato.training.run import execute
 
         with Bars() as progress:
             job, run = self.job(progress)
             observers = self.observers(run, progress, public=True)
-            done = running.execute(job, run.path, progress=progress, observers=observers)
+            done = execute(job, run, progress=progress, observers=observers)
         show_public(done, json=self.json)
         if not self.json:
             console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")

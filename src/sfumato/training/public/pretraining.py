@@ -28,7 +28,7 @@ from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.public.preparing import prepare, refuse_private
-from sfumato.training.public.running import PublicRun, execute
+from sfumato.training.run import PublicRun, execute
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
@@ -153,4 +153,4 @@ def pretrain(
         model=model if own else None,
         start=Start.of(run, device=device, threads=threads),
     )
-    return execute(job, run.path, progress=shown(progress), observers=observers)
+    return execute(job, run, progress=shown(progress), observers=observers)

@@ -11,22 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from torch import nn
-
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
-from sfumato.embedding.choices import ROUNDS, Clients
-from sfumato.embedding.clients.local import LocalTraining
-from sfumato.embedding.clients.query import ClippedUpdates
+from sfumato.embedding.choices import KIND, ROUNDS, Clients
 from sfumato.embedding.experiment import EmbeddingExperiment
-from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored, check_users
 from sfumato.experiment.budget import Pair
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import ClippedAlone, Fixed, Quantile, User
-from sfumato.randomness import RunKey
-from sfumato.training.job import PublicJob
-from sfumato.training.preparation.start import Start
-from sfumato.training.public.preparing import in_common
+from sfumato.privacy import Fixed, Quantile
 
 ROUND = "round"
 """What a run's record calls the choices that a plan would hold."""
@@ -79,34 +70,6 @@ class NoiselessRounds:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiselessJob(OfEmbeddings, PublicJob):
-    """A training by clipped updates without noise that is to be.
-
-    Args:
-        gradient: the clipped update of a client.
-        rounds: how they go.
-    """
-
-    gradient: ClippedUpdates
-    rounds: NoiselessRounds
-
-    @property
-    def statement(self) -> ClippedAlone:
-        """That nothing is promised, although updates are clipped."""
-        return ClippedAlone(
-            published=self.source.published,
-            origins=self.origins,
-            filtered=self.source.filtered,
-            method=self.clients.method,
-        )
-
-    @property
-    def further(self) -> dict[str, Any]:
-        """How clients are made and train, who is drawn from, and how updates are clipped."""
-        return super().further | {ROUND: self.rounds.to_dict()}
-
-
 def clipping_of(max_norm: float, quantile: float | None) -> Fixed | Quantile:
     """A fixed norm, or one that follows a quantile. The latter has no noise for its count: reading that is refused."""
     return Fixed(max_norm) if quantile is None else Quantile(max_norm=max_norm, quantile=quantile)
@@ -147,41 +110,3 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[NoiselessRo
         per_user=experiment.per_user,
     )
     return rounds, reasons
-
-
-def prepare(
-    source: Source,
-    rounds: NoiselessRounds,
-    *,
-    model: nn.Module | None = None,
-    start: Start | None = None,
-    **others: Any,
-) -> NoiselessJob:
-    """Everything up to the first round; arguments as for `sfumato.embedding.jobs.private.prepare`.
-
-    **Guarantee.** None. Data that are not declared public are refused.
-    """
-    settings, clients = rounds.settings, rounds.clients
-    if not source.public:
-        raise SfumatoError(
-            f"method {clients.method} trains without privacy, and this {source.kind} source is private",
-            f"declare it public (`public=True`) if it is; or take method {clients.method.removesuffix('-noiseless')}",
-        )
-    if source.cache is not None:
-        raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
-    check_users(source, User(drawn="clients", at_most=rounds.per_user))
-    check_scored(source)
-
-    def built(key: RunKey) -> nn.Module:
-        return build(source, settings, clients, key, model)
-
-    start = Start.given(start, others)
-    known = in_common(source, settings, built, steps=rounds.steps, start=start, micro_batch=clients.local.batch_size)
-    local = LocalTraining(known["module"], clients.local)
-    return NoiselessJob(
-        **known,
-        gradient=ClippedUpdates(local=local, max_norm=rounds.clipping.max_norm),
-        rounds=rounds,
-        batch_size=rounds.batch_size,
-        clients=clients,
-    )
