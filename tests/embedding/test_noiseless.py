@@ -14,7 +14,7 @@ import torch
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.data import SourceSpec
 from sfumato.embedding import EmbeddingExperiment, noiseless
-from sfumato.embedding.prepare import prepare
+from sfumato.embedding.prepare import prepare, prepare_noiseless
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.run import recorded as of_record
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
@@ -90,7 +90,7 @@ def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_pat
         begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
     rounds, _ = noiseless.decide(asked(), private)
     with pytest.raises(SfumatoError, match="trains without privacy"):
-        noiseless.prepare(private, rounds)
+        prepare_noiseless(private, rounds)
     assert not (tmp_path / "run").exists()
 
 

@@ -13,7 +13,6 @@ from sfumato import PrivacyPlan, RunKey, SfumatoError, Views, open_source, owner
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState
 from sfumato.training import run
-from sfumato.training import run as running
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.estimate import estimate
@@ -112,7 +111,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
     assert begin(folder) is None
     about = {"steps": 2, "batch_size": 8, "learning_rate": 0.1, "public": True, "zoom": ZOOM}
     with monkeypatch.context() as patch:
-        patch.setattr(running, "take_steps", stop)
+        patch.setattr(run, "take_steps", stop)
         with pytest.raises(KeyboardInterrupt):
             pretrain("cnn", folder, directory=tmp_path / "public", **about)
     assert opened[2].zoomed.shape == opened[0].zoomed.shape

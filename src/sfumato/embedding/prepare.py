@@ -60,10 +60,10 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     start = Start.given(start, others)
+    refuse_trained_on(source, trained_on(source, settings))
     if clients.method == "dpsgd":
         return _by_gradients(source, plan, settings, clients, model, start)
     _refuse(source, plan, clients)
-    refuse_trained_on(source, trained_on(source, settings))
 
     def built(key: RunKey) -> nn.Module:
         return build(source, settings, clients, key, model)
@@ -107,7 +107,6 @@ def _by_gradients(
 ) -> DpsgdJob:
     """The job of a classifier that has the backbone in it, by each user's mean gradient."""
     check_scored(source)
-    refuse_trained_on(source, trained_on(source, settings))
     module = build(source, settings, clients, start.unfinished.key or first_key(settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
     job = prepare_classifier(module, source, plan, own, start, keep=0)

@@ -130,9 +130,11 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     record = run.read_json(names.SETTINGS)
     if KIND not in record:
         raise SfumatoError(f"{path} holds no training of embeddings", f"resume it with sfumato train {path}")
-    refuse_finished(run)
+    public = is_public(run)
+    if not public:
+        refuse_finished(run)
     source, start = source_of(path, record), Start.of(run, request=record["request"])
-    if not is_public(run):
+    if not public:
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
         chosen = plan, Settings.from_dict(record["settings"]), Clients.from_dict(record[KIND])
         return prepare(users.kept_for(source, plan), *chosen, start=start), run

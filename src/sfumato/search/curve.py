@@ -263,7 +263,7 @@ def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress
         given["model"] = RunDirectory(private.directory).read_json(SETTINGS)["settings"]["model"]
         if given["model"] == "scattering":  # a head on fixed features, as on those of a cache
             given |= {"learning_rate": HEAD_RATE, "schedule": "cosine", "shift": 0, "flip": False}
-        how = {"device": trial.device, "threads": trial.threads, "notes": trial.notes}
-        job = pretraining.job_of(spec, given, run, **how, progress=progress)
+        machine = replace(trial.machine, micro_batch=None)
+        job = pretraining.job_of(spec, given, run, machine, notes=trial.notes, progress=progress)
         execute(job, run, progress=progress)
     return run.read_json(EVALUATION)["accuracy"]

@@ -59,6 +59,7 @@ class Pretrain(Observed, TrainingChoices):
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
         from sfumato.training.preparation import recorded
+        from sfumato.training.preparation.start import Machine
         from sfumato.training.public import pretraining
 
         if self.resumes(self.what):
@@ -67,8 +68,9 @@ class Pretrain(Observed, TrainingChoices):
         run = chosen.directory()
         chosen, notes = chosen.as_pretrained()
         given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
-        how = {"device": chosen.device, "threads": chosen.threads, "notes": (*chosen.notes_on(run), *notes)}
-        return pretraining.job_of(chosen.spec, given, run, **how, progress=progress), run
+        machine = Machine(device=chosen.device, threads=chosen.threads)
+        notes = (*chosen.notes_on(run), *notes)
+        return pretraining.job_of(chosen.spec, given, run, machine, notes=notes, progress=progress), run
 
 
 def show_public(run: PublicRun, *, json: bool) -> None:

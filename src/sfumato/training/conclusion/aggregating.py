@@ -63,17 +63,37 @@ class Aggregate:
         return f"Aggregate({str(self.path)!r}: {made}, of {len(self.candidates)} candidates{paid})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What candidates are scored on.
+
+    Args:
+        score_on: a source, whose test part it is; None for a rule in its place.
+        public: that source's records are public, whatever its kind; those of a published collection are anyway.
+        epsilon: where that part is private: what choosing by it may cost each of its records.
+    """
+
+    score_on: str | Source | None = None
+    public: bool = False
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, given in (("epsilon", self.epsilon), ("public", self.public or None)):
+            if given is not None and self.score_on is None:
+                raise SfumatoError(
+                    f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}"
+                )
+
+
 def aggregate(
     directory: str | os.PathLike[str],
     method: Method = "upa",
     *,
     last: int | None = None,
     decay: float | None = None,
-    score_on: str | Source | None = None,
-    public: bool = False,
-    epsilon: float | None = None,
     output: str | os.PathLike[str] | None = None,
     model: nn.Module | str | None = None,
+    **scored: Any,
 ) -> Aggregate:
     """Make a model file of the weights that a finished run has kept.
 
@@ -84,12 +104,10 @@ def aggregate(
             the best of all numbers on `score_on`.
         decay: of "ema", in each step; None for one whose weights are as old on average as those of the mean over the
             rule's number, or for the best of `DECAYS` on `score_on`.
-        score_on: a source on whose test part candidates are scored.
-        public: that source's records are public, whatever its kind; those of a published collection are anyway.
-        epsilon: where that part is private: what choosing by it may cost each of its records.
         output: where the file is to be; by default beside the run's model, where `verify` finds it. No file of the run
             is overwritten, but its aggregates.
         model: as for `load`.
+        scored: what the candidates are scored on: `score_on`, `public` and `epsilon`, see `Scored`.
 
     **Guarantee.** Of the run's training data it uses released weights alone, so nothing more is promised or spent. With
     private records to score on the choice is (epsilon, 0)-differentially private for each of them (`PrivateChoice`);
@@ -97,13 +115,11 @@ def aggregate(
 
     Errors: `SfumatoError` for a run that kept no weights, and for a private source without epsilon.
     """
-    run = RunDirectory(directory)
+    run, asked = RunDirectory(directory), Scored(**scored)
     one_of("method", method, METHODS)
     steps = tuple(aggregated.kept_of(run))
     candidates = _candidates(method, steps, last, decay)
-    for name, given in (("epsilon", epsilon), ("public", public or None)):
-        if given is not None and score_on is None:
-            raise SfumatoError(f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}")
+    score_on, epsilon = asked.score_on, asked.epsilon
     _refuse_for_labels(run, method, scored=score_on is not None)
     path = aggregated.place_of(run, method) if output is None else Path(output)
     aggregated.refuse_to_overwrite(run, path)
@@ -121,7 +137,7 @@ def aggregate(
     else:
         loaded = load(directory, model=model)
         source = score_on if isinstance(score_on, Source) else _opened(loaded, score_on)
-        source = replace(source, public=source.public or public)
+        source = replace(source, public=source.public or asked.public)
         _refuse_unpaid(run, source, epsilon)
         right, count = _right_answers(run, loaded, source, candidates)
         if epsilon is None:

@@ -67,17 +67,17 @@ class PublishedFigures(Part):
 
     def end(self, ending: Ending) -> None:
         """Release the table; its temperature is the model's, where it has one."""
-        if not isinstance(ending.trained.scorer, OfRecords):
+        source, trained = ending.decided.source, ending.trained
+        if not isinstance(trained.scorer, OfRecords):
             ending.circumstances = replace(ending.circumstances, figures=None)
             return
-        source, trained = ending.decided.source, ending.trained
         figures = released(
             self.table,
             ending.run,
             ending.ledger,
             trained.step,
             Predicted(
-                outputs=ending.trained.scorer.outputs_alone(trained.weights),
+                outputs=trained.scorer.outputs_alone(trained.weights),
                 labels=torch.from_numpy(source.test.labels),
                 classes=source.classes,
                 loss=ending.decided.settings.objective.loss,

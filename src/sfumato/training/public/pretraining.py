@@ -19,7 +19,6 @@ from sfumato.experiment import defaults
 from sfumato.experiment.keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
-from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress, read_source
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import RunDirectory
@@ -77,22 +76,17 @@ def job_of(
     spec: SourceSpec,
     given: Mapping[str, Any],
     run: RunDirectory,
+    machine: Machine,
     *,
-    device: str | None,
-    threads: int | None,
     notes: Sequence[str],
     progress: Progress,
 ) -> PublicJob:
     """Everything up to the first step of a training in this directory, with the reasons reported where it begins."""
     refuse_at_once(given, spec)
-    check_machine(Machine(device=device, threads=threads))
+    check_machine(machine)
     source = read_source(spec, progress)
     training, reasons = decide(given, source)
-    job = prepare(
-        source,
-        training,
-        start=Start.of(run, device=device, threads=threads, request={"source": spec.record()}),
-    )
+    job = prepare(source, training, start=Start.of(run, machine=machine, request={"source": spec.record()}))
     if not run.exists:
         for line in (*notes, *reasons):
             progress.report(line)
@@ -107,14 +101,9 @@ def pretrain(
     directory: str | os.PathLike[str],
     steps: int,
     batch_size: int,
-    max_norm: float | None = None,
     settings: Settings | None = None,
-    public: bool = False,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
-    device: str | None = None,
-    threads: int | None = None,
     progress: Progress | None = None,
-    observers: Sequence[Observer] = (),
     **choices: Any,
 ) -> PublicRun:
     """Train without privacy, on public data; an unfinished run in `directory` is resumed.
@@ -125,32 +114,34 @@ def pretrain(
         directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights; with
             `pretrained_weights="last"` the last ones, which lie beside them.
         steps, batch_size: how long, and how many examples in a step.
-        max_norm: to which norm a step's mean gradient is clipped; None for no clipping.
         settings: the choices that shape the model.
-        public: the owner's declaration that the records of a source named by its spelling are public.
         averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
             mean of the last weights, leave it out.
-        device, threads: performance.
         progress: where to report to.
-        observers: further ones who look on.
-        choices: fields of `Settings` in place of `settings`.
+        choices: fields of `Settings` in place of `settings`, and
+
+            max_norm: to which norm a step's mean gradient is clipped; None for no clipping.
+
+            public: the owner's declaration that the records of a source named by its spelling are public.
+
+            device, threads: performance.
+
+            observers: who else looks on.
 
     **Guarantee.** None. Private data are refused.
     """
-    own = isinstance(model, nn.Module)
+    machine = Machine(device=choices.pop("device", None), threads=choices.pop("threads", None))
+    public, observers = choices.pop("public", False), choices.pop("observers", ())
+    length = {"steps": steps, "batch_size": batch_size, "max_norm": choices.pop("max_norm", None)}
+    own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     if isinstance(source, str):
         zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
         spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
-        chosen = settings_of(settings, "module" if own else model, averaging, choices)
-        refuse_at_once({**chosen.flat(), "steps": steps, "batch_size": batch_size}, spec)
-        check_machine(Machine(device=device, threads=threads))
+        refuse_at_once({**settings_of(settings, name, averaging, choices).flat(), **length}, spec)
+        check_machine(machine)
         source = spec.open(owner_key())
-    settings = settings_of(settings, "module" if own else model, averaging, choices, source)
+    settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
-    job = prepare(
-        source,
-        PublicTraining(settings=settings, steps=steps, batch_size=batch_size, max_norm=max_norm),
-        model=model if own else None,
-        start=Start.of(run, device=device, threads=threads),
-    )
+    training = PublicTraining(settings=settings, **length)
+    job = prepare(source, training, model=own, start=Start.of(run, machine=machine))
     return execute(job, run, progress=shown(progress), observers=observers)
